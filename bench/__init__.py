@@ -3,7 +3,7 @@
 Benchmarks of the bare engine use the engine that KGSERVE_ENGINE names.
 """
 
-from kgserve.platform.settings import load
+from kgserve.platform.settings import load_settings
 from kgserve.projections.cypher_engine.driver import chosen
 
-chosen.engine = load().engine
+chosen.selected_engine = load_settings().engine

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
-from bench.server import Client
+from bench.server import BenchClient
 
-PATIENCE = 60.0
+INDEX_TIMEOUT_SECONDS = 60.0
 """Seconds that indexes have to catch up."""
 _PAGE_NODES = 1_000
 _COUNTS = {"nodes": "MATCH (n:Entity) RETURN count(*)", "edges": "MATCH ()-[r:RELATES_TO]->() RETURN count(*)"}
 
 
-def disagreements(client: Client, store: str) -> list[str]:
+def find_inconsistencies(client: BenchClient, store: str) -> list[str]:
     """Return the inconsistencies as text. The store must not be written meanwhile."""
     api = f"/api/memory/{store}"
     lines = client.export(store)
@@ -37,7 +37,7 @@ def disagreements(client: Client, store: str) -> list[str]:
     return wrong + _index_inconsistencies(client, api, sum(bool(node["content"]) for node in rows["nodes"]))
 
 
-def _catalog_ids(client: Client, api: str) -> Iterator[str]:
+def _catalog_ids(client: BenchClient, api: str) -> Iterator[str]:
     """Yield all ids in the catalog's order."""
     cursor = ""
     while True:
@@ -52,9 +52,9 @@ def _sorted_lines(lines: list[Any]) -> list[str]:
     return sorted(map(repr, lines))
 
 
-def _index_inconsistencies(client: Client, api: str, texts: int) -> list[str]:
+def _index_inconsistencies(client: BenchClient, api: str, texts: int) -> list[str]:
     """Wait until the indexes of the current state have caught up. Return the inconsistencies."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + INDEX_TIMEOUT_SECONDS
     while True:
         indexes = [
             each for each in client.call("GET", f"{api}/stats")["indexes"] if not each["name"].startswith("past")

@@ -31,7 +31,7 @@ LOAD_EDGES = (
 )
 
 
-class Engine:
+class BareEngine:
     """A bare database with the server's options: no automatic checkpoints, bounded address space."""
 
     def __init__(self, path: Path) -> None:
@@ -69,7 +69,7 @@ class Engine:
         self._database.close()
 
 
-def fdatasync(folder: Path, repetitions: int = 100) -> float:
+def measure_fdatasync(folder: Path, repetitions: int = 100) -> float:
     """Return the milliseconds of one record appended and synced in `folder`, p50."""
     path, record = folder / "synced", os.urandom(RECORD_BYTES)
     with path.open("wb", buffering=0) as file:

@@ -38,7 +38,7 @@ class Violation(msgspec.Struct, frozen=True):
     what: str
 
 
-def violations(history: Iterable[Operation], ends: Mapping[str, Mapping[str, End]]) -> list[Violation]:
+def find_violations(history: Iterable[Operation], ends: Mapping[str, Mapping[str, End]]) -> list[Violation]:
     """Return the contradictions of a history; ``ends`` are the final contents of the stores as read from each node."""
     stores: dict[str, list[Operation]] = defaultdict(list)
     for each in history:
@@ -128,7 +128,7 @@ def _with_last_acknowledged(
         yield each, highest
 
 
-def gap(history: Iterable[Operation], since: float) -> float | None:
+def first_write_gap(history: Iterable[Operation], since: float) -> float | None:
     """Return the seconds from ``since`` to the first acknowledged write that began after it; None without one."""
     ended = [each.ended for each in history if each.kind == "write" and each.outcome == "ok" and each.began >= since]
     return min(ended) - since if ended else None

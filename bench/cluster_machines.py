@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.lossy_disk import LossyDisk
-from bench.preloading import compiled
+from bench.preloading import compile_preload_library
 from kgserve.errors import KgserveError
 from tests.cli.running import COMMAND
 from tests.cluster.nodes import ServingNode
@@ -30,12 +30,12 @@ NODE_PORT, NATS_PORTS = 8080, (4222, 6222)
 NOBODY = "02:00:00:00:00:99"
 CLOCK = Path(__file__).with_name("shifted_clock.c")
 DISK_MIB = 1024
-PATIENCE = 90.0
+SETTLE_TIMEOUT_SECONDS = 90.0
 _SHIFT = struct.Struct("=q")
 PROGRAMS = ("ip", "unshare", "setpriv", "mount")
 
 
-def lacking() -> str | None:
+def missing_prerequisite() -> str | None:
     """Return the reason why machines cannot be simulated here, as a sentence; None if they can."""
     if os.geteuid() != 0:
         return "only root may make network namespaces."
@@ -49,7 +49,7 @@ def lacking() -> str | None:
     return None if tried.returncode == 0 else f"namespaces cannot be created here: {tried.stderr.decode().strip()}."
 
 
-def run_apart(arguments: Sequence[str]) -> int:
+def run_in_namespaces(arguments: Sequence[str]) -> int:
     """Run a module of this program in its own namespaces. Return its exit code."""
     return subprocess.run([*_namespace_command(), sys.executable, "-m", *arguments], check=False).returncode
 
@@ -59,7 +59,7 @@ def _namespace_command() -> list[str]:
     return ["setpriv", "--pdeathsig", "KILL", "unshare", "--fork", "--kill-child", *unshared]
 
 
-class Machine:
+class SimulatedMachine:
     """One simulated machine: its processes and its network link."""
 
     def __init__(self, number: int, folder: Path, clock: Path | None = None) -> None:
@@ -175,7 +175,7 @@ class Machine:
 @contextmanager
 def machines(
     folder: Path, *, faked: bool, small: bool, lossy: bool, before: Path | None = None
-) -> Generator[list[Machine]]:
+) -> Generator[list[SimulatedMachine]]:
     """Yield running machines.
 
     ``faked``: the first machine's clock can be set. ``small``: the last machine has a small disk. ``lossy``: each
@@ -183,8 +183,8 @@ def machines(
     restarted.
     """
     _create_bridge()
-    clock = compiled(CLOCK, folder) if faked else None
-    each = [Machine(number, folder, clock if number == 0 else None) for number in range(COUNT)]
+    clock = compile_preload_library(CLOCK, folder) if faked else None
+    each = [SimulatedMachine(number, folder, clock if number == 0 else None) for number in range(COUNT)]
     servers = NatsServers([machine.server for machine in each])
     for machine in each:
         machine.join()
@@ -208,17 +208,17 @@ def machines(
         servers.stop()
 
 
-def settle(each: list[Machine]) -> None:
+def settle(each: list[SimulatedMachine]) -> None:
     """Wait until every node considers every node alive."""
     _wait_until(partial(_is_settled, each), "the nodes do not find each other")
 
 
-def start_server(machine: Machine, among: list[Machine]) -> None:
+def start_server(machine: SimulatedMachine, among: list[SimulatedMachine]) -> None:
     """Restart the machine's NATS server."""
     machine.server.start([each.server.route for each in among])
 
 
-def _is_settled(each: list[Machine]) -> bool:
+def _is_settled(each: list[SimulatedMachine]) -> bool:
     for machine in each:
         with suppress(KgserveError), closing(machine.node.client()) as client:
             status = client.cluster()
@@ -229,10 +229,10 @@ def _is_settled(each: list[Machine]) -> bool:
 
 
 def _wait_until(holds: partial[bool], otherwise: str) -> None:
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + SETTLE_TIMEOUT_SECONDS
     while not holds():
         if time.monotonic() > until:
-            raise TimeoutError(f"{otherwise} for {PATIENCE:.0f} s")
+            raise TimeoutError(f"{otherwise} for {SETTLE_TIMEOUT_SECONDS:.0f} s")
         time.sleep(0.2)
 
 

@@ -27,9 +27,9 @@ from typing_extensions import override
 
 from bench import lossy_disk
 from bench.cluster_faults import FAULTS
-from bench.cluster_history import End, Operation, gap, violations
-from bench.cluster_machines import Machine, lacking, machines, run_apart, settle
-from bench.measure import Report
+from bench.cluster_history import End, Operation, find_violations, first_write_gap
+from bench.cluster_machines import SimulatedMachine, machines, missing_prerequisite, run_in_namespaces, settle
+from bench.measure import BenchmarkReport
 from bench.preloading import COMPILER
 from kgserve.client import Client
 from kgserve.client.failures import Interrupted, Unreachable
@@ -53,7 +53,7 @@ GAP_LIMITS_SECONDS: dict[str, tuple[float, float]] = {
 """Limits in seconds until the first acknowledged write: median and 99th percentile."""
 
 
-class Visitor(threading.Thread):
+class ClusterClient(threading.Thread):
     """Client that writes unique values to one store and reads back the last one, through any answering node."""
 
     def __init__(self, store: str, urls: list[str]) -> None:
@@ -114,20 +114,22 @@ class Visitor(threading.Thread):
         return found.sequence, int(found.content)
 
 
-class Gaps(NamedTuple):
+class WriteGaps(NamedTuple):
     """Seconds until a store's first acknowledged write, for stores affected by the fault and for others."""
 
     own: list[float]
     others: list[float]
 
 
-class Site:
+class ClusterUnderTest:
     """Machines and visitors, and the observations about them."""
 
-    def __init__(self, each: list[Machine], stores: int) -> None:
+    def __init__(self, each: list[SimulatedMachine], stores: int) -> None:
         self.machines = each
-        self.visitors = [Visitor(f"s{number}", [machine.node.url for machine in each]) for number in range(stores)]
-        self.gaps: dict[str, Gaps] = defaultdict(lambda: Gaps([], []))
+        self.visitors = [
+            ClusterClient(f"s{number}", [machine.node.url for machine in each]) for number in range(stores)
+        ]
+        self.gaps: dict[str, WriteGaps] = defaultdict(lambda: WriteGaps([], []))
         self.causeless: list[str] = []
         self.ended: list[str] = []
 
@@ -135,7 +137,7 @@ class Site:
         """Start the visitors, and wait until each store exists."""
         for visitor in self.visitors:
             visitor.start()
-        while any(gap(visitor.told(), 0) is None for visitor in self.visitors):
+        while any(first_write_gap(visitor.told(), 0) is None for visitor in self.visitors):
             time.sleep(0.2)
         time.sleep(CALM_SECONDS)
 
@@ -187,17 +189,17 @@ class Site:
 
     def _record_gaps(self, name: str, since: float, struck: set[str]) -> None:
         for visitor in self.visitors:
-            found = gap(visitor.told(), since)
+            found = first_write_gap(visitor.told(), since)
             own, others = self.gaps[name]
             (own if visitor.store in struck else others).append(time.monotonic() - since if found is None else found)
 
-    def _move_all(self, owners: dict[str, Machine]) -> None:
+    def _move_all(self, owners: dict[str, SimulatedMachine]) -> None:
         with closing(self.machines[0].node.client()) as client:
             for visitor in self.visitors:
                 others = [machine for machine in self.machines if machine is not owners.get(visitor.store)]
                 since = time.monotonic()
                 client.store(visitor.store).move(random.choice(others).node.name)
-                while (found := gap(visitor.history[-4:], since)) is None:
+                while (found := first_write_gap(visitor.history[-4:], since)) is None:
                     time.sleep(0.02)
                 self.gaps["move"].own.append(found)
 
@@ -209,7 +211,7 @@ class Site:
         return sum(machine.opened for machine in self.machines)
 
 
-def _read_end(client: Client, store: str, machine: Machine) -> End:
+def _read_end(client: Client, store: str, machine: SimulatedMachine) -> End:
     client.store(store).move(machine.node.name)
     return {int(node.id): node.sequence for node in client.store(store).nodes() if node.id != LAST}
 
@@ -219,12 +221,12 @@ def _percentile(values: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def run(folder: Path, faults: list[str], seconds: float, stores: int, before: Path | None) -> Report:
+def run(folder: Path, faults: list[str], seconds: float, stores: int, before: Path | None) -> BenchmarkReport:
     """Run the whole test within its own namespaces."""
-    report = Report(f"Three machines that serve {stores} stores for {seconds:.0f} s: {', '.join(faults)}")
+    report = BenchmarkReport(f"Three machines that serve {stores} stores for {seconds:.0f} s: {', '.join(faults)}")
     faked, small, lossy = ("clock" in faults, "disk" in faults, not POWERLESS.isdisjoint(faults))
     with machines(folder, faked=faked, small=small, lossy=lossy, before=before) as each:
-        site = Site(each, stores)
+        site = ClusterUnderTest(each, stores)
         site.begin()
         until = time.monotonic() + seconds
         count = 0
@@ -235,7 +237,9 @@ def run(folder: Path, faults: list[str], seconds: float, stores: int, before: Pa
     return report
 
 
-def _report_results(report: Report, site: Site, ends: dict[str, dict[str, End]], count: int) -> None:
+def _report_results(
+    report: BenchmarkReport, site: ClusterUnderTest, ends: dict[str, dict[str, End]], count: int
+) -> None:
     history = [each for visitor in site.visitors for each in visitor.history]
     outcomes = Counter(f"{each.kind} {each.outcome}" for each in history)
     report.fact("faults", str(count))
@@ -251,7 +255,7 @@ def _report_results(report: Report, site: Site, ends: dict[str, dict[str, End]],
                 limit,
                 "s",
             )
-    found = violations(history, ends)
+    found = find_violations(history, ends)
     kinds = Counter(each.kind for each in found)
     report.check("violations", str(dict(kinds)) if found else "none", not found)
     report.notes += [f"{each.kind}, {each.store}: {each.what}" for each in found[:10]]
@@ -270,7 +274,7 @@ def _select_faults(named: str) -> list[str]:
     if "clock" in chosen and shutil.which(COMPILER) is None:
         print("clock: skipped, because no C compiler was found.")
         chosen.remove("clock")
-    if not POWERLESS.isdisjoint(chosen) and (why := lossy_disk.lacking()):
+    if not POWERLESS.isdisjoint(chosen) and (why := lossy_disk.missing_disk_prerequisite()):
         print(f"{' and '.join(sorted(POWERLESS))}: skipped: {why}")
         chosen = [name for name in chosen if name not in POWERLESS]
     return chosen
@@ -290,7 +294,7 @@ def main() -> int:
         report = run(chosen.within, _select_faults(chosen.faults), chosen.seconds, chosen.stores, chosen.before)
         report.show()
         return int(report.wrong)
-    if why := lacking():
+    if why := missing_prerequisite():
         print(f"skipped: {why}")
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
@@ -298,7 +302,7 @@ def main() -> int:
         if chosen.keep is not None:
             chosen.keep.mkdir(parents=True, exist_ok=True)
         scratch = chosen.keep or stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
-        return run_apart(["bench.cluster_nemesis", "--within", str(scratch), *sys.argv[1:]])
+        return run_in_namespaces(["bench.cluster_nemesis", "--within", str(scratch), *sys.argv[1:]])
 
 
 if __name__ == "__main__":

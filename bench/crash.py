@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Self
 
 from bench import agreement, eager
-from bench.ledger import Ledger, Stream, Unit
-from bench.server import Client, Server, ServerFailed, scratch_folder, working
-from bench.tally import Tally, consult, export_when_open, show
+from bench.ledger import ImportStream, Ledger, WriteUnit
+from bench.server import BenchClient, ServerFailed, ServerProcess, background_work, scratch_folder
+from bench.tally import Tally, check_with_doctor, export_when_open, show
 from bench.writers import GONE, Upload, Writers
 
 COUNT = b'{"query": "MATCH (n:Entity) RETURN count(n)"}'
@@ -51,7 +51,7 @@ AGREED_SECONDS = 30.0
 """Seconds in which all projections must catch up with the journal."""
 
 
-class Crash:
+class CrashTest:
     """A data folder, the server that is killed on it, and the expected content of its current store."""
 
     def __init__(self, data: Path, seed: int) -> None:
@@ -87,7 +87,7 @@ class Crash:
                 tally.violations += ledger.verify(export_when_open(client, ledger.store))
         self._server.stop()
         for ledger in self._ledgers:
-            consult(self._data, ledger.store, tally)
+            check_with_doctor(self._data, ledger.store, tally)
 
     def __enter__(self) -> Self:
         return self
@@ -110,7 +110,7 @@ class Crash:
                 return self._kill_in_moment(name, FOLLOWING[phase], tally)
 
     def _kill_in_moment(self, name: str, moment: str, tally: Tally) -> bool:
-        first, last = eager.begins(moment), eager.ends(moment)
+        first, last = eager.start_event(moment), eager.end_event(moment)
         with Writers(self._server.port, self._ledger, name) as writers, self._continuous_queries():
             time.sleep(self._choice.uniform(0.1, 1.0))
             began = self._server.wait_event(first, self._server.mark(), PATIENCE)
@@ -131,11 +131,11 @@ class Crash:
                     client.send("POST", f"/api/memory/{ledger.store}/cypher", COUNT)
                     client.send("GET", f"/api/memory/{ledger.store}/nodes?limit=10")
 
-        with working(ask):
+        with background_work(ask):
             yield
 
     def _kill_in_import(self, name: str, tally: Tally) -> bool:
-        stream = Stream(f"i{name}", 15_000)
+        stream = ImportStream(f"i{name}", 15_000)
         upload = Upload(self._server.port, self._ledger, stream)
         with Writers(self._server.port, self._ledger, name, threads=1) as writers:
             upload.start()
@@ -187,10 +187,10 @@ class Crash:
             self._server.kill()
         return reached
 
-    def _start_server(self) -> Server:
-        return Server(self._data, SETTINGS, module="bench.eager")
+    def _start_server(self) -> ServerProcess:
+        return ServerProcess(self._data, SETTINGS, module="bench.eager")
 
-    def _ask_for_store(self, server: Server) -> None:
+    def _ask_for_store(self, server: ServerProcess) -> None:
         with suppress(*GONE), server.client() as client:
             client.send("POST", f"/api/memory/{self._ledger.store}/cypher", COUNT)
 
@@ -206,12 +206,12 @@ class Crash:
                 tally.violations += self._projection_differences(client) + self._history_differences(client)
         self._windows["rebuild"] = self._seconds_between("rebuild_started", "rebuild_done") or self._windows["rebuild"]
 
-    def _projection_differences(self, client: Client) -> list[str]:
+    def _projection_differences(self, client: BenchClient) -> list[str]:
         """Return differences between projections and current rows after the projections had time to catch up."""
         store, end = self._ledger.store, time.monotonic() + AGREED_SECONDS
         while True:
             try:
-                wrong = [f"{store}: {text}" for text in agreement.disagreements(client, store)]
+                wrong = [f"{store}: {text}" for text in agreement.find_inconsistencies(client, store)]
                 wrong += [
                     text for unit in self._ledger.settled_units()[-SEARCHED:] for text in self._search_faults(unit)
                 ]
@@ -221,7 +221,7 @@ class Crash:
                 return wrong
             time.sleep(0.1)
 
-    def _history_differences(self, client: Client) -> list[str]:
+    def _history_differences(self, client: BenchClient) -> list[str]:
         """Return differences between the history and the last export; keep the current export for the next round."""
         store = self._ledger.store
         before = self._past.get(store)
@@ -231,7 +231,7 @@ class Crash:
             return []
         return [f"{store}: the history as of {before[0]} has changed"]
 
-    def _search_faults(self, unit: Unit) -> list[str]:
+    def _search_faults(self, unit: WriteUnit) -> list[str]:
         """Search for the nodes of a unit, waiting for the last commit. Return a message if any are missing."""
         with self._server.client() as client:
             api = f"/api/memory/{self._ledger.store}"
@@ -258,7 +258,7 @@ class Crash:
         lasted = self._seconds_between("compaction_started", "compaction_done")
         self._windows["compaction"] = lasted or self._windows["compaction"]
         self._server.stop()
-        consult(self._data, self._ledger.store, tally)
+        check_with_doctor(self._data, self._ledger.store, tally)
         self._server = self._start_server()
 
 
@@ -266,7 +266,7 @@ def kill_rounds(rounds: int, seed: int) -> list[Tally]:
     """Run rounds over all phases in turn on a temporary data folder."""
     tallies = {phase: Tally(f"killed in mid-{phase}") for phase in PHASES}
     end = Tally("all stores at the end, doctor included")
-    with scratch_folder() as folder, Crash(folder, seed) as crash:
+    with scratch_folder() as folder, CrashTest(folder, seed) as crash:
         for number in range(rounds):
             phase = PHASES[number % len(PHASES)]
             crash.round(number, phase, tallies[phase])

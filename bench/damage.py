@@ -27,8 +27,8 @@ from bench.damage_questions import Answers
 from bench.server import scratch_folder
 from kgserve.client.embedded import Library
 from kgserve.errors import KgserveError
-from kgserve.platform.access.audit import Audit
-from kgserve.platform.access.authentication import add_key, mint
+from kgserve.platform.access.audit import AuditLog
+from kgserve.platform.access.authentication import add_key, create_api_key
 from kgserve.stores.store import OpenStore
 
 SETTINGS = {
@@ -52,28 +52,28 @@ OUTCOMES = (IDENTICAL, REBUILT, REFUSED, LOST_LINES, ACCEPTED, SILENT, STUCK)
 Damage = Callable[[Path, Path], None]
 
 
-class Folders(NamedTuple):
+class DamageFolders(NamedTuple):
     """A data folder, and an older copy of it."""
 
     data: Path
     older: Path
 
 
-class Case(NamedTuple):
+class DamageCase(NamedTuple):
     """A file, relative to the data folder, and the name of a damage."""
 
     file: str
     damage: str
 
 
-UNDETECTABLE = {Case("keys.json", "delete"), Case("keys.json", "older")}
+UNDETECTABLE = {DamageCase("keys.json", "delete"), DamageCase("keys.json", "older")}
 """By docs/durability.md, administrators may delete or restore this file, so a missing or older file is valid."""
 
 
 class Outcome(NamedTuple):
     """Behaviour of a folder after a damage."""
 
-    case: Case
+    case: DamageCase
     verdict: str
     remark: str
     seconds: float
@@ -123,9 +123,9 @@ def older(path: Path, older_path: Path) -> None:
 DAMAGES: dict[str, Damage] = {each.__name__: each for each in (empty, cut, flip, delete, folder, unreadable, older)}
 
 
-def build_folders(root: Path) -> Folders:
+def build_folders(root: Path) -> DamageFolders:
     """Create a data folder with files of every kind, and an older copy of it."""
-    folders = Folders(root / "data", root / "older")
+    folders = DamageFolders(root / "data", root / "older")
     with open_library(folders.data) as library:
         _write_first(library)
         damage_questions.answer(library, folders.data)
@@ -144,8 +144,8 @@ def open_library(data: Path) -> Library:
 
 
 def _write_records(data: Path, name: str) -> None:
-    add_key(data, mint(name, "write", ["*"], 1_700_000_000_000_000)[0])
-    with closing(Audit(data)) as audit:
+    add_key(data, create_api_key(name, "write", ["*"], 1_700_000_000_000_000)[0])
+    with closing(AuditLog(data)) as audit:
         audit.administered("key.create", "done", key=name)
 
 
@@ -176,7 +176,7 @@ def _write_more(library: Library) -> None:
         opened.accesses.flush()
         end = time.monotonic() + TRIM_SECONDS
         # Accesses are written and the history follows in separate threads.
-        while not trimmed(opened):
+        while not compact_and_check_trimmed(opened):
             if time.monotonic() > end:
                 raise SystemExit("the journal still holds the history's commits")
             time.sleep(0.05)
@@ -185,7 +185,7 @@ def _write_more(library: Library) -> None:
     store.recall("chess")
 
 
-def trimmed(store: OpenStore) -> bool:
+def compact_and_check_trimmed(store: OpenStore) -> bool:
     """Compact a store. Return True if its journal is empty afterwards."""
     store.end_segment()
     store.compactor.run()
@@ -198,10 +198,10 @@ def list_files(data: Path) -> list[Path]:
     return sorted(path for path in kinds.values() if (data / path).is_file())
 
 
-def list_cases(folders: Folders, only: str = "", every: int = 1) -> list[Case]:
+def list_cases(folders: DamageFolders, only: str = "", every: int = 1) -> list[DamageCase]:
     """Return all pairs of files and applicable damages."""
     cases = [
-        Case(str(file), name)
+        DamageCase(str(file), name)
         for file in list_files(folders.data)
         for name in DAMAGES
         if re.search(only, str(file)) and (name != "older" or (folders.older / file).is_file())
@@ -215,7 +215,7 @@ def answer_folder(data: Path) -> Answers:
         return damage_questions.answer(library, data)
 
 
-def try_case(folders: Folders, case: Case, before: Answers) -> Outcome:
+def try_case(folders: DamageFolders, case: DamageCase, before: Answers) -> Outcome:
     """Damage a copy of a folder, and compare its answers with ``before``."""
     started = time.monotonic()
     with scratch_folder() as scratch:
@@ -234,7 +234,7 @@ def try_case(folders: Folders, case: Case, before: Answers) -> Outcome:
     return Outcome(case, verdict, remark.replace("\n", " ")[:300], time.monotonic() - started)
 
 
-def judge(case: Case, before: Answers, now: Answers, *, changed: bool) -> tuple[str, str]:
+def judge(case: DamageCase, before: Answers, now: Answers, *, changed: bool) -> tuple[str, str]:
     """Return the verdict on the answers after a damage, and the questions whose answers differ."""
     different = {name: each for name, each in now.items() if each != before[name]}
     if not different:
@@ -257,7 +257,7 @@ def _read_folder(path: Path) -> Any:
     return path.is_symlink(), path.is_dir(), path.exists()
 
 
-def run(folders: Folders, cases: Iterable[Case], processes: int) -> list[Outcome]:
+def run(folders: DamageFolders, cases: Iterable[DamageCase], processes: int) -> list[Outcome]:
     """Try cases in several processes."""
     before = answer_folder(shutil.copytree(folders.data, folders.data.with_name("before")))
     again = answer_folder(shutil.copytree(folders.data, folders.data.with_name("again")))

@@ -11,7 +11,7 @@ import msgspec
 from kgserve.client import Store
 from kgserve.client.embedded import Library
 from kgserve.errors import KgserveError
-from kgserve.platform.access.audit import newest_records
+from kgserve.platform.access.audit import read_newest_audit_records
 from kgserve.platform.access.authentication import read_keys
 
 Answers: TypeAlias = dict[str, Any]
@@ -41,7 +41,7 @@ def answer(library: Library, data: Path) -> Answers:
         **_history_questions(store),
         **_search_questions(store),
         **_memory_questions(store),
-        "audit": lambda: newest_records(data, 100),
+        "audit": lambda: read_newest_audit_records(data, 100),
         "keys": lambda: read_keys(data),
     }
     return {name: _plain_answer(question) for name, question in questions.items()}

@@ -13,9 +13,9 @@ from typing import Any
 import structlog
 
 from kgserve.__main__ import main
-from kgserve.projections.catalog.catalog import Catalog
+from kgserve.projections.catalog.catalog import NodeCatalog
 from kgserve.projections.cypher_engine.projection import EngineProjection
-from kgserve.projections.history.history import History
+from kgserve.projections.history.history import HistoryFile
 from kgserve.projections.keyword import KeywordIndex
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.rows import fold, view
@@ -28,12 +28,12 @@ COMPACTED_BYTES = 128 << 10
 log = structlog.get_logger()
 
 
-def begins(moment: str) -> str:
+def start_event(moment: str) -> str:
     """Return the event that is logged at the start of a moment."""
     return f"{moment}_begins"
 
 
-def ends(moment: str) -> str:
+def end_event(moment: str) -> str:
     """Return the event that is logged at the end of a moment."""
     return f"{moment}_ends"
 
@@ -41,25 +41,25 @@ def ends(moment: str) -> str:
 def _log_moment(moment: str, work: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(work)
     def saying(*arguments: Any, **named: Any) -> Any:
-        log.info(begins(moment))
+        log.info(start_event(moment))
         try:
             return work(*arguments, **named)
         finally:
-            log.info(ends(moment))
+            log.info(end_event(moment))
 
     return saying
 
 
 def _reduce_limits() -> None:
-    small = partial(view.FoldLimits, rows=FOLD_ROWS, share=0.05, bytes=FOLD_ROWS << 10)
+    small = partial(view.MergeLimits, rows=FOLD_ROWS, share=0.05, bytes=FOLD_ROWS << 10)
     replaced: list[tuple[Any, str, Any]] = [
         (view, "FoldLimits", small),
         (compaction, "MEBIBYTE", COMPACTED_BYTES),
-        (view, "fold", _log_moment("base", fold.fold)),
+        (view, "fold", _log_moment("base", fold.merge_changes)),
         (Journal, "append", _log_moment("append", Journal.append)),
         (EngineProjection, "_apply", _log_moment("engine", vars(EngineProjection)["_apply"])),
-        (Catalog, "apply", _log_moment("catalog", Catalog.apply)),
-        (History, "take", _log_moment("history", History.take)),
+        (NodeCatalog, "apply", _log_moment("catalog", NodeCatalog.apply)),
+        (HistoryFile, "take", _log_moment("history", HistoryFile.take)),
         (KeywordIndex, "write", _log_moment("index", KeywordIndex.write)),
     ]
     for owner, name, value in replaced:

@@ -23,9 +23,9 @@ import msgspec
 
 from bench.engine_bombs import BOMBS
 from bench.graphs import blocks
-from bench.measure import Report, parser, run_parts, times
-from bench.server import HASHING, Client, Server, serving, working
-from bench.wire import Wire, request
+from bench.measure import BenchmarkReport, parser, run_parts, times
+from bench.server import HASHING, BenchClient, ServerProcess, background_work, serving
+from bench.wire import RawConnection, request
 
 STORE, OTHER = "struck", "other"
 NODES = 3_000
@@ -37,7 +37,7 @@ BLOWS = (signal.SIGSEGV, signal.SIGKILL, signal.SIGSTOP)
 Durations = dict[str, list[float]]
 
 
-def bombs(*, quick: bool) -> Report:
+def bombs(*, quick: bool) -> BenchmarkReport:
     """Run statements that exceed resource limits: one of every kind, or all of them."""
     settings: dict[str, object] = {
         "indexes": False,
@@ -45,7 +45,9 @@ def bombs(*, quick: bool) -> Report:
         "engine_memory_mb": MAX_ENGINE_MIB,
     }
     chosen = [bomb for kind in BOMBS.values() for bomb in kind[: 1 if quick else None]]
-    report = Report(f"bombs: {len(chosen)} statements of {len(BOMBS)} kinds, of {NODES:,} nodes of 8,000 bytes")
+    report = BenchmarkReport(
+        f"bombs: {len(chosen)} statements of {len(BOMBS)} kinds, of {NODES:,} nodes of 8,000 bytes"
+    )
     with _server_with_stores(settings, "abcdefghij" * 800) as (server, client):
         with _concurrent_requests(server) as before:
             time.sleep(3)
@@ -67,10 +69,10 @@ def bombs(*, quick: bool) -> Report:
     return report
 
 
-class Rounds:
+class SignalRounds:
     """Rounds of work and signals, and the acknowledged contents of nodes by id."""
 
-    def __init__(self, server: Server, client: Client) -> None:
+    def __init__(self, server: ServerProcess, client: BenchClient) -> None:
         self.acknowledged: dict[str, str] = {}
         self.missed = 0
         self._server = server
@@ -117,16 +119,16 @@ class Rounds:
         self.acknowledged.update(contents)
 
 
-def struck(*, quick: bool) -> Report:
+def measure_signals(*, quick: bool) -> BenchmarkReport:
     """Crash, kill or stop engine processes while they read, follow and write."""
     rounds = 9 if quick else 100
-    report = Report(f"struck: {rounds} signals to engine processes of a small store")
+    report = BenchmarkReport(f"struck: {rounds} signals to engine processes of a small store")
     with _server_with_stores(HASHING | {"query_timeout": 10.0}, "a few words") as (server, client):
         client.settle(STORE)
         with _concurrent_requests(server) as before:
             time.sleep(3)
         back: Durations = {}
-        played = Rounds(server, client)
+        played = SignalRounds(server, client)
         kinds = [(work, blow) for work in played.at for blow in BLOWS]
         with _concurrent_requests(server) as meanwhile:
             for number in range(rounds):
@@ -140,7 +142,7 @@ def struck(*, quick: bool) -> Report:
     return report
 
 
-def _check_acknowledged(report: Report, client: Client, acknowledged: dict[str, str]) -> None:
+def _check_acknowledged(report: BenchmarkReport, client: BenchClient, acknowledged: dict[str, str]) -> None:
     exported = {line["id"]: line.get("content") for line in client.export(STORE) if line["kind"] == "node"}
     every = {"query": "MATCH (e:Entity {type: 'w'}) RETURN e.id, e.content", "max_rows": 100_000}
     rows: list[Any] = client.call("POST", f"/api/memory/{STORE}/cypher", every)["rows"]
@@ -149,7 +151,7 @@ def _check_acknowledged(report: Report, client: Client, acknowledged: dict[str, 
         report.check(f"acknowledged and lost, over {way}", f"{len(lost)} of {len(acknowledged):,}", not lost)
 
 
-def _ask(client: Client, store: str, query: str, **more: object) -> tuple[int, Any, float]:
+def _ask(client: BenchClient, store: str, query: str, **more: object) -> tuple[int, Any, float]:
     """Return status, answer and seconds of a statement."""
     started = time.perf_counter()
     reply = client.send("POST", f"/api/memory/{store}/cypher", msgspec.json.encode({"query": query, **more}))
@@ -157,7 +159,7 @@ def _ask(client: Client, store: str, query: str, **more: object) -> tuple[int, A
 
 
 @contextmanager
-def _server_with_stores(settings: dict[str, object], content: str) -> Generator[tuple[Server, Client]]:
+def _server_with_stores(settings: dict[str, object], content: str) -> Generator[tuple[ServerProcess, BenchClient]]:
     """Yield a server with both stores and their engines open."""
     with serving(settings) as (server, client):
         for store, text in ((STORE, content), (OTHER, "a few words")):
@@ -173,7 +175,7 @@ def _server_with_stores(settings: dict[str, object], content: str) -> Generator[
 
 
 @contextmanager
-def _concurrent_requests(server: Server) -> Generator[Durations]:
+def _concurrent_requests(server: ServerProcess) -> Generator[Durations]:
     """Yield concurrent durations in ms: statements on the other store, and traversals of the struck one."""
     asked = {
         "a statement of another store": request(
@@ -184,17 +186,17 @@ def _concurrent_requests(server: Server) -> Generator[Durations]:
     found: Durations = {name: [] for name in asked}
 
     def ask(over: threading.Event) -> None:
-        with Wire(server.port) as wire:
+        with RawConnection(server.port) as wire:
             while not over.wait(0.01):
                 for name, ready in asked.items():
                     found[name].append(wire.ask(ready).milliseconds)
 
-    with working(ask):
+    with background_work(ask):
         yield found
 
 
 @contextmanager
-def _watch(server: Server) -> Generator[dict[str, float]]:
+def _watch(server: ServerProcess) -> Generator[dict[str, float]]:
     """Yield the maximum memory of the server and of an engine process in MiB, measured concurrently."""
     peaks = {"server": 0.0, "process": 0.0}
 
@@ -203,11 +205,11 @@ def _watch(server: Server) -> Generator[dict[str, float]]:
             peaks["server"] = max(peaks["server"], _mebibytes(server.pid))
             peaks["process"] = max([peaks["process"], *map(_mebibytes, _processes(server.pid))])
 
-    with working(look):
+    with background_work(look):
         yield peaks
 
 
-def _compare(report: Report, before: Durations, meanwhile: Durations, most: float) -> None:
+def _compare(report: BenchmarkReport, before: Durations, meanwhile: Durations, most: float) -> None:
     for name, each in before.items():
         alone, shared = times(each), times(meanwhile[name])
         report.compare(f"{name}: p95", str(shared), f"alone {alone}", shared.p95 / alone.p95, ("≤", most))
@@ -244,7 +246,7 @@ def _open_files(pid: int) -> Generator[str]:
                 yield str(link.readlink())
 
 
-PARTS: dict[str, Callable[..., Report]] = {"bombs": bombs, "struck": struck}
+PARTS: dict[str, Callable[..., BenchmarkReport]] = {"bombs": bombs, "struck": measure_signals}
 
 
 def main(arguments: Sequence[str]) -> int:

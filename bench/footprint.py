@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from typing_extensions import override
 
 from bench import graphs, wordnet
-from bench.measure import Report, parser, run_parts
-from bench.server import HASHING, Client, Server, scratch_folder, serving
+from bench.measure import BenchmarkReport, parser, run_parts
+from bench.server import HASHING, BenchClient, ServerProcess, scratch_folder, serving
 
 NODES = 20
 REST_SECONDS, QUICK_REST_SECONDS = 60.0, 5.0
@@ -38,16 +38,16 @@ class Footprint(NamedTuple):
         return f"{memory}; {self.threads} threads, {self.descriptors} descriptors"
 
 
-def footprint(server: Server, rest: float = 0.0) -> Footprint:
+def footprint(server: ServerProcess, rest: float = 0.0) -> Footprint:
     """Return the process's resource usage after ``rest`` seconds of idling."""
     time.sleep(rest)
     own = server.mebibytes("RssAnon") + server.mebibytes("RssShmem")
     return Footprint(own, server.mebibytes("RssFile"), server.threads(), server.descriptors())
 
 
-def idle(*, quick: bool) -> Report:
+def idle(*, quick: bool) -> BenchmarkReport:
     """Measure an idle server, without and with the embedding model in memory."""
-    report, rest = Report("memory: idle"), QUICK_REST_SECONDS if quick else REST_SECONDS
+    report, rest = BenchmarkReport("memory: idle"), QUICK_REST_SECONDS if quick else REST_SECONDS
     with serving(HASHING) as (server, client):
         client.call("GET", "/health")
         without = footprint(server, rest)
@@ -65,9 +65,12 @@ def idle(*, quick: bool) -> Report:
     return report
 
 
-def stores(*, quick: bool) -> Report:
+def stores(*, quick: bool) -> BenchmarkReport:
     """Measure many small stores, all open and idle."""
-    report, rest = Report(f"memory: small stores of {NODES} nodes, all open"), QUICK_REST_SECONDS if quick else 30
+    report, rest = (
+        BenchmarkReport(f"memory: small stores of {NODES} nodes, all open"),
+        QUICK_REST_SECONDS if quick else 30,
+    )
     counts = (1, 12) if quick else (1, 64, 500)
     with serving(HASHING | {"max_open_stores": counts[-1]}) as (server, client):
         found = [footprint(server)]
@@ -87,13 +90,13 @@ def stores(*, quick: bool) -> Report:
     return report
 
 
-def large(*, quick: bool) -> Report:
+def large(*, quick: bool) -> BenchmarkReport:
     """Measure WordNet with both indexes, idle after its import, and idle after a restart and a few requests."""
-    report, rest = Report("memory: WordNet with both indexes"), QUICK_REST_SECONDS if quick else REST_SECONDS
+    report, rest = BenchmarkReport("memory: WordNet with both indexes"), QUICK_REST_SECONDS if quick else REST_SECONDS
     with scratch_folder() as folder:
         file = wordnet.exchange_file()
         if quick:
-            some = graphs.part(graphs.read(file), 10_000)
+            some = graphs.subgraph_rows(graphs.read(file), 10_000)
             file = graphs.write([*some.nodes, *some.edges], folder / "part.ndjson")
         for what in ("after import", "started again"):
             with serving(HASHING, folder / "data") as (server, client):
@@ -107,7 +110,7 @@ def large(*, quick: bool) -> Report:
     return report
 
 
-def _ask(client: Client) -> None:
+def _ask(client: BenchClient) -> None:
     client.call("POST", "/api/memory/wordnet/traverse", {"start_id": "n00001740", "depth": 2})
     client.call("POST", "/api/memory/wordnet/search", {"query": "a thing that moves"})
 
@@ -125,7 +128,7 @@ def _batch(store: int) -> dict[str, Any]:
     return {"nodes": nodes, "edges": edges}
 
 
-PARTS: dict[str, Callable[..., Report]] = {"idle": idle, "stores": stores, "wordnet": large}
+PARTS: dict[str, Callable[..., BenchmarkReport]] = {"idle": idle, "stores": stores, "wordnet": large}
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -48,7 +48,7 @@ def file_blocks(path: Path) -> Iterator[bytes]:
             yield block
 
 
-def dense(seed: int = SEED) -> Iterator[Record]:
+def dense_graph_records(seed: int = SEED) -> Iterator[Record]:
     """Yield nodes, then edges, all distinct, with heavy-tailed degrees and types and weights from 0 to 1."""
     choice, words = random.Random(seed), _WORDS.split()
     ids = [f"e{number:05d}" for number in range(DENSE_NODES)]
@@ -69,7 +69,7 @@ def dense(seed: int = SEED) -> Iterator[Record]:
             yield _edge(*key) | {"weight": round(choice.random(), 3)}
 
 
-def grown(first: int, last: int, seed: int = SEED) -> Iterator[Record]:
+def grown_graph_records(first: int, last: int, seed: int = SEED) -> Iterator[Record]:
     """Yield nodes `first` to `last` - 1 of a growing graph, then their edges to earlier nodes."""
     for number in range(first, last):
         content = f"Number {number}, one of many that were written down in turn."
@@ -98,7 +98,7 @@ def write(records: Iterable[Record], path: Path) -> Path:
     return path
 
 
-def part(rows: Rows, nodes: int) -> Rows:
+def subgraph_rows(rows: Rows, nodes: int) -> Rows:
     """Return the first ``nodes`` nodes and the edges between them."""
     known = {node["id"] for node in rows.nodes[:nodes]}
     return Rows(rows.nodes[:nodes], [edge for edge in rows.edges if edge["from"] in known and edge["to"] in known])

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from bench import graphs
-from bench.measure import Report, rounded, times
-from bench.server import HASHING, Server, end_when_told, scratch_folder
-from bench.wire import Wire, request
+from bench.measure import BenchmarkReport, rounded, times
+from bench.server import HASHING, ServerProcess, scratch_folder, unwind_on_sigterm
+from bench.wire import RawConnection, request
 
 STORE = "growth"
 API = f"/api/memory/{STORE}"
@@ -42,9 +42,9 @@ def run(folder: Path, rows: Sequence[int], repetitions: int, settings: dict[str,
 def _measure(folder: Path, before: int, rows: int, repetitions: int, settings: dict[str, object]) -> Figures:
     took: Figures = {}
     nodes = rows // graphs.GROWN_ROWS
-    with Server(folder, settings) as server:
+    with ServerProcess(folder, settings) as server:
         seconds = _grow(server, before // graphs.GROWN_ROWS, nodes)
-        with Wire(server.port) as wire:
+        with RawConnection(server.port) as wire:
             for kind in KINDS:
                 requests = [_ready(kind, rows, number, nodes) for number in range(-5, repetitions)]
                 took[f"{kind}: ms"] = times([wire.ask(ready).milliseconds for ready in requests][5:]).p50
@@ -57,12 +57,12 @@ def _measure(folder: Path, before: int, rows: int, repetitions: int, settings: d
     return took
 
 
-def _grow(server: Server, first: int, last: int) -> float:
+def _grow(server: ServerProcess, first: int, last: int) -> float:
     """Import missing rows, and wait until all projections have caught up. Return the seconds of the imports alone."""
     seconds, step = 0.0, PART_ROWS // graphs.GROWN_ROWS
     with server.client() as client:
         for start in range(first, last, step):
-            parts = list(graphs.blocks(graphs.grown(start, min(last, start + step))))
+            parts = list(graphs.blocks(graphs.grown_graph_records(start, min(last, start + step))))
             began = time.perf_counter()
             client.upload(STORE, parts)
             seconds += time.perf_counter() - began
@@ -76,8 +76,8 @@ def _open(folder: Path, settings: dict[str, object], nodes: int, *, kill: bool) 
     The server then stops after a few writes, killed or cleanly, for the next start.
     """
     start = time.perf_counter()
-    with Server(folder, settings) as server:
-        with Wire(server.port) as wire:
+    with ServerProcess(folder, settings) as server:
+        with RawConnection(server.port) as wire:
             wire.ask(request("GET", "/health"))
             ready = time.perf_counter()
             while (answer := wire.send(_ready(KINDS[1], 0, 0, nodes))).status == 503:
@@ -105,9 +105,9 @@ def _ready(kind: str, rows: int, number: int, nodes: int) -> bytes:
     return request("POST", f"{API}/inject", {"nodes": written, "edges": edges})
 
 
-def report(rows: Sequence[int], sizes: Sequence[Figures], repetitions: int) -> Report:
+def report(rows: Sequence[int], sizes: Sequence[Figures], repetitions: int) -> BenchmarkReport:
     """Return the table of a run: each figure at each size, and the ratio of the last size to the first."""
-    table = Report(f"growth: a store by seed, over HTTP, at {', '.join(f'{size:,}' for size in rows)} rows")
+    table = BenchmarkReport(f"growth: a store by seed, over HTTP, at {', '.join(f'{size:,}' for size in rows)} rows")
     for what, first in sizes[0].items():
         figures = " / ".join(rounded(size[what]) for size in sizes)
         mark = ("≤", MAX_RATIO) if what.startswith(KINDS) else None
@@ -126,7 +126,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--quick", action="store_true", help=f"sizes {' '.join(map(str, QUICK_ROWS))}, 40 repetitions")
     parser.add_argument("--indexes", action="store_true", help="enable search indexes, with hashed vectors")
     options = parser.parse_args(arguments)
-    end_when_told()
+    unwind_on_sigterm()
     rows = options.rows or (QUICK_ROWS if options.quick else ROWS)
     repetitions = 40 if options.quick else 300
     with scratch_folder() as folder:

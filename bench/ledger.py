@@ -16,17 +16,17 @@ EXTRAS_FROM = 3
 Rows = dict[tuple[str, ...], Any]
 
 
-class State(NamedTuple):
+class UnitState(NamedTuple):
     """State of a unit: its number of writes, 0 for never, and whether its first node exists."""
 
     generation: int
     first: bool = True
 
 
-ABSENT = State(0)
+ABSENT = UnitState(0)
 
 
-class Unit:
+class WriteUnit:
     """Nodes and edges that are repeatedly written together, and lose their first node once.
 
     `allowed` are the possible states: one, or two while a request is unanswered.
@@ -55,7 +55,7 @@ class Unit:
             edges[0]["ordinal"] = generation
         return {"nodes": nodes, "edges": edges}
 
-    def rows(self, state: State) -> Rows:
+    def rows(self, state: UnitState) -> Rows:
         """Return the rows that the store holds of the unit in a state."""
         if state.generation == 0:
             return {}
@@ -83,7 +83,7 @@ class Unit:
             yield self.id(0), f"{self.previous}/1", "after"
 
 
-class Stream:
+class ImportStream:
     """A long import of a chain: node 0, node 1, edge 1 to 0 and so on. It commits in order, so a prefix may exist."""
 
     def __init__(self, name: str, steps: int) -> None:
@@ -116,35 +116,35 @@ class Ledger:
     def __init__(self, store: str) -> None:
         self.store = store
         self.acknowledged = 0
-        self._units: dict[str, Unit] = {}
-        self._streams: dict[str, Stream] = {}
+        self._units: dict[str, WriteUnit] = {}
+        self._streams: dict[str, ImportStream] = {}
         self._reported: set[str] = set()
         self._lock = threading.Lock()
 
-    def attempt(self, unit: Unit, state: State) -> None:
+    def attempt(self, unit: WriteUnit, state: UnitState) -> None:
         """Record that a request is about to be sent."""
         with self._lock:
             self._units[unit.name] = unit
             unit.allowed = [*unit.allowed, state]
 
-    def acknowledge(self, unit: Unit, state: State) -> None:
+    def acknowledge(self, unit: WriteUnit, state: UnitState) -> None:
         """Record that a request was acknowledged."""
         with self._lock:
             unit.allowed = [state]
             self.acknowledged += 1
 
-    def attempt_stream(self, stream: Stream) -> None:
+    def attempt_stream(self, stream: ImportStream) -> None:
         """Record that an import is about to be sent."""
         with self._lock:
             self._streams[stream.name] = stream
 
-    def acknowledge_stream(self, stream: Stream) -> None:
+    def acknowledge_stream(self, stream: ImportStream) -> None:
         """Record that an import was acknowledged."""
         with self._lock:
             stream.at_least = stream.at_most
             self.acknowledged += 1
 
-    def settled_units(self) -> list[Unit]:
+    def settled_units(self) -> list[WriteUnit]:
         """Return the units whose state is known and not absent."""
         with self._lock:
             return [
@@ -167,7 +167,7 @@ class Ledger:
             wrong += [self._check_stream(stream, found.pop(name, {})) for name, stream in self._streams.items()]
         return [text for text in wrong if text] + [f"{self.store}: never sent: {name}" for name in found]
 
-    def _check_unit(self, unit: Unit, rows: Rows) -> str | None:
+    def _check_unit(self, unit: WriteUnit, rows: Rows) -> str | None:
         if unit.name in self._reported:
             return None
         for state in unit.allowed:
@@ -180,7 +180,7 @@ class Ledger:
         self._reported.add(unit.name)
         return f"{self.store}: {unit.name}: {len(rows)} rows, not {allowed}; {len(differing)} differ: {differing[:3]}"
 
-    def _check_stream(self, stream: Stream, rows: Rows) -> str | None:
+    def _check_stream(self, stream: ImportStream, rows: Rows) -> str | None:
         count = stream.prefix(rows)
         if count is None or not stream.at_least <= count <= stream.at_most:
             wanted = f"the first {stream.at_least} to {stream.at_most}"

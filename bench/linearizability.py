@@ -21,8 +21,8 @@ from typing import Any
 import httpx
 import msgspec
 
-from bench.register_clients import Site, beginning, visitors
-from bench.server import Server, end_when_told, scratch_folder
+from bench.register_clients import StoreUnderTest, initial_inject, visitors
+from bench.server import ServerProcess, scratch_folder, unwind_on_sigterm
 
 ROUND_SECONDS = 20.0
 BALLAST = 50_100
@@ -43,18 +43,18 @@ class Round:
     """One store, its clients, and the faults injected."""
 
     def __init__(self, data: Path, seed: int, number: int) -> None:
-        self.site = Site(f"round-{number}", seed)
+        self.site = StoreUnderTest(f"round-{number}", seed)
         self.events: Counter[str] = Counter()
         self._data = data
         self._choice = random.Random(seed + number)
-        self._server = Server(data, SETTINGS)
+        self._server = ServerProcess(data, SETTINGS)
 
     async def run(self, seconds: float) -> None:
         """Run the round."""
         api = f"/api/memory/{self.site.store}"
         async with httpx.AsyncClient(base_url=self._url, timeout=60) as http:
             (await http.put(api, json={"conflict_policy": "manual"})).raise_for_status()
-            (await http.post(f"{api}/inject", content=beginning())).raise_for_status()
+            (await http.post(f"{api}/inject", content=initial_inject())).raise_for_status()
         self.site.begins(self._url)
         clients = [asyncio.create_task(each.stay()) for each in visitors(self.site)]
         befalls: list[Nemesis] = [self.widen, self.kill, self.fold, self.reindex, self.kill_while_folding, self.rest]
@@ -102,7 +102,7 @@ class Round:
                 file.unlink()
                 self.events["engine file removed"] += 1
         self.events["killed"] += 1
-        self._server = await asyncio.to_thread(Server, self._data, SETTINGS)
+        self._server = await asyncio.to_thread(ServerProcess, self._data, SETTINGS)
         self.site.begins(self._url)
 
     async def kill_while_folding(self) -> None:
@@ -175,7 +175,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60, help="duration (default 60)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the schedule (default 1)")
     given = parser.parse_args()
-    end_when_told()
+    unwind_on_sigterm()
     start = time.monotonic()
     with scratch_folder() as folder:
         rounds = asyncio.run(run(given.seconds, given.seed, folder))

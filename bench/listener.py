@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 import msgspec
 
 
-class Told(NamedTuple):
+class ReceivedEvent(NamedTuple):
     """An event as received."""
 
     id: str
@@ -20,11 +20,11 @@ class Told(NamedTuple):
     data: Any
 
 
-NOW_AND_THEN = "sync_complete"
+UNORDERED_EVENT_KIND = "sync_complete"
 """Events sent once a second while the store is written; their position between other events is undefined."""
 
 
-class Listener:
+class EventListener:
     """One open event stream of a server on 127.0.0.1.
 
     ``last_id`` is the id that a browser would send on reconnecting.
@@ -51,16 +51,16 @@ class Listener:
         assert self._block() == ("", "")
         return self
 
-    def events(self) -> Iterator[Told]:
-        """Yield events until the stream ends or breaks, except `NOW_AND_THEN`.
+    def events(self) -> Iterator[ReceivedEvent]:
+        """Yield events until the stream ends or breaks, except `UNORDERED_EVENT_KIND`.
 
         Raises TimeoutError when none arrives.
         """
         with suppress(ConnectionError, HTTPException):
             while (block := self._block()) is not None:
                 kind, data = block
-                if data and kind != NOW_AND_THEN:
-                    yield Told(self.last_id, kind, msgspec.json.decode(data))
+                if data and kind != UNORDERED_EVENT_KIND:
+                    yield ReceivedEvent(self.last_id, kind, msgspec.json.decode(data))
 
     def hang_up(self) -> None:
         """End the connection; threads that wait for events receive no more."""

@@ -18,7 +18,7 @@ FILE = Path(__file__).parents[2] / "shared" / "data" / "locomo-dev.json"
 _SESSION = re.compile(r"session_(\d+)")
 
 
-class Turn(msgspec.Struct, frozen=True):
+class ConversationTurn(msgspec.Struct, frozen=True):
     """A message of one person."""
 
     speaker: str
@@ -37,7 +37,7 @@ class Conversation(msgspec.Struct, frozen=True):
     """The turns of all sessions in order, and the questions that have evidence."""
 
     name: str
-    turns: list[Turn]
+    turns: list[ConversationTurn]
     questions: list[Question]
 
     def lines(self) -> Iterator[bytes]:
@@ -65,7 +65,7 @@ def read(path: Path = FILE) -> list[Conversation]:
 def _conversation(sample: _Sample) -> Conversation:
     found = ((_SESSION.fullmatch(key), turns) for key, turns in sample.conversation.items())
     sessions = sorted((int(match[1]), turns) for match, turns in found if match)
-    turns = [turn for _, session in sessions for turn in msgspec.convert(session, list[Turn])]
+    turns = [turn for _, session in sessions for turn in msgspec.convert(session, list[ConversationTurn])]
     return Conversation(sample.sample_id, turns, [question for question in sample.qa if question.evidence])
 
 

@@ -10,14 +10,14 @@ import subprocess
 import time
 from pathlib import Path
 
-PATIENCE = 30.0
+UNMOUNT_TIMEOUT_SECONDS = 30.0
 _MAKER = "mkfs.ext4"
 _LOOPS = Path("/dev/loop-control")
 # From Linux's include/uapi/linux/ext4.h: EXT4_IOC_SHUTDOWN, with EXT4_GOING_FLAGS_NOLOGFLUSH.
 _SHUT_DOWN, _WITHOUT_FLUSHING = 0x8004587D, struct.pack("=I", 2)
 
 
-def lacking() -> str | None:
+def missing_disk_prerequisite() -> str | None:
     """Return the reason why such a disk cannot be created here, as a sentence; None if it can."""
     if shutil.which(_MAKER) is None:
         return f"program {_MAKER!r} was not found (package e2fsprogs)."
@@ -54,10 +54,10 @@ class LossyDisk:
 
     def unmount(self) -> None:
         """Unmount the file system once no process uses it. Raises TimeoutError."""
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + UNMOUNT_TIMEOUT_SECONDS
         while subprocess.run(["umount", self._folder], capture_output=True, check=False).returncode:
             if time.monotonic() > until:
-                raise TimeoutError(f"{self._folder} is still in use after {PATIENCE:.0f} s")
+                raise TimeoutError(f"{self._folder} is still in use after {UNMOUNT_TIMEOUT_SECONDS:.0f} s")
             time.sleep(0.02)
 
     def _mount(self) -> None:

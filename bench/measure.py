@@ -11,10 +11,10 @@ import numpy as np
 from typing_extensions import override
 
 from bench import wordnet
-from bench.server import end_when_told
+from bench.server import unwind_on_sigterm
 
 
-class Times(NamedTuple):
+class DurationPercentiles(NamedTuple):
     """Durations of one kind of call, in milliseconds."""
 
     p50: float
@@ -27,10 +27,10 @@ class Times(NamedTuple):
         return f"p50 {rounded(self.p50)} p95 {rounded(self.p95)} ms"
 
 
-def times(milliseconds: Sequence[float]) -> Times:
+def times(milliseconds: Sequence[float]) -> DurationPercentiles:
     """Return the percentiles of at least one duration."""
     p50, p95, longest = map(float, np.percentile(milliseconds, [50, 95, 100]))
-    return Times(p50, p95, longest)
+    return DurationPercentiles(p50, p95, longest)
 
 
 def rounded(value: float) -> str:
@@ -45,7 +45,7 @@ def clock(call: Callable[[], Any]) -> float:
     return (time.perf_counter() - start) * 1000
 
 
-class Line(NamedTuple):
+class ReportLine(NamedTuple):
     """A measurement and its baseline. `met` is None without a target."""
 
     what: str
@@ -60,23 +60,23 @@ class Line(NamedTuple):
         return (*self[:5], {True: "met", False: "MISSED", None: ""}[self.met])
 
 
-class Report:
+class BenchmarkReport:
     """Table of a benchmark: measurement, baseline of the same run, ratio, target, and whether the target is met."""
 
     HEAD = ("", "measured", "baseline, same run", "ratio", "mark", "")
 
     def __init__(self, title: str) -> None:
         self.title = title
-        self.lines: list[Line] = []
+        self.lines: list[ReportLine] = []
         self.notes: list[str] = []
 
     def fact(self, what: str, figure: str) -> None:
         """Add a figure without a verdict."""
-        self.lines.append(Line(what, figure))
+        self.lines.append(ReportLine(what, figure))
 
     def at_most(self, what: str, figure: str, value: float, limit: float, unit: str) -> None:
         """Add a figure with an absolute upper limit."""
-        self.lines.append(Line(what, figure, mark=f"at most {limit:g} {unit}", met=value <= limit))
+        self.lines.append(ReportLine(what, figure, mark=f"at most {limit:g} {unit}", met=value <= limit))
 
     def compare(
         self, what: str, figure: str, baseline: str, ratio: float, mark: tuple[str, float] | None = None
@@ -84,11 +84,13 @@ class Report:
         """Add a figure against a baseline; `mark` is ("≤", 3.0) or ("≥", 10.0) and refers to `ratio`."""
         sign, limit = mark or ("", 0.0)
         met = None if mark is None else ratio <= limit if sign == "≤" else ratio >= limit
-        self.lines.append(Line(what, figure, baseline, f"{ratio:.2f} x", f"{sign} {limit:g} x" if mark else "", met))
+        self.lines.append(
+            ReportLine(what, figure, baseline, f"{ratio:.2f} x", f"{sign} {limit:g} x" if mark else "", met)
+        )
 
     def check(self, what: str, finding: str, ok: bool) -> None:
         """Add a check whose result does not depend on the machine."""
-        self.lines.append(Line(what, finding, mark="exact", met=ok))
+        self.lines.append(ReportLine(what, finding, mark="exact", met=ok))
 
     @property
     def wrong(self) -> bool:
@@ -115,9 +117,9 @@ def parser(name: str, description: str, parts: Mapping[str, object]) -> argparse
     return made
 
 
-def run_parts(parts: Mapping[str, Callable[..., Report]], options: argparse.Namespace, *given: object) -> int:
+def run_parts(parts: Mapping[str, Callable[..., BenchmarkReport]], options: argparse.Namespace, *given: object) -> int:
     """Print the table of each chosen part, called with `given` and `quick`; return 1 when an exact check failed."""
-    end_when_told()
+    unwind_on_sigterm()
     wrong = False
     for name in options.only or parts:
         try:

@@ -15,32 +15,32 @@ from pathlib import Path
 from typing import Any
 
 from bench import locomo
-from bench.locomo import Conversation, Turn
-from bench.measure import Report, clock, parser, run_parts, times
-from bench.memory_model import Model, entities, lines, memories, sentences, some_filters, some_words
-from bench.server import Client, serving
+from bench.locomo import Conversation, ConversationTurn
+from bench.measure import BenchmarkReport, clock, parser, run_parts, times
+from bench.memory_model import RecallModel, entities, lines, memories, sentences, some_filters, some_words
+from bench.server import BenchClient, serving
 from kgserve.embedding.embedder import load_embedder
 from kgserve.platform import settings
 
 STORE = "memories"
 MODES = ("keyword", "semantic", "hybrid", "graph")
-MOST = 100
+MAX_RECALL_HITS = 100
 SEED = 15
 AIM = 0.80
 """Target share of the evidence among the first 10 hits of a recall with `expand`."""
 
 
-def filters(chosen: dict[str, object], _conversations: Path, *, quick: bool) -> Report:
+def filters(chosen: dict[str, object], _conversations: Path, *, quick: bool) -> BenchmarkReport:
     """Compare recalls with random filters to a scan of all memories. Raises wordnet.Unavailable."""
     count, questions = (2_000, 60) if quick else (9_000, 300)
-    report = Report(f"recall against a scan of {count:,} memories, {questions} random recalls a mode")
+    report = BenchmarkReport(f"recall against a scan of {count:,} memories, {questions} random recalls a mode")
     now = time.time()
     made, named = memories(sentences(count), now), entities()
-    embedder = load_embedder(settings.load(chosen))
+    embedder = load_embedder(settings.load_settings(chosen))
     with serving(chosen) as (_, client):
         client.upload(STORE, lines(made, named))
         client.settle(STORE)
-        model = Model(made, named, embedder, time.time())
+        model = RecallModel(made, named, embedder, time.time())
         for mode in MODES:
             wrong = _disagreements(client, model, mode, questions)
             report.check(mode, f"{len(wrong)} differ", not wrong)
@@ -53,7 +53,7 @@ def filters(chosen: dict[str, object], _conversations: Path, *, quick: bool) -> 
     return report
 
 
-def _disagreements(client: Client, model: Model, mode: str, questions: int) -> list[str]:
+def _disagreements(client: BenchClient, model: RecallModel, mode: str, questions: int) -> list[str]:
     chance, made = random.Random(SEED), [*model.made.values()]
     found: list[str] = []
     for number in range(questions):
@@ -62,28 +62,28 @@ def _disagreements(client: Client, model: Model, mode: str, questions: int) -> l
         if mode == "graph":
             wanted.setdefault("entity", one.about[0][0])
         query = some_words(chance, one)
-        hits = _recall(client, query, mode=mode, limit=MOST, **wanted)["hits"]
+        hits = _recall(client, query, mode=mode, limit=MAX_RECALL_HITS, **wanted)["hits"]
         if reason := _describe_difference(model, mode, query, wanted, hits):
             found.append(f"{mode} {number}: {reason}: {query!r} {wanted}")
     return found
 
 
-def _describe_difference(model: Model, mode: str, query: str, wanted: Mapping[str, Any], hits: list[Any]) -> str:
+def _describe_difference(model: RecallModel, mode: str, query: str, wanted: Mapping[str, Any], hits: list[Any]) -> str:
     surely, perhaps = model.passing(wanted, graph=mode == "graph")
     ids = {hit["id"] for hit in hits}
     if not ids <= perhaps:
         return f"{len(ids - perhaps)} hits do not pass the filter"
     if mode == "semantic":
-        near = model.near(query, surely, 0.5, MOST)
-        least = near[-1].similarity if len(near) == MOST else 0.5
+        near = model.near(query, surely, 0.5, MAX_RECALL_HITS)
+        least = near[-1].similarity if len(near) == MAX_RECALL_HITS else 0.5
         missing = {hit.id for hit in near if hit.similarity > least + 1e-4} - ids
     elif mode == "keyword":
         holding = model.holding(query, surely)
-        missing = holding - ids if len(holding) <= MOST else set[str]()
+        missing = holding - ids if len(holding) <= MAX_RECALL_HITS else set[str]()
     elif mode == "graph":
         scores = model.around(wanted["entity"], surely)
-        best = sorted(scores, key=lambda key: -scores[key])[:MOST]
-        least = scores[best[-1]] * 1.001 if len(best) == MOST else 0.0
+        best = sorted(scores, key=lambda key: -scores[key])[:MAX_RECALL_HITS]
+        least = scores[best[-1]] * 1.001 if len(best) == MAX_RECALL_HITS else 0.0
         missing = {key for key in best if scores[key] > least} - ids
     else:
         # Hits must share a significant word or be similar enough; their ranking is a matter of quality.
@@ -91,11 +91,11 @@ def _describe_difference(model: Model, mode: str, query: str, wanted: Mapping[st
     return f"{len(missing)} are missing" if missing else ""
 
 
-def evidence(chosen: dict[str, object], conversations: Path, *, quick: bool) -> Report:
+def evidence(chosen: dict[str, object], conversations: Path, *, quick: bool) -> BenchmarkReport:
     """Measure the share of the evidence among the first 10 hits. Raises FileNotFoundError without conversations."""
     found = locomo.read(conversations)[: 1 if quick else None]
     total = sum(len(each.questions) for each in found)
-    report = Report(
+    report = BenchmarkReport(
         f"{total} questions to {len(found)} conversations retained as messages: evidence among the first 10"
     )
     with serving(chosen) as (_, client):
@@ -112,9 +112,9 @@ def evidence(chosen: dict[str, object], conversations: Path, *, quick: bool) -> 
     return report
 
 
-def _retain(client: Client, each: Conversation) -> dict[str, str]:
+def _retain(client: BenchClient, each: Conversation) -> dict[str, str]:
     """Retain a conversation by sessions. Return the turn of each memory by the memory's id."""
-    found, sessions = dict[str, str](), dict[str, list[Turn]]()
+    found, sessions = dict[str, str](), dict[str, list[ConversationTurn]]()
     for turn in {turn.dia_id: turn for turn in each.turns if turn.text.strip()}.values():
         sessions.setdefault(turn.dia_id.partition(":")[0], []).append(turn)
     for session, turns in sessions.items():
@@ -137,20 +137,20 @@ def _share(
     return statistics.fmean(shares)
 
 
-def _recall(client: Client, query: str, store: str = STORE, **wanted: Any) -> Any:
+def _recall(client: BenchClient, query: str, store: str = STORE, **wanted: Any) -> Any:
     return client.call("POST", f"/api/memories/search?store={store}", {"query": query, "touch": False, **wanted})
 
 
-def _ids(client: Client, store: str, query: str, **wanted: Any) -> list[str]:
+def _ids(client: BenchClient, store: str, query: str, **wanted: Any) -> list[str]:
     return [hit["id"] for hit in _recall(client, query, store, limit=10, **wanted)["hits"]]
 
 
-def _search(client: Client, store: str, query: str) -> list[str]:
+def _search(client: BenchClient, store: str, query: str) -> list[str]:
     answer = client.call("POST", f"/api/memory/{store}/search", {"query": query, "limit": 10})
     return [hit["node"]["id"] for hit in answer["hits"]]
 
 
-PARTS: dict[str, Callable[..., Report]] = {"filters": filters, "evidence": evidence}
+PARTS: dict[str, Callable[..., BenchmarkReport]] = {"filters": filters, "evidence": evidence}
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -33,7 +33,7 @@ DEPTH = 2
 _BOUND_TOLERANCE = 2e-4
 
 
-class Made(msgspec.Struct, frozen=True):
+class SampleMemory(msgspec.Struct, frozen=True):
     """A memory to store. ``created`` is in seconds since 1970; ``about`` are entities with relevances."""
 
     id: str
@@ -57,7 +57,7 @@ class Made(msgspec.Struct, frozen=True):
             yield edge | {"weight": relevance}
 
 
-class Named(msgspec.Struct, frozen=True):
+class SampleEntity(msgspec.Struct, frozen=True):
     """An entity and its relations to others, with strengths and confidences."""
 
     id: str
@@ -89,11 +89,11 @@ def sentences(count: int) -> list[str]:
     return list(dict.fromkeys(filter(str.strip, glosses)))[:count]
 
 
-def entities() -> list[Named]:
+def entities() -> list[SampleEntity]:
     """Return entities, each related to some others, the first ones to many."""
     chance = random.Random(SEED + 1)
     return [
-        Named(f"e{number}", f"Entity {number}", chance.choice(KINDS), _draw_relations(chance))
+        SampleEntity(f"e{number}", f"Entity {number}", chance.choice(KINDS), _draw_relations(chance))
         for number in range(ENTITIES)
     ]
 
@@ -104,15 +104,15 @@ def _draw_relations(chance: random.Random) -> list[tuple[str, float, float]]:
     return [*{other: (f"e{other}", round(one, 3), round(two, 3)) for other, one, two in drawn}.values()]
 
 
-def memories(texts: Sequence[str], now: float) -> list[Made]:
+def memories(texts: Sequence[str], now: float) -> list[SampleMemory]:
     """Return a memory of each text, created before ``now``. Few types, tags and entities are frequent."""
     chance = random.Random(SEED + 2)
     return [_make_memory(chance, number, text, now) for number, text in enumerate(texts)]
 
 
-def _make_memory(chance: random.Random, number: int, text: str, now: float) -> Made:
+def _make_memory(chance: random.Random, number: int, text: str, now: float) -> SampleMemory:
     about = {f"e{int(chance.random() ** 3 * ENTITIES)}": round(chance.uniform(0.3, 1.0), 3) for _ in range(2)}
-    return Made(
+    return SampleMemory(
         f"m{number:06}",
         text,
         TYPES[int(chance.random() ** 2 * len(TYPES))],
@@ -125,7 +125,7 @@ def _make_memory(chance: random.Random, number: int, text: str, now: float) -> M
     )
 
 
-def lines(made: Sequence[Made], named: Sequence[Named]) -> Iterator[bytes]:
+def lines(made: Sequence[SampleMemory], named: Sequence[SampleEntity]) -> Iterator[bytes]:
     """Yield a whole store in kgserve's exchange format in blocks, nodes before edges."""
     found = [line for each in (*named, *made) for line in each.lines()]
     nodes = [line for line in found if line["kind"] == "node"]
@@ -133,10 +133,12 @@ def lines(made: Sequence[Made], named: Sequence[Named]) -> Iterator[bytes]:
     return graphs.blocks([*nodes, *edges, *(line for each in named for line in each.relations())])
 
 
-class Model:
+class RecallModel:
     """Reference model: memories and entities in dictionaries."""
 
-    def __init__(self, made: Sequence[Made], named: Sequence[Named], embedder: Embedder, now: float) -> None:
+    def __init__(
+        self, made: Sequence[SampleMemory], named: Sequence[SampleEntity], embedder: Embedder, now: float
+    ) -> None:
         """Initialize the model. ``now`` is the approximate time of requests in seconds since 1970."""
         self.made = {each.id: each for each in made}
         self.now = now
@@ -152,10 +154,10 @@ class Model:
             self.terms = KeywordIndex(Path(folder) / "terms").terms
             self._words = {each.id: self._words_of(each) for each in made}
 
-    def _words_of(self, made: Made) -> set[str]:
+    def _words_of(self, made: SampleMemory) -> set[str]:
         return set(self.terms(" ".join((made.id, made.content, *made.tags, made.type, made.source or ""))))
 
-    def worth(self, made: Made) -> float:
+    def worth(self, made: SampleMemory) -> float:
         """Return the decayed confidence of a memory."""
         return made.confidence * 0.5 ** ((self.now - made.created) / HALF_LIFE)
 
@@ -166,7 +168,7 @@ class Model:
         surely = {each.id for each in fits if self.worth(each) >= least * (1 + _BOUND_TOLERANCE)}
         return surely, surely | {each.id for each in fits if self.worth(each) >= least * (1 - _BOUND_TOLERANCE)}
 
-    def _passes_filters(self, made: Made, filters: Mapping[str, Any], *, graph: bool) -> bool:
+    def _passes_filters(self, made: SampleMemory, filters: Mapping[str, Any], *, graph: bool) -> bool:
         created = stamp(made.created)
         return (
             ("types" not in filters or made.type in filters["types"])
@@ -205,7 +207,7 @@ class Model:
         return {key: max(found) * self.worth(self.made[key]) for key, found in ways if max(found, default=0.0) > 0}
 
 
-def some_filters(chance: random.Random, now: float, made: Made, share: float) -> dict[str, Any]:
+def some_filters(chance: random.Random, now: float, made: SampleMemory, share: float) -> dict[str, Any]:
     """Return random filters; half of their values are taken from a memory, so that some memories pass."""
     first = now - chance.random() * OLDEST_DAYS * DAY
     last = first + chance.random() * OLDEST_DAYS * DAY
@@ -223,7 +225,7 @@ def some_filters(chance: random.Random, now: float, made: Made, share: float) ->
     return {name: value for name, value in every.items() if chance.random() < share}
 
 
-def some_words(chance: random.Random, made: Made) -> str:
+def some_words(chance: random.Random, made: SampleMemory) -> str:
     """Return a query made of a memory's words."""
     words = made.content.split()
     return " ".join(chance.sample(words, min(len(words), chance.randint(1, 5))))

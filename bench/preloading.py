@@ -8,7 +8,7 @@ from pathlib import Path
 COMPILER = "cc"
 
 
-def compiled(source: Path, folder: Path) -> Path:
+def compile_preload_library(source: Path, folder: Path) -> Path:
     """Compile a C file to a shared library in a folder. Raises CalledProcessError."""
     made = folder / f"{source.stem}.so"
     command = [COMPILER, "-shared", "-fPIC", "-O2", "-D_LARGEFILE64_SOURCE", "-o", str(made), str(source), "-ldl"]

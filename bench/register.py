@@ -26,13 +26,13 @@ class Register(NamedTuple):
     heads: frozenset[int] = frozenset()
 
 
-class Gone(NamedTuple):
+class DeletedKey(NamedTuple):
     """A deleted key; its numbering continues after its last ``version``."""
 
     version: int
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class RegisterStep(msgspec.Struct, frozen=True, kw_only=True):
     """An operation on a register.
 
     ``read`` returns its content; ``lacks`` reports the absence of a value, as a search does. ``inject`` creates or
@@ -51,13 +51,13 @@ Answer = Shown | tuple[int, bool] | bool | None
 For a read, the content or None. For a put, the version, and whether it became a conflicting head. For an inject,
 whether it created the key. For others, whether the key existed.
 """
-READ = Step(kind="read")
+READ = RegisterStep(kind="read")
 
 
-State = Register | Gone | None
+State = Register | DeletedKey | None
 
 
-def applied(register: State, step: Step) -> tuple[State, Answer]:
+def apply_step(register: State, step: RegisterStep) -> tuple[State, Answer]:
     """Return the register after a step, and the step's answer."""
     if not isinstance(register, Register):
         return _apply_to_missing_key(register, step)
@@ -68,7 +68,7 @@ def applied(register: State, step: Step) -> tuple[State, Answer]:
         case "lacks":
             return register, register.value != step.value
         case "delete":
-            return Gone(register.version), True
+            return DeletedKey(register.version), True
         case "put":
             heads = register.heads | {register.version}
             beside = step.based_on is not None and step.based_on not in heads
@@ -77,7 +77,7 @@ def applied(register: State, step: Step) -> tuple[State, Answer]:
             return Register(step.value, version, register.heads), step.kind == "set"
 
 
-def _apply_to_missing_key(gone: Gone | None, step: Step) -> tuple[State, Answer]:
+def _apply_to_missing_key(gone: DeletedKey | None, step: RegisterStep) -> tuple[State, Answer]:
     version = 1 if gone is None else gone.version + 1
     match step.kind:
         case "inject":
@@ -100,7 +100,7 @@ class Operation(msgspec.Struct, kw_only=True):
     acknowledged write, or of the write that a read returned; 0 if unknown.
     """
 
-    step: Step
+    step: RegisterStep
     start: float
     end: float
     answer: Answer = None
@@ -131,7 +131,7 @@ class _PossibleState(NamedTuple):
     done: frozenset[int]
 
 
-class Checker:
+class LinearizabilityChecker:
     """Checker of one history. `violation` returns the first contradiction, or None.
 
     ``restarts``: a register that is created again is numbered from 1, as edges are.
@@ -183,8 +183,8 @@ class Checker:
             operation = self._history[place]
             if operation.only_looks or not self._can_take_effect(operation, possible.done):
                 continue
-            register, answer = applied(possible.register, operation.step)
-            register = None if self._restarts and isinstance(register, Gone) else register
+            register, answer = apply_step(possible.register, operation.step)
+            register = None if self._restarts and isinstance(register, DeletedKey) else register
             if operation.unknown or answer == operation.answer:
                 yield self._with_reads_applied(_PossibleState(register, possible.done | {place}))
 
@@ -196,7 +196,7 @@ class Checker:
             for place in self._pending - done
             if (operation := self._history[place]).only_looks
             and self._can_take_effect(operation, done)
-            and applied(register, operation.step)[1] == operation.answer
+            and apply_step(register, operation.step)[1] == operation.answer
         ]
         return _PossibleState(register, done.union(fitting)) if fitting else possible
 
@@ -220,7 +220,7 @@ def _events(history: Sequence[Operation]) -> list[tuple[float, bool, int]]:
     return sorted(begun + [(each.end, True, place) for place, each in enumerate(history)])
 
 
-def misnumbered(history: Sequence[Operation]) -> list[str]:
+def find_misordered_commits(history: Sequence[Operation]) -> list[str]:
     """Return violations of the order between acknowledged commits and writes, and values with two commits."""
     wrong: list[str] = []
     written: dict[int, Operation] = {}

@@ -13,8 +13,18 @@ from itertools import count
 
 import msgspec
 
-from bench.register import READ, Checker, Operation, Step, misnumbered
-from bench.register_faces import ANCHOR, EDGES, NODES, Face, Refused, Rest, Sought, Tools, Unclear
+from bench.register import READ, LinearizabilityChecker, Operation, RegisterStep, find_misordered_commits
+from bench.register_faces import (
+    ANCHOR,
+    EDGES,
+    NODES,
+    McpRegisters,
+    OperationRejected,
+    OutcomeUnknown,
+    RegisterInterface,
+    RestRegisters,
+    SearchExpectation,
+)
 
 REST_CLIENTS = 5
 MODES = ("auto", "legacy", "auto")
@@ -22,7 +32,7 @@ PAUSE = 0.01
 SEARCH = "search"
 
 
-class Site:
+class StoreUnderTest:
     """One store of a server that may restart, and the records of its clients. All times are on one clock."""
 
     def __init__(self, store: str, seed: int, most: float = math.inf) -> None:
@@ -94,16 +104,19 @@ class Site:
         found = [
             f"{self.store}, {key}: {what}"
             for key, history in self.history.items()
-            for what in (Checker(history, restarts=key in EDGES).violation(), *misnumbered(history))
+            for what in (
+                LinearizabilityChecker(history, restarts=key in EDGES).violation(),
+                *find_misordered_commits(history),
+            )
             if what
         ]
         return found + [f"{self.store}: {problem}" for problem in self.problems]
 
 
-class Visitor:
+class RegisterClient:
     """A client that performs random operations."""
 
-    def __init__(self, site: Site, face: Face, number: int) -> None:
+    def __init__(self, site: StoreUnderTest, face: RegisterInterface, number: int) -> None:
         self._site = site
         self._face = face
         self._name = f"{face.NAME} {number}"
@@ -135,7 +148,7 @@ class Visitor:
                 key = self._choice.choice((*NODES, *EDGES))
                 try:
                     await (self._write(key, life) if self._choice.random() < 0.4 else self._look(key))
-                except (Refused, Unclear) as problem:
+                except (OperationRejected, OutcomeUnknown) as problem:
                     site.refusals[str(problem)] += 1
                     await asyncio.sleep(5 * PAUSE)
                 await asyncio.sleep(PAUSE * self._choice.random())
@@ -146,10 +159,10 @@ class Visitor:
         operation = Operation(step=step, start=time.monotonic(), end=math.inf, who=self._name)
         try:
             told = await self._face.write(key, step, in_cypher=in_cypher)
-        except Refused:
+        except OperationRejected:
             site.counts[self._face.NAME, step.kind, "refused"] += 1
             raise
-        except Unclear:
+        except OutcomeUnknown:
             # The server has acknowledged the end: effects are complete.
             operation.end = time.monotonic()
             site.lose(self._face.NAME, step.kind, key, operation, life)
@@ -164,43 +177,43 @@ class Visitor:
         if isinstance(told.answer, tuple):
             self._seen[key] = told.answer[0]
 
-    def _step(self, key: str) -> Step:
+    def _step(self, key: str) -> RegisterStep:
         kinds = [kind for kind in self._face.KINDS if key in NODES or kind != "put"]
         kind, value = self._choice.choice(kinds), next(self._site.values)
         match kind:
             case "delete":
-                return Step(kind="delete")
+                return RegisterStep(kind="delete")
             case "set":
-                return Step(kind="set", value=value)
+                return RegisterStep(kind="set", value=value)
             case "put":
                 seen = self._seen.get(key) if self._choice.random() < 0.7 else None
-                return Step(kind="put", value=value, based_on=seen)
+                return RegisterStep(kind="put", value=value, based_on=seen)
             case _:
-                return Step(kind="inject", value=value)
+                return RegisterStep(kind="inject", value=value)
 
     async def _look(self, key: str) -> None:
         site, start = self._site, time.monotonic()
         way = self._choice.choice(self._face.NODE_LOOKS if key in NODES else self._face.EDGE_LOOKS)
-        sought, value = Sought(), 0
+        sought, value = SearchExpectation(), 0
         if way == SEARCH:
             if self._last is None:
                 return
             # The answer may be of any moment since that write.
             last_key, last = self._last
-            start, sought = last.start, Sought(key, last.sequence)
+            start, sought = last.start, SearchExpectation(key, last.sequence)
             if last_key in NODES and last.step.value and not last.only_looks:
                 key, value = last_key, last.step.value
-                sought = Sought(str(value), last.sequence)
+                sought = SearchExpectation(str(value), last.sequence)
         try:
             looked = await self._face.look(way, key, sought)
-        except (Refused, Unclear):
+        except (OperationRejected, OutcomeUnknown):
             site.counts[self._face.NAME, way, "refused"] += 1
             raise
         end, who = time.monotonic(), f"{self._name}, {way}"
         for each, (shown, sequence) in looked.items():
             operation = Operation(step=READ, start=start, end=end, answer=shown, sequence=sequence, who=who)
             if shown is None and value:
-                operation.step, operation.answer = Step(kind="lacks", value=value), True
+                operation.step, operation.answer = RegisterStep(kind="lacks", value=value), True
             site.note(self._face.NAME, way, each, operation)
             if sought.at_least:
                 site.wait_for(each, operation, sought.at_least)
@@ -208,14 +221,16 @@ class Visitor:
                 self._seen[each] = shown[1]
 
 
-def visitors(site: Site, rest_clients: int = REST_CLIENTS, modes: Sequence[str] = MODES) -> list[Visitor]:
+def visitors(
+    site: StoreUnderTest, rest_clients: int = REST_CLIENTS, modes: Sequence[str] = MODES
+) -> list[RegisterClient]:
     """Return clients of a store over all interfaces."""
-    faces: list[Face] = [Rest(site.store) for _ in range(rest_clients)]
-    faces += [Tools(site.store, "legacy" if mode == "legacy" else "auto") for mode in modes]
-    return [Visitor(site, face, number) for number, face in enumerate(faces)]
+    faces: list[RegisterInterface] = [RestRegisters(site.store) for _ in range(rest_clients)]
+    faces += [McpRegisters(site.store, "legacy" if mode == "legacy" else "auto") for mode in modes]
+    return [RegisterClient(site, face, number) for number, face in enumerate(faces)]
 
 
-def beginning() -> bytes:
+def initial_inject() -> bytes:
     """Return an inject request with the initial content of a store: the ends of the edges."""
     nodes = [{"id": each, "type": ANCHOR} for each in (ANCHOR, *EDGES)]
     return msgspec.json.encode({"nodes": nodes})

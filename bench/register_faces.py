@@ -13,7 +13,7 @@ from mcp.client.client import ConnectMode
 from mcp.types import CallToolResult, TextContent
 from typing_extensions import override
 
-from bench.register import Answer, Shown, Step
+from bench.register import Answer, RegisterStep, Shown
 
 NODES = ("alpha", "beta", "gamma")
 """Nodes that are registers: their content ends with the value."""
@@ -32,29 +32,29 @@ _NODE = "MATCH (n:Entity {id: $key})"
 _EDGE = f"MATCH (:Entity {{id: '{ANCHOR}'}})-[e:RELATES_TO {{relation_type: '{RELATION}'}}]->(:Entity {{id: $key}})"
 
 
-class Refused(Exception):
+class OperationRejected(Exception):
     """The server reports that the operation was not executed, and why."""
 
 
-class Unclear(Exception):
+class OutcomeUnknown(Exception):
     """The server reports a failure that leaves the outcome unknown."""
 
 
-class Sought(NamedTuple):
+class SearchExpectation(NamedTuple):
     """Search terms, and the commit from which on the answer must be current."""
 
     words: str = ""
     at_least: int = 0
 
 
-class Told(NamedTuple):
+class WriteAcknowledgement(NamedTuple):
     """Answer of a write, and its commit."""
 
     answer: Answer
     sequence: int
 
 
-class Face(ABC):
+class RegisterInterface(ABC):
     """A client over one interface. Raises Refused, Unclear, and the errors of broken connections."""
 
     NAME: ClassVar[str]
@@ -71,15 +71,15 @@ class Face(ABC):
         """Use a server for the duration of a block."""
 
     @abstractmethod
-    async def write(self, key: str, step: Step, *, in_cypher: bool) -> Told:
+    async def write(self, key: str, step: RegisterStep, *, in_cypher: bool) -> WriteAcknowledgement:
         """Change a register."""
 
     @abstractmethod
-    async def look(self, way: str, key: str, sought: Sought) -> Looked:
+    async def look(self, way: str, key: str, sought: SearchExpectation) -> Looked:
         """Read a register, and others that the same request shows; ``sought`` is for searches."""
 
 
-class Rest(Face):
+class RestRegisters(RegisterInterface):
     """REST client, including Cypher."""
 
     NAME = "REST"
@@ -94,7 +94,7 @@ class Rest(Face):
             yield
 
     @override
-    async def write(self, key: str, step: Step, *, in_cypher: bool) -> Told:
+    async def write(self, key: str, step: RegisterStep, *, in_cypher: bool) -> WriteAcknowledgement:
         if step.kind == "set" or (step.kind == "delete" and in_cypher):
             return await self._change_by_cypher(key, step)
         match step.kind:
@@ -109,12 +109,12 @@ class Rest(Face):
                 return _deleted(await self._send("DELETE", f"/nodes/{key}"))
 
     @override
-    async def look(self, way: str, key: str, sought: Sought) -> Looked:
+    async def look(self, way: str, key: str, sought: SearchExpectation) -> Looked:
         if way == "cypher":
             return _rows(key, (await self._send("POST", "/cypher", _question(key)))["rows"])
         return await (self._read_edge(way, key) if key in EDGES else self._read_node(way, key, sought))
 
-    async def _read_node(self, way: str, key: str, sought: Sought) -> Looked:
+    async def _read_node(self, way: str, key: str, sought: SearchExpectation) -> Looked:
         match way:
             case "node":
                 found = await self._send("GET", f"/nodes/{key}", missing={"node": None})
@@ -138,7 +138,7 @@ class Rest(Face):
             case _:
                 return _edges(EDGES, (await self._send("GET", f"/nodes/{ANCHOR}/{way}"))["edges"])
 
-    async def _change_by_cypher(self, key: str, step: Step) -> Told:
+    async def _change_by_cypher(self, key: str, step: RegisterStep) -> WriteAcknowledgement:
         name, part = ("e", "weight") if key in EDGES else ("n", "content")
         what = (
             f"SET {name}.{part} = $value" if step.kind == "set" else "DELETE e" if key in EDGES else "DETACH DELETE n"
@@ -148,7 +148,7 @@ class Rest(Face):
         query = f"{_EDGE if key in EDGES else _NODE} {what}"
         found = (await self._send("POST", "/cypher", {"query": query, "params": given, "mode": "write"}))["changes"]
         done = "updated" if step.kind == "set" else "deleted"
-        return Told(found[f"nodes_{done}"] + found[f"edges_{done}"] == 1, found["sequence"])
+        return WriteAcknowledgement(found[f"nodes_{done}"] + found[f"edges_{done}"] == 1, found["sequence"])
 
     async def _send(self, method: str, path: str, body: Json | None = None, missing: Json | None = None) -> Json:
         reply = await self._http.request(method, path, json=body)
@@ -158,10 +158,14 @@ class Rest(Face):
         if reply.status_code == 200 or found["type"].endswith(":conflict_manual"):
             return found
         problem = f"{method} {path}: {reply.status_code} {found['detail']}"
-        raise Unclear(problem) if reply.status_code >= 500 or reply.status_code == 408 else Refused(problem)
+        raise (
+            OutcomeUnknown(problem)
+            if reply.status_code >= 500 or reply.status_code == 408
+            else OperationRejected(problem)
+        )
 
 
-class Tools(Face):
+class McpRegisters(RegisterInterface):
     """MCP client; ``mode`` is the official client's name for the protocol revision."""
 
     NAME = "MCP"
@@ -180,7 +184,7 @@ class Tools(Face):
             yield
 
     @override
-    async def write(self, key: str, step: Step, *, in_cypher: bool) -> Told:
+    async def write(self, key: str, step: RegisterStep, *, in_cypher: bool) -> WriteAcknowledgement:
         del in_cypher
         match step.kind:
             case "inject":
@@ -194,12 +198,12 @@ class Tools(Face):
                 return _deleted(await self._call("delete_graph_entity", {"id": key}))
 
     @override
-    async def look(self, way: str, key: str, sought: Sought) -> Looked:
+    async def look(self, way: str, key: str, sought: SearchExpectation) -> Looked:
         if way == "cypher":
             return _rows(key, (await self._call("query_cypher", _question(key)))["rows"])
         return await (self._read_edge(way) if key in EDGES else self._read_node(way, key, sought))
 
-    async def _read_node(self, way: str, key: str, sought: Sought) -> Looked:
+    async def _read_node(self, way: str, key: str, sought: SearchExpectation) -> Looked:
         match way:
             case "entity":
                 found = await self._read("get_entity", {"id": key}, missing={"node": None})
@@ -229,7 +233,7 @@ class Tools(Face):
         text = _text(result)
         if missing is not None and "there is no node" in text:
             return missing
-        raise Unclear(f"{tool}: {text}")
+        raise OutcomeUnknown(f"{tool}: {text}")
 
 
 def _text(result: CallToolResult) -> str:
@@ -242,12 +246,12 @@ def _batch(key: str, value: int) -> Json:
     return {"nodes": [{"id": key, "type": TYPE, "content": _content(key, value)}]}
 
 
-def _version(key: str, step: Step) -> Json:
+def _version(key: str, step: RegisterStep) -> Json:
     whole = {"lineage_id": key, "kind": TYPE, "content": _content(key, step.value)}
     return whole if step.based_on is None else whole | {"based_on_version": step.based_on}
 
 
-def _wanted(sought: Sought) -> Json:
+def _wanted(sought: SearchExpectation) -> Json:
     return {"query": sought.words, "mode": "keyword", "limit": 5, "types": [TYPE], "at_least": sought.at_least}
 
 
@@ -261,19 +265,19 @@ def _question(key: str) -> Json:
     return {"query": f"{found}, {name}.version, {name}.sequence", "params": {"key": key}}
 
 
-def _injected(key: str, found: Json) -> Told:
-    return Told(found.get("edges_created" if key in EDGES else "nodes_created") == 1, found["sequence"])
+def _injected(key: str, found: Json) -> WriteAcknowledgement:
+    return WriteAcknowledgement(found.get("edges_created" if key in EDGES else "nodes_created") == 1, found["sequence"])
 
 
-def _put(found: Json) -> Told:
+def _put(found: Json) -> WriteAcknowledgement:
     node = found["node"]
     # A write that became a conflicting head is reported as an error.
     beside = not found.get("ok", False)
-    return Told((node["version"], beside), node.get("sequence") or found["sequence"])
+    return WriteAcknowledgement((node["version"], beside), node.get("sequence") or found["sequence"])
 
 
-def _deleted(found: Json) -> Told:
-    return Told(found["existed"], found["sequence"])
+def _deleted(found: Json) -> WriteAcknowledgement:
+    return WriteAcknowledgement(found["existed"], found["sequence"])
 
 
 def _nodes(keys: Iterable[str], found: Iterable[Mapping[str, Any]]) -> Looked:

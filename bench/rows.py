@@ -18,11 +18,11 @@ from typing import Any
 import msgspec
 
 from bench import graphs, wordnet
-from bench.baseline import Engine, fdatasync
-from bench.measure import Report, clock, parser, run_parts, times
-from bench.server import HASHING, Server, ServerFailed, scratch_folder, serving
+from bench.baseline import BareEngine, measure_fdatasync
+from bench.measure import BenchmarkReport, clock, parser, run_parts, times
+from bench.server import HASHING, ServerFailed, ServerProcess, scratch_folder, serving
 from bench.sqlite import Database
-from bench.wire import Wire, request
+from bench.wire import RawConnection, request
 from kgserve.embedding.embedder import load_embedder
 from kgserve.platform import settings
 
@@ -36,15 +36,19 @@ COUNT = "MATCH ()-[r:RELATES_TO]->() RETURN count(*)"
 HEALTH = request("GET", "/health")
 
 
-class Ground:
+class BenchmarkGraph:
     """A graph, the same rows in SQLite, and a data folder with the graph. Raises wordnet.Unavailable."""
 
     def __init__(self, folder: Path, name: str, *, quick: bool) -> None:
         self.folder, self.quick = folder, quick
-        self.file = wordnet.exchange_file() if name == "wordnet" else graphs.write(graphs.dense(), folder / "dense")
+        self.file = (
+            wordnet.exchange_file()
+            if name == "wordnet"
+            else graphs.write(graphs.dense_graph_records(), folder / "dense")
+        )
         self.rows = graphs.read(self.file)
         if quick:
-            self.rows = graphs.part(self.rows, QUICK_NODES)
+            self.rows = graphs.subgraph_rows(self.rows, QUICK_NODES)
             self.file = graphs.write([*self.rows.nodes, *self.rows.edges], folder / "part")
         self.total = len(self.rows.nodes) + len(self.rows.edges)
         self.title = f"{name}, {self.total:,} rows, over HTTP"
@@ -61,14 +65,14 @@ class Ground:
         return database, database.load(self.rows)
 
     @cached_property
-    def engine(self) -> tuple[Engine, float]:
+    def engine(self) -> tuple[BareEngine, float]:
         """The rows in the bare engine, and the seconds of loading them."""
-        engine = Engine(self.folder / "bare.kuzu")
+        engine = BareEngine(self.folder / "bare.kuzu")
         return engine, engine.load(self.rows)
 
     @cached_property
     def _data(self) -> Path:
-        with Server(self.folder / "data", HASHING) as server, server.client() as client:
+        with ServerProcess(self.folder / "data", HASHING) as server, server.client() as client:
             client.upload(STORE, graphs.file_blocks(self.file))
             client.settle(STORE)
         return self.folder / "data"
@@ -78,11 +82,11 @@ class Ground:
         return Path(shutil.copytree(self._data, self.folder / name))
 
 
-def walks(ground: Ground, *, quick: bool) -> Report:
+def walks(ground: BenchmarkGraph, *, quick: bool) -> BenchmarkReport:
     """Compare traversals from random starts with SQLite, including the answers."""
-    report, starts = Report(f"walks: {ground.title}"), ground.ids(10, 60)
+    report, starts = BenchmarkReport(f"walks: {ground.title}"), ground.ids(10, 60)
     database, _ = ground.loaded
-    with serving(HASHING, ground.copy("walked")) as (server, _), Wire(server.port) as wire:
+    with serving(HASHING, ground.copy("walked")) as (server, _), RawConnection(server.port) as wire:
         for depth in (1, 2, 3):
             served, near, differing = list[float](), list[float](), 0
             for start in starts:
@@ -100,7 +104,7 @@ def walks(ground: Ground, *, quick: bool) -> Report:
     return report
 
 
-def _longest_traversal_seconds(wire: Wire, start: str) -> float:
+def _longest_traversal_seconds(wire: RawConnection, start: str) -> float:
     return wire.ask(
         request("POST", f"{API}/traverse", {"start_id": start, "depth": 10, "max_nodes": 10_000})
     ).milliseconds
@@ -112,20 +116,20 @@ def _rows(body: bytes) -> tuple[set[tuple[Any, ...]], set[tuple[Any, ...]]]:
     return nodes, {(edge["from"], edge["relation_type"], edge["to"]) for edge in answer["edges"]}
 
 
-def writes(ground: Ground, *, quick: bool) -> Report:
+def writes(ground: BenchmarkGraph, *, quick: bool) -> BenchmarkReport:
     """Compare injects of 5 nodes and 5 edges, by one client and by many, with SQLite and one fdatasync."""
-    report, count = Report(f"writes: {ground.title}"), 40 if quick else 200
+    report, count = BenchmarkReport(f"writes: {ground.title}"), 40 if quick else 200
     database, _ = ground.loaded
     data, choice = ground.copy("written"), random.Random(SEED)
     new = [_batch(f"new-{number}", choice, ground) for number in range(count)]
     kinds = {"new": new, "updated": [_updated(batch) for batch in new]}
-    with serving(HASHING, data) as (server, client), Wire(server.port) as wire:
+    with serving(HASHING, data) as (server, client), RawConnection(server.port) as wire:
         for what, batches in kinds.items():
             served, near = list[float](), list[float]()
             for batch in batches:
                 served.append(wire.ask(request("POST", f"{API}/inject", batch)).milliseconds)
                 near.append(clock(lambda batch=batch: database.inject(batch)))
-            took, s, h, f = times(served), times(near).p50, _health(wire), fdatasync(data)
+            took, s, h, f = times(served), times(near).p50, _health(wire), measure_fdatasync(data)
             base = f"/health {h:.3g} + fdatasync {f:.3g} + 4 SQLite {s:.3g}"
             _at_most(report, f"inject, {what}", took.p50, str(took), h + f + 4 * s, base)
         before = client.call("GET", f"{API}/stats")["nodes"]
@@ -137,7 +141,7 @@ def writes(ground: Ground, *, quick: bool) -> Report:
     return report
 
 
-def _batch(name: str, choice: random.Random, ground: Ground) -> dict[str, Any]:
+def _batch(name: str, choice: random.Random, ground: BenchmarkGraph) -> dict[str, Any]:
     ids = [f"{name}-{number}" for number in range(5)]
     targets = [*ids[1:3], *(node["id"] for node in choice.sample(ground.rows.nodes, 3))]
     edges = [
@@ -151,13 +155,13 @@ def _updated(batch: dict[str, Any]) -> dict[str, Any]:
     return {"nodes": nodes, "edges": [edge | {"weight": 0.6} for edge in batch["edges"]]}
 
 
-def _count_injects(server: Server, ground: Ground, clients: int, seconds: float) -> int:
+def _count_injects(server: ServerProcess, ground: BenchmarkGraph, clients: int, seconds: float) -> int:
     """Return the number of injects that several clients make in a time."""
     counts, end = list[int](), time.monotonic() + seconds
 
     def write(number: int) -> None:
         choice, done = random.Random(number), 0
-        with Wire(server.port) as wire:
+        with RawConnection(server.port) as wire:
             while time.monotonic() < end:
                 wire.ask(request("POST", f"{API}/inject", _batch(f"of-{clients}-{number}-{done}", choice, ground)))
                 done += 1
@@ -171,13 +175,13 @@ def _count_injects(server: Server, ground: Ground, clients: int, seconds: float)
     return sum(counts)
 
 
-def loading(ground: Ground, *, quick: bool) -> Report:
+def loading(ground: BenchmarkGraph, *, quick: bool) -> BenchmarkReport:
     """Compare an import and an export of all rows with SQLite, and the engine's lag with a bare engine's."""
-    report, total = Report(f"loading: {ground.title}"), ground.total
+    report, total = BenchmarkReport(f"loading: {ground.title}"), ground.total
     (_, near), (_, bare) = ground.loaded, ground.engine
     parts = list(graphs.file_blocks(ground.file))
     for label, indexes in (("without indexes", False), ("with indexes", True)):
-        with serving(HASHING | {"indexes": indexes}) as (server, client), Wire(server.port) as wire:
+        with serving(HASHING | {"indexes": indexes}) as (server, client), RawConnection(server.port) as wire:
             answer: dict[str, Any] = {}
             first = clock(lambda client=client, answer=answer: answer.update(client.upload(STORE, parts))) / 1000
             created = answer["nodes_created"] + answer["edges_created"]
@@ -196,7 +200,7 @@ def loading(ground: Ground, *, quick: bool) -> Report:
     return report
 
 
-def _seconds_until_caught_up(wire: Wire, edges: int) -> float:
+def _seconds_until_caught_up(wire: RawConnection, edges: int) -> float:
     """Return the seconds until a statement finds all edges."""
     start = time.perf_counter()
     while _until_answered(wire, request("POST", f"{API}/cypher", {"query": COUNT})).json()["rows"] != [[edges]]:
@@ -204,7 +208,7 @@ def _seconds_until_caught_up(wire: Wire, edges: int) -> float:
     return time.perf_counter() - start
 
 
-def _until_answered(wire: Wire, ready: bytes) -> Any:
+def _until_answered(wire: RawConnection, ready: bytes) -> Any:
     """Repeat a request while the answer is 503 or 504."""
     end = time.monotonic() + 600
     while (answer := wire.send(ready)).status != 200:
@@ -214,10 +218,14 @@ def _until_answered(wire: Wire, ready: bytes) -> Any:
     return answer
 
 
-def statements(ground: Ground, *, quick: bool) -> Report:
+def statements(ground: BenchmarkGraph, *, quick: bool) -> BenchmarkReport:
     """Compare Cypher right after a write, which it must see, with the same statement in the bare engine."""
-    report, (engine, _) = Report(f"statements: {ground.title}"), ground.engine
-    with serving(HASHING, ground.copy("asked")) as (server, _), Wire(server.port) as wire, Wire(server.port) as other:
+    report, (engine, _) = BenchmarkReport(f"statements: {ground.title}"), ground.engine
+    with (
+        serving(HASHING, ground.copy("asked")) as (server, _),
+        RawConnection(server.port) as wire,
+        RawConnection(server.port) as other,
+    ):
         missed, took = 0, list[float]()
         for number in range(100 if quick else 2_000):
             node = {"id": f"own-{number % 50}", "type": "note", "content": f"written {number}"}
@@ -240,12 +248,12 @@ def _point(id_: str) -> bytes:
     return request("POST", f"{API}/cypher", {"query": POINT, "params": {"id": id_}})
 
 
-def search(ground: Ground, *, quick: bool) -> Report:
+def search(ground: BenchmarkGraph, *, quick: bool) -> BenchmarkReport:
     """Compare hybrid search with embedding the query alone, with hashed vectors."""
-    report, choice = Report(f"hybrid search: {ground.title}"), random.Random(SEED)
-    embedder = load_embedder(settings.load(HASHING))
+    report, choice = BenchmarkReport(f"hybrid search: {ground.title}"), random.Random(SEED)
+    embedder = load_embedder(settings.load_settings(HASHING))
     queries = [" ".join(node["content"].split()[:6]) for node in choice.sample(ground.rows.nodes, 40 if quick else 200)]
-    with serving(HASHING, ground.copy("searched")) as (server, _), Wire(server.port) as wire:
+    with serving(HASHING, ground.copy("searched")) as (server, _), RawConnection(server.port) as wire:
         served = times([_time_search(wire, query) for query in [*queries[:10], *queries]][10:])
         e = times([clock(lambda query=query: embedder.embed([query])) for query in queries]).p50
         _at_most(report, "hybrid", served.p50, str(served), e + 5, f"embedding {e:.3g} + 5 ms")
@@ -253,13 +261,13 @@ def search(ground: Ground, *, quick: bool) -> Report:
     return report
 
 
-def _time_search(wire: Wire, query: str) -> float:
+def _time_search(wire: RawConnection, query: str) -> float:
     return wire.ask(request("POST", f"{API}/search", {"query": query, "mode": "hybrid"})).milliseconds
 
 
-def killed(ground: Ground, *, quick: bool) -> Report:
+def killed(ground: BenchmarkGraph, *, quick: bool) -> BenchmarkReport:
     """Measure the first answer, traversal and statement after kills in the middle of writes."""
-    report, data, [start] = Report(f"after a kill: {ground.title}"), ground.copy("killed"), ground.ids(1, 1)
+    report, data, [start] = BenchmarkReport(f"after a kill: {ground.title}"), ground.copy("killed"), ground.ids(1, 1)
     found = [_kill_and_restart(data, start, number) for number in range(3 if quick else 8)]
     answered, walked, asked = (max(column) for column in zip(*found[1:], strict=True))
     report.fact("start to the first answer, longest", f"{answered:.2f} s")
@@ -270,8 +278,8 @@ def killed(ground: Ground, *, quick: bool) -> Report:
 
 def _kill_and_restart(data: Path, start: str, number: int) -> tuple[float, float, float]:
     began = time.monotonic()
-    server = Server(data, HASHING)
-    with Wire(server.port) as wire:
+    server = ServerProcess(data, HASHING)
+    with RawConnection(server.port) as wire:
         wire.ask(HEALTH)
         answered = time.monotonic()
         _until_answered(wire, request("POST", f"{API}/traverse", {"start_id": start, "depth": 3}))
@@ -285,16 +293,16 @@ def _kill_and_restart(data: Path, start: str, number: int) -> tuple[float, float
     return answered - began, walked - answered, asked - answered
 
 
-def _health(wire: Wire) -> float:
+def _health(wire: RawConnection) -> float:
     return times([wire.ask(HEALTH).milliseconds for _ in range(100)]).p50
 
 
-def _at_most(report: Report, what: str, value: float, figure: str, limit: float, base: str) -> None:
+def _at_most(report: BenchmarkReport, what: str, value: float, figure: str, limit: float, base: str) -> None:
     """Add a figure with a limit that was measured in the same run."""
     report.compare(what, figure, f"{base} = {limit:.3g} ms", value / limit, ("≤", 1.0))
 
 
-PARTS: dict[str, Callable[..., Report]] = {
+PARTS: dict[str, Callable[..., BenchmarkReport]] = {
     "walks": walks,
     "writes": writes,
     "loading": loading,
@@ -311,7 +319,7 @@ def main(arguments: Sequence[str]) -> int:
     given = options.parse_args(arguments)
     with scratch_folder() as folder:
         try:
-            ground = Ground(folder, given.graph, quick=given.quick)
+            ground = BenchmarkGraph(folder, given.graph, quick=given.quick)
         except wordnet.Unavailable as reason:
             print(f"skipped: {reason}")
             return 0

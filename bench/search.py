@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench import graphs, locomo, wordnet
-from bench.measure import Report, Times, clock, parser, run_parts, times
-from bench.server import Client, scratch_folder, serving
+from bench.measure import BenchmarkReport, DurationPercentiles, clock, parser, run_parts, times
+from bench.server import BenchClient, scratch_folder, serving
 from kgserve.embedding.embedder import load_embedder
 from kgserve.platform import settings
 from kgserve.projections.vector.index import VectorIndex
@@ -43,11 +43,11 @@ UNTUNED = {"keyword": 0.576, "semantic": 0.392, "hybrid without relations": 0.56
 Recalls = list[tuple[float, ...]]
 
 
-def quality(path: Path, *, quick: bool) -> Report:
+def quality(path: Path, *, quick: bool) -> BenchmarkReport:
     """Measure the recall of all modes. Raises FileNotFoundError without conversations."""
     conversations = locomo.read(path)[: 1 if quick else None]
     total = sum(len(conversation.questions) for conversation in conversations)
-    report = Report(f"search: {total} questions to {len(conversations)} conversations, recall@5/10/20")
+    report = BenchmarkReport(f"search: {total} questions to {len(conversations)} conversations, recall@5/10/20")
     with serving({}) as (_, client):
         for conversation in conversations:
             client.upload(conversation.name, conversation.lines())
@@ -70,8 +70,8 @@ def quality(path: Path, *, quick: bool) -> Report:
 
 
 def _recalls(
-    client: Client, conversations: Sequence[locomo.Conversation], body: Mapping[str, object]
-) -> tuple[Recalls, Times]:
+    client: BenchClient, conversations: Sequence[locomo.Conversation], body: Mapping[str, object]
+) -> tuple[Recalls, DurationPercentiles]:
     recalls, took = Recalls(), list[float]()
     for conversation in conversations:
         for question in conversation.questions:
@@ -84,14 +84,14 @@ def _recalls(
     return recalls, times(took)
 
 
-def approximate(_path: Path, *, quick: bool) -> Report:
+def approximate(_path: Path, *, quick: bool) -> BenchmarkReport:
     """Measure the recall of the approximate index on glosses of WordNet. Raises wordnet.Unavailable."""
     rows, choice = graphs.read(wordnet.exchange_file()), random.Random(SEED)
     texts = [node["content"] for node in rows.nodes[: 1_000 if quick else EMBEDDED_NODES]]
     queries = [_query(text, choice) for text in choice.sample(texts, QUERIES)]
-    embedder = load_embedder(settings.load())
+    embedder = load_embedder(settings.load_settings())
     vectors, asked = embedder.embed(texts), embedder.embed(queries)
-    report = Report(f"search: the approximate index of {len(texts):,} nodes")
+    report = BenchmarkReport(f"search: the approximate index of {len(texts):,} nodes")
     _approximate(report, vectors, asked)
     if embedder.degraded:
         report.notes.append("no embedding model is prepared: vectors are hashed")
@@ -99,7 +99,7 @@ def approximate(_path: Path, *, quick: bool) -> Report:
     return report
 
 
-def _approximate(report: Report, vectors: NDArray[np.float32], queries: NDArray[np.float32]) -> None:
+def _approximate(report: BenchmarkReport, vectors: NDArray[np.float32], queries: NDArray[np.float32]) -> None:
     ids = [str(number) for number in range(len(vectors))]
     with scratch_folder() as folder:
         index = VectorIndex(folder / "approximate", vectors.shape[1], "bench", exact_up_to=0)
@@ -120,11 +120,11 @@ def _query(content: str, choice: random.Random) -> str:
     return " ".join(words[start : start + 6])
 
 
-def _search(client: Client, store: str, body: Mapping[str, object]) -> Any:
+def _search(client: BenchClient, store: str, body: Mapping[str, object]) -> Any:
     return client.call("POST", f"/api/memory/{store}/search", body)
 
 
-PARTS: dict[str, Callable[..., Report]] = {"quality": quality, "approximate": approximate}
+PARTS: dict[str, Callable[..., BenchmarkReport]] = {"quality": quality, "approximate": approximate}
 
 
 def main(arguments: Sequence[str]) -> int:

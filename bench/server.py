@@ -32,7 +32,7 @@ class ServerFailed(Exception):
     """The server did not start, or gave an unexpected answer."""
 
 
-class Reply(NamedTuple):
+class HttpReply(NamedTuple):
     """Status and raw body of an answer."""
 
     status: int
@@ -43,14 +43,16 @@ class Reply(NamedTuple):
         return msgspec.json.decode(self.body)
 
 
-class Client:
+class BenchClient:
     """One persistent connection to a server on 127.0.0.1. Not thread-safe."""
 
     def __init__(self, port: int, timeout: float = 600.0) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
         self._used = time.monotonic()
 
-    def send(self, method: str, path: str, body: bytes | Iterable[bytes] | None = None, media: str = "json") -> Reply:
+    def send(
+        self, method: str, path: str, body: bytes | Iterable[bytes] | None = None, media: str = "json"
+    ) -> HttpReply:
         """Send an encoded body, or stream one from blocks.
 
         Raises OSError or HTTPException when the server is unreachable.
@@ -62,7 +64,7 @@ class Client:
         try:
             self._connection.request(method, path, body, headers)
             answer = self._connection.getresponse()
-            reply = Reply(answer.status, answer.read())
+            reply = HttpReply(answer.status, answer.read())
         except (OSError, http.client.HTTPException):
             self._connection.close()
             raise
@@ -105,7 +107,7 @@ class Client:
         self._connection.close()
 
     @staticmethod
-    def _require_success(method: str, path: str, reply: Reply) -> Reply:
+    def _require_success(method: str, path: str, reply: HttpReply) -> HttpReply:
         if not 200 <= reply.status < 300:
             raise ServerFailed(f"{method} {path}: {reply.status} {reply.body[:500].decode(errors='replace')}")
         return reply
@@ -117,7 +119,7 @@ class Client:
         self.close()
 
 
-class Server:
+class ServerProcess:
     """`kgserve serve` on a free port. Reads its log lines (JSON, standard error) as they arrive.
 
     ``module`` is run instead of `kgserve`; ``environment`` is added to that of this process.
@@ -143,9 +145,9 @@ class Server:
         self.pid = self._process.pid
         self.port = self._wait_for_port()
 
-    def client(self, timeout: float = 600.0) -> Client:
+    def client(self, timeout: float = 600.0) -> BenchClient:
         """Return a new connection."""
-        return Client(self.port, timeout)
+        return BenchClient(self.port, timeout)
 
     def wait_ready(self, seconds: float = START_SECONDS) -> None:
         """Return once /ready answers 200. Raises ServerFailed after `seconds`."""
@@ -286,14 +288,14 @@ def scratch_folder() -> Generator[Path]:
 
 
 @contextmanager
-def serving(settings: Mapping[str, object], data: Path | None = None) -> Generator[tuple[Server, Client]]:
+def serving(settings: Mapping[str, object], data: Path | None = None) -> Generator[tuple[ServerProcess, BenchClient]]:
     """Yield a server and its client, on a data folder or a temporary one."""
-    with scratch_folder() as folder, Server(data or folder, settings) as server, server.client() as client:
+    with scratch_folder() as folder, ServerProcess(data or folder, settings) as server, server.client() as client:
         yield server, client
 
 
 @contextmanager
-def working(work: Callable[[threading.Event], None]) -> Generator[None]:
+def background_work(work: Callable[[threading.Event], None]) -> Generator[None]:
     """Run `work` in a thread during a block. The work must end when its event is set."""
     over = threading.Event()
     thread = threading.Thread(target=work, args=(over,), daemon=True)
@@ -305,7 +307,7 @@ def working(work: Callable[[threading.Event], None]) -> Generator[None]:
         thread.join()
 
 
-def end_when_told() -> None:
+def unwind_on_sigterm() -> None:
     """Make SIGTERM unwind this process, so that the servers it has started end with it."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 

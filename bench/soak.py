@@ -20,11 +20,11 @@ from typing import NamedTuple
 
 from typing_extensions import override
 
-from bench.agreement import disagreements
+from bench.agreement import find_inconsistencies
 from bench.ledger import Ledger
-from bench.server import Server, run, scratch_folder
-from bench.soak_clients import UNITS, Hearer, Reader, Site, Writer
-from bench.tally import Tally, consult, export_when_open
+from bench.server import ServerProcess, run, scratch_folder
+from bench.soak_clients import UNITS, Reader, SoakListener, SoakServerState, Writer
+from bench.tally import Tally, check_with_doctor, export_when_open
 
 STORES = 4
 WRITERS = READERS = 8
@@ -54,10 +54,10 @@ class Sample(NamedTuple):
     descriptors: float
 
 
-class Watch:
+class ProcessMonitor:
     """Samples of a server's process."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: ServerProcess) -> None:
         self._server = server
         self._samples: list[Sample] = []
 
@@ -92,7 +92,7 @@ class Watch:
 class Backups(threading.Thread):
     """Thread that backs up the data folder into one folder repeatedly."""
 
-    def __init__(self, site: Site, data: Path, folder: Path, seconds: float) -> None:
+    def __init__(self, site: SoakServerState, data: Path, folder: Path, seconds: float) -> None:
         super().__init__(daemon=True)
         self._site, self._data, self._folder, self._seconds = site, data, folder, seconds
         self.lives = 0  # number of servers so far
@@ -124,16 +124,16 @@ class Soak:
         self._data = folder / "data"
         self._seconds = seconds
         self._choice = random.Random(seed)
-        self.site = Site()
+        self.site = SoakServerState()
         self.ledgers = [Ledger(f"soak-{number}") for number in range(STORES)]
         self._writers = [Writer(self.site, f"w{n}", self.ledgers[n % STORES]) for n in range(WRITERS)]
         stores = [ledger.store for ledger in self.ledgers]
         units = [f"{writer.name}-{number}" for writer in self._writers for number in range(UNITS)]
         self._readers = [Reader(self.site, f"r{number}", stores, units) for number in range(READERS)]
-        self._hearers = [Hearer(self.site, store) for store in stores]
+        self._hearers = [SoakListener(self.site, store) for store in stores]
         self._backups = Backups(self.site, self._data, folder / "backup", min(BACKUP_SECONDS, seconds / 4))
-        self._server = Server(self._data, SETTINGS)
-        self.watch = Watch(self._server)
+        self._server = ServerProcess(self._data, SETTINGS)
+        self.watch = ProcessMonitor(self._server)
         self.kills = 0
         self.slowest = 0.0
 
@@ -158,7 +158,7 @@ class Soak:
         while (left := until - time.monotonic()) > 0:
             self._run_for(min(self._choice.uniform(*LIFE_SECONDS), left))
             self._kill()
-        self.watch = Watch(self._server)
+        self.watch = ProcessMonitor(self._server)
         self._run_for(max(begun + self._seconds - time.monotonic(), LIFE_SECONDS[0]))
         self.site.violations += self.watch.judge()
         self._finish()
@@ -188,11 +188,11 @@ class Soak:
         self._note_defects()
         self.site.rests()
         start = time.monotonic()
-        self._server = Server(self._data, SETTINGS)
+        self._server = ServerProcess(self._data, SETTINGS)
         self._server.wait_ready()
         self._compare()
         self.slowest = max(self.slowest, time.monotonic() - start)
-        self.watch = Watch(self._server)
+        self.watch = ProcessMonitor(self._server)
         self._admit_writers()
 
     def _compare(self) -> None:
@@ -214,13 +214,13 @@ class Soak:
         self._compare()
         with self._server.client() as client:
             for ledger in self.ledgers:
-                self.site.violations += disagreements(client, ledger.store)
+                self.site.violations += find_inconsistencies(client, ledger.store)
         self._note_defects()
         self._server.stop()
         self._backups.verify()
         tally = Tally("at the end")
         for ledger in self.ledgers:
-            consult(self._data, ledger.store, tally)
+            check_with_doctor(self._data, ledger.store, tally)
         self.site.violations += tally.violations
 
     def _check_listeners(self) -> None:

@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 from typing_extensions import override
 
-from bench.ledger import Ledger, Unit
-from bench.listener import Listener, Told
-from bench.server import Client, Reply, Server
+from bench.ledger import Ledger, WriteUnit
+from bench.listener import EventListener, ReceivedEvent
+from bench.server import BenchClient, HttpReply, ServerProcess
 from bench.writers import GONE, write_unit
 
 UNITS = 24
@@ -33,7 +33,7 @@ STARTING_SECONDS = 30.0
 _GENERATION = re.compile(r"generation (\d+) of ")
 
 
-class Site:
+class SoakServerState:
     """The server as its clients see it: its port, whether it is up, and counts of its answers."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Site:
         self._up, self._writable = threading.Event(), threading.Event()
         self._lock = threading.Lock()
         self._writing = 0
-        self._server: Server | None = None
+        self._server: ServerProcess | None = None
         self._started = 0.0
 
     @property
@@ -52,7 +52,7 @@ class Site:
         assert self._server is not None
         return self._server.port
 
-    def starts(self, server: Server) -> None:
+    def starts(self, server: ServerProcess) -> None:
         """Record that a server answers; writers still wait."""
         self._server, self._started = server, time.monotonic()
         self._up.set()
@@ -96,7 +96,7 @@ class Site:
         with self._lock:
             self.violations.append(text)
 
-    def judge(self, what: str, reply: Reply) -> bool:
+    def judge(self, what: str, reply: HttpReply) -> bool:
         """Count an answer, and return True for success. 503 is allowed while the server starts or stops."""
         self.count(what if reply.status < 300 else f"{what}: {reply.status}")
         if reply.status == 503 and self.is_moving:
@@ -116,10 +116,10 @@ class Site:
             self.counts[what] += number
 
 
-class Visitor(threading.Thread, ABC):
+class SoakClient(threading.Thread, ABC):
     """A client that runs until the test ends, with a new connection after each end of the server."""
 
-    def __init__(self, site: Site, name: str) -> None:
+    def __init__(self, site: SoakServerState, name: str) -> None:
         super().__init__(daemon=True, name=name)
         self.site = site
         self.choice = random.Random(name)
@@ -137,18 +137,18 @@ class Visitor(threading.Thread, ABC):
         """Use the server while it runs. Raises the errors of broken connections."""
 
 
-class Writer(Visitor):
+class Writer(SoakClient):
     """Client that injects, updates and deletes its own units, and records acknowledgements and expected events."""
 
-    def __init__(self, site: Site, name: str, ledger: Ledger) -> None:
+    def __init__(self, site: SoakServerState, name: str, ledger: Ledger) -> None:
         super().__init__(site, name)
         self._ledger = ledger
-        self._units = [Unit(f"{name}-{number}", SIZE, None) for number in range(UNITS)]
+        self._units = [WriteUnit(f"{name}-{number}", SIZE, None) for number in range(UNITS)]
         self.events: dict[int, int] = {}
 
     @override
     def visit(self) -> None:
-        with Client(self.site.port, timeout=60) as client:
+        with BenchClient(self.site.port, timeout=60) as client:
             while not self.site.over.wait(WRITE_SECONDS * self.choice.random() * 2):
                 if time.monotonic() % sum(DUTY_CYCLE_SECONDS) > DUTY_CYCLE_SECONDS[0] or not self.site.may_write():
                     continue
@@ -161,7 +161,7 @@ class Writer(Visitor):
         """Return True if it is one of a store's writers."""
         return self._ledger is ledger
 
-    def _step(self, client: Client) -> None:
+    def _step(self, client: BenchClient) -> None:
         settled = [unit for unit in self._units if len(unit.allowed) == 1]
         if not settled:
             return
@@ -176,20 +176,20 @@ class Writer(Visitor):
         self.events[answer["sequence"]] = 1 if delete else sum(answer[name] for name in told)
 
 
-class Reader(Visitor):
+class Reader(SoakClient):
     """Client that reads in all ways, and checks that no unit is ever seen half written."""
 
-    def __init__(self, site: Site, name: str, stores: Iterable[str], units: Iterable[str]) -> None:
+    def __init__(self, site: SoakServerState, name: str, stores: Iterable[str], units: Iterable[str]) -> None:
         super().__init__(site, name)
         self._stores, self._units = list(stores), list(units)
 
     @override
     def visit(self) -> None:
-        with Client(self.site.port, timeout=60) as client:
+        with BenchClient(self.site.port, timeout=60) as client:
             while not self.site.over.wait(READ_SECONDS * self.choice.random() * 2):
                 self._ask(client, f"/api/memory/{self.choice.choice(self._stores)}", self.choice.choice(self._units))
 
-    def _ask(self, client: Client, api: str, unit: str) -> None:
+    def _ask(self, client: BenchClient, api: str, unit: str) -> None:
         match self.choice.randrange(10):
             case 0 | 1:
                 self.site.judge("node", client.send("GET", f"{api}/nodes/{unit}%2F1"))
@@ -206,7 +206,7 @@ class Reader(Visitor):
             case _:
                 self._check_unit(client, api, unit)
 
-    def _check_unit(self, client: Client, api: str, unit: str) -> None:
+    def _check_unit(self, client: BenchClient, api: str, unit: str) -> None:
         query = "MATCH (n:Entity) WHERE n.id STARTS WITH $unit RETURN n.content"
         reply = self._send(client, "cypher", f"{api}/cypher", {"query": query, "params": {"unit": f"{unit}/"}})
         if reply.status == 200:
@@ -214,7 +214,7 @@ class Reader(Visitor):
             if len(found) > 1:
                 self.site.violate(f"{unit} seen half written: generations {sorted(found)}")
 
-    def _send(self, client: Client, what: str, path: str, body: dict[str, Any]) -> Reply:
+    def _send(self, client: BenchClient, what: str, path: str, body: dict[str, Any]) -> HttpReply:
         reply = client.send("POST", path, msgspec.json.encode(body))
         self.site.judge(what, reply)
         return reply
@@ -225,10 +225,10 @@ def _generation(content: str) -> int:
     return int(found[1]) if found else -1
 
 
-class Hearer(Visitor):
+class SoakListener(SoakClient):
     """Client that listens to a store and resumes at its position. ``seen`` counts the received events per commit."""
 
-    def __init__(self, site: Site, store: str) -> None:
+    def __init__(self, site: SoakServerState, store: str) -> None:
         super().__init__(site, f"listener of {store}")
         self._path = f"/api/memory/{store}/events"
         self._last_id = "0"
@@ -238,7 +238,7 @@ class Hearer(Visitor):
     @override
     def visit(self) -> None:
         stay = time.monotonic() + self.choice.uniform(1, 20)
-        with Listener(self.site.port, self._path, self._last_id, timeout=3.0) as listener:
+        with EventListener(self.site.port, self._path, self._last_id, timeout=3.0) as listener:
             if listener.status != 200:
                 self._report_refusal(listener)
                 return
@@ -254,12 +254,12 @@ class Hearer(Visitor):
         """Return True if all commits up to ``sequence`` were received."""
         return int(self._last_id.partition("-")[0]) >= sequence
 
-    def _report_refusal(self, listener: Listener) -> None:
+    def _report_refusal(self, listener: EventListener) -> None:
         self.site.count(f"stream: {listener.status}")
         if listener.status not in (404, 429, 503) or (listener.status == 503 and not self.site.is_moving):
             self.site.violate(f"{self.name}: {listener.status} after {self._last_id}: {listener.problem()}")
 
-    def _record_event(self, told: Told) -> None:
+    def _record_event(self, told: ReceivedEvent) -> None:
         self._last_id = told.id
         if told.kind in ("dropped", "index_ready"):  # belongs to no commit and has no position
             self.site.count(told.kind)

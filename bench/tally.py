@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from bench.server import Client, ServerFailed, doctor
+from bench.server import BenchClient, ServerFailed, doctor
 
 OPENING_SECONDS = 60.0
 SHOWN = 4
@@ -39,7 +39,7 @@ def show(tallies: Sequence[Tally]) -> None:
             print(f"! {tally.kind}: {text}")
 
 
-def export_when_open(client: Client, store: str) -> list[Any]:
+def export_when_open(client: BenchClient, store: str) -> list[Any]:
     """Return all lines of a store; retry while it is opening, and treat a missing store as empty."""
     end = time.monotonic() + OPENING_SECONDS
     while True:
@@ -57,7 +57,7 @@ def export_when_open(client: Client, store: str) -> list[Any]:
         time.sleep(0.1)
 
 
-def consult(data: Path, store: str, tally: Tally) -> None:
+def check_with_doctor(data: Path, store: str, tally: Tally) -> None:
     """Run the doctor on a store of a stopped server; its findings are violations."""
     found = doctor(data, store)
     if found.returncode != 0:

@@ -35,7 +35,7 @@ def request(method: str, path: str, value: object = None) -> bytes:
     return ("\r\n".join(lines) + "\r\n\r\n").encode() + body
 
 
-class Wire:
+class RawConnection:
     """One connection to a server on 127.0.0.1. A context manager; not thread-safe."""
 
     def __init__(self, port: int, timeout: float = 600.0) -> None:
@@ -63,7 +63,7 @@ class Wire:
         rest = b"".join(self._read_chunks(parts) if chunked else self._read_length(fields, parts))
         took = (time.perf_counter() - start) * 1000
         self._used = time.monotonic()
-        return Answer(took, int(head[9:12]), joined(rest) if chunked else rest)
+        return Answer(took, int(head[9:12]), join_chunks(rest) if chunked else rest)
 
     def _read_head(self) -> tuple[bytes, list[bytes]]:
         read = self._receive()
@@ -105,7 +105,7 @@ class Wire:
         self._socket.close()
 
 
-def joined(chunks: bytes) -> bytes:
+def join_chunks(chunks: bytes) -> bytes:
     """Return a body assembled from its chunks."""
     parts: list[bytes] = []
     at = 0

@@ -12,8 +12,8 @@ import msgspec
 from typing_extensions import override
 
 from bench.graphs import blocks
-from bench.ledger import Ledger, State, Stream, Unit
-from bench.server import Client, Reply
+from bench.ledger import ImportStream, Ledger, UnitState, WriteUnit
+from bench.server import BenchClient, HttpReply
 
 GONE = (OSError, http.client.HTTPException)
 KEPT = 50
@@ -60,14 +60,14 @@ class Writers:
         for thread in self._threads:
             thread.join()
 
-    def _write(self, name: str, own: list[Unit]) -> None:
+    def _write(self, name: str, own: list[WriteUnit]) -> None:
         choice = random.Random(name)
         number = 0
-        with Client(self._port, timeout=60) as client:
+        with BenchClient(self._port, timeout=60) as client:
             while self._go.wait() and not self._over.is_set():
                 unit = choice.choice(own) if own and choice.random() < 0.35 else None
                 if unit is None:
-                    unit = Unit(f"{name}-{number}", self._size, own[-1].name if own else None)
+                    unit = WriteUnit(f"{name}-{number}", self._size, own[-1].name if own else None)
                     number += 1
                 try:
                     known = self._step(client, unit, choice)
@@ -78,7 +78,7 @@ class Writers:
                 elif not known and unit in own:
                     own.remove(unit)
 
-    def _step(self, client: Client, unit: Unit, choice: random.Random) -> bool:
+    def _step(self, client: BenchClient, unit: WriteUnit, choice: random.Random) -> bool:
         """Make one request. Return True if the unit's state is known afterwards."""
         reply, after = write_unit(client, self._ledger, unit, choice)
         if reply.status == 200:
@@ -87,32 +87,34 @@ class Writers:
         self._refused(reply)
         return False
 
-    def _refused(self, reply: Reply) -> None:
+    def _refused(self, reply: HttpReply) -> None:
         self.refused.set()
         if reply.status not in (503, 507):
             self.unexpected.append(f"a write was answered {reply.status}: {_text(reply)}")
         self._over.wait(0.05)
 
 
-def write_unit(client: Client, ledger: Ledger, unit: Unit, choice: random.Random) -> tuple[Reply, State]:
+def write_unit(
+    client: BenchClient, ledger: Ledger, unit: WriteUnit, choice: random.Random
+) -> tuple[HttpReply, UnitState]:
     """Write a unit's next state, sometimes without its first node. Return the answer and that state."""
     now, api = unit.allowed[0], f"/api/memory/{ledger.store}"
     delete = now.generation > 0 and now.first and choice.random() < 0.25
-    after = State(now.generation, first=False) if delete else State(now.generation + 1)
+    after = UnitState(now.generation, first=False) if delete else UnitState(now.generation + 1)
     ledger.attempt(unit, after)
     if delete:
         return client.send("DELETE", f"{api}/{unit.path(0)}"), after
     return client.send("POST", f"{api}/inject", msgspec.json.encode(unit.batch(after.generation))), after
 
 
-def _text(reply: Reply) -> str:
+def _text(reply: HttpReply) -> str:
     return reply.body[:300].decode(errors="replace")
 
 
 class Upload(threading.Thread):
     """Thread that sends one import of a stream, completely or until the connection breaks."""
 
-    def __init__(self, port: int, ledger: Ledger, stream: Stream) -> None:
+    def __init__(self, port: int, ledger: Ledger, stream: ImportStream) -> None:
         super().__init__(daemon=True)
         self._port, self._ledger, self._stream = port, ledger, stream
         self.unexpected: list[str] = []
@@ -123,7 +125,7 @@ class Upload(threading.Thread):
         """Send all lines."""
         path = f"/api/memory/{self._ledger.store}/import"
         try:
-            with Client(self._port, timeout=60) as client:
+            with BenchClient(self._port, timeout=60) as client:
                 reply = client.send("POST", path, blocks(record for _, record in self._stream.lines()), "x-ndjson")
         except GONE:
             return

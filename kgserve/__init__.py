@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from kgserve.client.embedded import Library
-    from kgserve.platform.settings import Indexed
+    from kgserve.platform.settings import IndexedContent
     from kgserve.syncing import BatchSyncer, VectorSyncer
 
 
@@ -20,7 +20,7 @@ def open(  # noqa: A001 - called as kgserve.open
     path: str | os.PathLike[str],
     *,
     history: bool = True,
-    indexes: Indexed | bool = True,
+    indexes: IndexedContent | bool = True,
     models_dir: str | os.PathLike[str] | None = None,
     embedding_provider: Literal["local", "openai", "hashing"] | None = None,
     syncers: Mapping[str, VectorSyncer | BatchSyncer] | None = None,
@@ -43,9 +43,9 @@ def open(  # noqa: A001 - called as kgserve.open
     Raises Conflict while a server or another process uses the folder, InvalidInput for an unusable folder, and OSError
     on unsupported systems.
     """
-    from kgserve.platform.platform_support import refusal  # noqa: PLC0415 - importing kgserve is quick
+    from kgserve.platform.platform_support import describe_unsupported_platform  # noqa: PLC0415 - importing kgserve is quick
 
-    if reason := refusal():
+    if reason := describe_unsupported_platform():
         raise OSError(reason)
     from kgserve.client.embedded import Library  # noqa: PLC0415 - as above
 

@@ -17,8 +17,8 @@ _LEFT_TO_CLICK = {"config", "hooks", "-h", "--help"}
 def main() -> NoReturn:
     """Run the command line. `kgserve mcp` bypasses click, whose import takes longer than the bridge's start."""
     arguments = sys.argv[1:]
-    if not platform_support.has_clients():
-        sys.exit(f"kgserve: {platform_support.refusal()}")
+    if not platform_support.supports_clients():
+        sys.exit(f"kgserve: {platform_support.describe_unsupported_platform()}")
     if arguments[:1] == ["mcp"] and not _LEFT_TO_CLICK.intersection(arguments[1:]):
         from kgserve.cli.mcp_stdio import command  # noqa: PLC0415 - one of the two is needed, never both
 

@@ -157,7 +157,7 @@ class Unsupported(KgserveError):
     code = "unsupported"
 
 
-class Limited(KgserveError):
+class RateLimited(KgserveError):
     """Too many requests; ``retry_after`` is in seconds."""
 
     code = "limited"
@@ -198,7 +198,7 @@ class Unavailable(KgserveError):
         self.retry_after = retry_after
 
 
-class Opening(Unavailable):
+class StoreOpening(Unavailable):
     """Another caller is opening this store, and enough callers are waiting for it."""
 
 
@@ -217,7 +217,7 @@ class Fenced(Unavailable):
     """Another node has taken over a store that this node believed to own."""
 
 
-class Unconfirmed(Unavailable):
+class OutcomeUnknown(Unavailable):
     """No answer came in time: the request may or may not have been carried out."""
 
 
@@ -228,7 +228,7 @@ class ReplicatedLogCorrupt(Unavailable):
         super().__init__(message, retry_after=60)
 
 
-class CopyTooOld(Unavailable):
+class ReplicaTooOld(Unavailable):
     """Files of a replica end before the oldest entry of the log; newer files must be fetched."""
 
 
@@ -238,7 +238,7 @@ class StorageFull(KgserveError):
     code = "storage_full"
 
 
-def kind_named(name: str) -> type[KgserveError]:
+def error_class_named(name: str) -> type[KgserveError]:
     """Return the error class with a name sent by another process; Internal if it is unknown."""
     kinds = [KgserveError]
     for kind in kinds:

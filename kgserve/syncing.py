@@ -78,7 +78,7 @@ class BatchSyncer(Protocol):
         ...
 
 
-class OneByOne(BatchSyncer):
+class SingleItemAdapter(BatchSyncer):
     """Adapter from `VectorSyncer` to `BatchSyncer`."""
 
     def __init__(self, syncer: VectorSyncer) -> None:

@@ -10,7 +10,7 @@ import tests.conformance
 from tests.conformance.requirement import REQUIREMENTS, SPECIFICATIONS, Requirement
 
 
-def registered() -> list[Requirement]:
+def registered_requirements() -> list[Requirement]:
     """Return all requirements in the order of their numbers."""
     for module in iter_modules(tests.conformance.__path__):
         if module.name.startswith("test_"):
@@ -21,20 +21,20 @@ def registered() -> list[Requirement]:
 def summary_rows() -> Iterator[tuple[str, ...]]:
     """Yield a row for each specification: prefix, title, requirements, deliberate differences."""
     for prefix, title in SPECIFICATIONS.items():
-        own = [each for each in registered() if each.number.startswith(f"{prefix}-")]
+        own = [each for each in registered_requirements() if each.number.startswith(f"{prefix}-")]
         yield f"`{prefix}`", title, str(len(own)), str(sum(bool(each.difference) for each in own))
 
 
 def difference_rows() -> Iterator[tuple[str, ...]]:
     """Yield a row for each requirement that kgserve meets differently on purpose."""
-    for each in registered():
+    for each in registered_requirements():
         if each.difference:
             yield each.number, each.text, each.difference
 
 
 def requirement_rows() -> Iterator[tuple[str, ...]]:
     """Yield a row for each requirement that kgserve meets as specified."""
-    for each in registered():
+    for each in registered_requirements():
         if not each.difference:
             yield each.number, each.text
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from bench.server import Client, Server
+from bench.server import BenchClient, ServerProcess
 
 STORE = "stdlib"
 LEFT_OUT = {"test", "tests", "idlelib", "lib2to3", "site-packages", "ensurepip", "turtledemo", "__pycache__"}
@@ -90,7 +90,7 @@ def _imported(node: ast.AST, package: str) -> list[str]:
             return []
 
 
-class Story:
+class DemoPrinter:
     """Printer of numbered steps and their results."""
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class Story:
         return sys.stdout.isatty()
 
 
-def load(story: Story, client: Client, modules: dict[str, Module]) -> None:
+def load(story: DemoPrinter, client: BenchClient, modules: dict[str, Module]) -> None:
     """Import the graph twice; the second import changes nothing."""
     story.tell(f"The standard library as a graph: {len(modules):,} modules, read from {sysconfig.get_path('stdlib')}")
     for attempt in ("imported", "again"):
@@ -123,20 +123,20 @@ def load(story: Story, client: Client, modules: dict[str, Module]) -> None:
         )
 
 
-def walk(client: Client, start: str, **options: Any) -> dict[str, Any]:
+def walk(client: BenchClient, start: str, **options: Any) -> dict[str, Any]:
     """Return the answer of one traversal along IMPORTS."""
     request = {"start_id": start, "relation_types": ["IMPORTS"], **options}
     return client.call("POST", f"/api/memory/{STORE}/traverse", request)
 
 
-def show_needs(story: Story, client: Client, name: str) -> None:
+def show_needs(story: DemoPrinter, client: BenchClient, name: str) -> None:
     """Show a module's imports up to two hops."""
     story.tell(f"What does {name} need? (outgoing, 2 hops)")
     for node in walk(client, name, depth=2)["nodes"][:9]:
         story.say(f"{'   ' * node['depth']}{node['id']:<20} {_first_line(node['content'])}")
 
 
-def show_reach(story: Story, client: Client, name: str) -> int:
+def show_reach(story: DemoPrinter, client: BenchClient, name: str) -> int:
     """Show how many modules depend on a module, by distance. Return their number."""
     begun = time.perf_counter()
     answer = walk(client, name, depth=10, direction="incoming", max_nodes=10_000)
@@ -148,7 +148,7 @@ def show_reach(story: Story, client: Client, name: str) -> int:
     return total
 
 
-def cut(story: Story, client: Client, name: str) -> None:
+def cut(story: DemoPrinter, client: BenchClient, name: str) -> None:
     """Delete a node, and show the effect on the graph."""
     story.tell(f"Which modules depend on {name}, and what happens after it is deleted?")
     show_reach(story, client, name)
@@ -157,10 +157,10 @@ def cut(story: Story, client: Client, name: str) -> None:
     assert show_reach(story, client, name) == 0
 
 
-def outlive(story: Story, data: Path, before: dict[str, Any]) -> None:
+def outlive(story: DemoPrinter, data: Path, before: dict[str, Any]) -> None:
     """Restart the server on the folder of the killed one, and compare."""
     begun = time.perf_counter()
-    with Server(data) as server, server.client() as client:
+    with ServerProcess(data) as server, server.client() as client:
         stats = client.call("GET", f"/api/memory/{STORE}/stats")
         took = (time.perf_counter() - begun) * 1000
         story.say(f"restarted after {took:,.0f} ms: {_counts(stats)}")
@@ -171,11 +171,11 @@ def outlive(story: Story, data: Path, before: dict[str, Any]) -> None:
 
 def main() -> None:
     """Run the demo."""
-    story = Story()
+    story = DemoPrinter()
     modules = read_modules(Path(sysconfig.get_path("stdlib")))
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data"
-        with Server(data) as server:
+        with ServerProcess(data) as server:
             print(f"kgserve serves {data} on http://127.0.0.1:{server.port}")
             with server.client() as client:
                 load(story, client, modules)

@@ -34,10 +34,10 @@ RICHER = {"TraverseAnswer": "Traversal", "SearchAnswer": "Hits"}
 """Answers that the client extends with methods."""
 MOMENTS = {"as_of", "until", "before"}
 """Names of time parameters, which may also be sequences."""
-ALIAS_MODULES = {"Direction": walk, "SearchMode": requests, "Fusion": requests}
+ALIAS_MODULES = {"TraversalDirection": walk, "SearchMode": requests, "FusionMethod": requests}
 ALIASES: Mapping[str, Any] = {name: getattr(module, name) for name, module in ALIAS_MODULES.items()}
 
-MOST_PARAMETERS = 8
+MAX_PARAMETERS = 8
 """Ruff's limit of parameters, plus the star."""
 
 OF_CLUSTERS = ("cluster", "drain", "finish_upgrade")
@@ -54,7 +54,7 @@ from __future__ import annotations
 '''
 
 
-def written() -> dict[Any, str]:
+def generate_files() -> dict[Any, str]:
     """Return the text of each generated file."""
     return {OPERATIONS: _formatted(_operations()), METHODS: _formatted(_methods())}
 
@@ -86,7 +86,7 @@ def _route(case: UseCase) -> str:
     answer = RICHER.get(case.answer.__name__, case.answer.__name__)
     flags = {"in_body": case.in_body, "reads": case.of_store and case.operation.role == "read"}
     more = "".join(f", {name}=True" for name, is_set in flags.items() if is_set)
-    return f'{case.name.upper()}_ROUTE = Route("{case.name}", "{case.method}", "{case.path}", {answer}{more})'
+    return f'{case.name.upper()}_ROUTE = ClientRoute("{case.name}", "{case.method}", "{case.path}", {answer}{more})'
 
 
 def _function(case: UseCase) -> str:
@@ -99,7 +99,7 @@ def _function(case: UseCase) -> str:
     answer = RICHER.get(case.answer.__name__, case.answer.__name__)
     more = "".join([", idempotent=False" * (not case.repeatable), ", wait=None" * case.long])
     call = f"{case.name.upper()}_ROUTE.ask({', '.join([first or 'None', *_asked(case, fields)])}{more})"
-    noqa = "  # noqa: PLR0913 - the fields of the request" if len(given) > MOST_PARAMETERS else ""
+    noqa = "  # noqa: PLR0913 - the fields of the request" if len(given) > MAX_PARAMETERS else ""
     doc = indent(f"{case.operation.summary}.\n\n{cleandoc(case.run.__doc__ or '')}", "    ").strip()
     return f'''
 
@@ -112,7 +112,7 @@ def {case.name}({noqa}
 '''
 
 
-def _asked(case: UseCase, fields: list[Field]) -> Iterator[str]:
+def _asked(case: UseCase, fields: list[RequestField]) -> Iterator[str]:
     """Yield the request: a Struct, or a mapping where callers may pass mappings for nested Structs."""
     if case.request is None:
         return
@@ -122,7 +122,7 @@ def _asked(case: UseCase, fields: list[Field]) -> Iterator[str]:
         yield f"{case.request.__name__}({', '.join(f'{each.name}={each.value}' for each in fields)})"
 
 
-class Field(msgspec.Struct, frozen=True):
+class RequestField(msgspec.Struct, frozen=True):
     """A field of a request as a parameter, with type and default as source text."""
 
     name: str
@@ -188,7 +188,7 @@ class Field(msgspec.Struct, frozen=True):
         return self.name
 
 
-def _fields(case: UseCase) -> list[Field]:
+def _fields(case: UseCase) -> list[RequestField]:
     """Return the fields of a request, those of the path first, without nested Structs of several fields."""
     if case.request is None:
         return []
@@ -198,7 +198,7 @@ def _fields(case: UseCase) -> list[Field]:
         for each in msgspec.structs.fields(case.request)
         for default in (_default(each),)
         for field in (
-            Field(
+            RequestField(
                 each.name,
                 each.encode_name,
                 hints[each.name],
@@ -210,7 +210,7 @@ def _fields(case: UseCase) -> list[Field]:
     ]
     found.sort(key=lambda field: (field.name not in case.in_path.values(), field.named))
     if case.name == "drop":
-        return [Field("confirm", "confirm", str, None, named=True)]
+        return [RequestField("confirm", "confirm", str, None, named=True)]
     return found
 
 
@@ -259,7 +259,10 @@ def _quoted(value: object) -> str:
 def _imports(text: str) -> str:
     lines = ["from collections.abc import Iterable, Mapping", "from typing import Any, Literal"]
     richer = ", ".join(sorted(RICHER.values()))
-    lines += [f"from kgserve.client.answers import {richer}", "from kgserve.client.wire import ClientRequest, Route"]
+    lines += [
+        f"from kgserve.client.answers import {richer}",
+        "from kgserve.client.wire import ClientRequest, ClientRoute",
+    ]
     modules: dict[str, set[str]] = {}
     for alias, module in ALIAS_MODULES.items():
         modules.setdefault(module.__name__, set()).add(alias)
@@ -306,7 +309,7 @@ class {prefix}{name}{f"({prefix}StoresMethods)" if name == "ServerMethods" else 
 {"    name: str" + chr(10) if name == "StoreMethods" else ""}
 {"".join(_method(each, module, store=name == "StoreMethods") for each in listed)}'''
         for prefix, module, connection in (
-            ("", "waiting", "waiting.Answering"),
+            ("", "waiting", "waiting.CallTransport"),
             ("Async", "awaited", "awaited.AsyncConnection"),
         )
         for name, doc, listed in (
@@ -321,11 +324,12 @@ class {prefix}{name}{f"({prefix}StoresMethods)" if name == "ServerMethods" else 
 
 def _method(name: str, module: str, *, store: bool) -> str:
     returned = STREAMS.get(name, "ClientRequest")
-    maker = {"Paged": "pages", "Following": "listens"}.get(
-        returned, "streams" if returned.startswith("Streamed") else "asks"
+    kind = {"PagedNodes": "pages", "EventStreamState": "events"}.get(
+        returned, "stream" if returned.startswith("StreamedRequest") else "request"
     )
+    maker = f"{'store_' * store}{kind}_method"
     shown = "events" if name == "store_events" else name
-    return f"    {shown} = {module}.{'store_' * store}{maker}({'by_hand' if name in STREAMS else 'ask'}.{name})\n"
+    return f"    {shown} = {module}.{maker}({'by_hand' if name in STREAMS else 'ask'}.{name})\n"
 
 
 def _formatted(text: str) -> str:
@@ -339,7 +343,7 @@ def _formatted(text: str) -> str:
 
 def main() -> None:
     """Write both files."""
-    for path, text in written().items():
+    for path, text in generate_files().items():
         path.write_text(text)
 
 

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench.server import Client, Server
+from bench.server import BenchClient, ServerProcess
 
 HERE = Path(__file__).resolve().parent
 PINS = HERE / "generated_client.txt"
@@ -20,7 +20,7 @@ INSTALL_SECONDS = 300
 SECONDS = 60
 
 
-def prepared() -> Path:
+def prepare_environment() -> Path:
     """Return the program folder of an environment with the pinned packages."""
     programs, installed = BUILD / "bin", BUILD / PINS.name
     if not installed.exists() or installed.read_bytes() != PINS.read_bytes():
@@ -38,12 +38,12 @@ def _run(command: list[str], seconds: float, folder: Path | None = None, program
 
 def main() -> None:
     """Run the check. A failure raises the error of the failing program."""
-    programs = prepared()
+    programs = prepare_environment()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with Server(folder / "data", {"embedding_provider": "hashing"}) as server:
+        with ServerProcess(folder / "data", {"embedding_provider": "hashing"}) as server:
             description = folder / "openapi.json"
-            description.write_bytes(Client(server.port).send("GET", "/openapi-3.0.json").body)
+            description.write_bytes(BenchClient(server.port).send("GET", "/openapi-3.0.json").body)
             _run([str(programs / "openapi-spec-validator"), str(description)], SECONDS)
             generate = [str(programs / "openapi-python-client"), "generate", "--path", str(description)]
             _run([*generate, "--meta", "none", "--output-path", "generated"], SECONDS, folder, programs)

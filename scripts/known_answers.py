@@ -12,14 +12,14 @@ from typing import Any, Self
 
 import msgspec
 
-from bench.server import Server
+from bench.server import ServerProcess
 from kgserve.cli.mcp_stdio import tool_hints
 from kgserve.cli.mcp_stdio.forwarder import (
-    KNOWN_ANSWER_METHODS,
-    KNOWN_ANSWERS_FILE,
-    KNOWN_TOOLSETS,
+    CACHED_ANSWER_METHODS,
+    CACHED_ANSWERS_FILE,
+    CACHED_TOOLSETS,
     TOOLS_LIST_METHOD,
-    named,
+    cache_key_of,
 )
 from kgserve.server.mcp import toolsets
 
@@ -37,11 +37,11 @@ VERSIONS = ("2025-03-26", "2025-06-18", HANDSHAKE, STATELESS)
 """Protocol versions of editors. For other versions, the bridge waits for the server."""
 
 
-class Left(Exception):
+class ProcessEnded(Exception):
     """The process has ended."""
 
 
-class Editor:
+class StdioMcpClient:
     """Synchronous MCP client: each request waits for its answer."""
 
     def __init__(self, command: Sequence[str], version: str) -> None:
@@ -97,41 +97,41 @@ class Editor:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            raise Left
+            raise ProcessEnded
         return msgspec.json.decode(line, type=dict[str, Any])
 
 
-def bridge(data: Path, *options: str) -> list[str]:
+def bridge_command(data: Path, *options: str) -> list[str]:
     """Return the command of a bridge to the server of a data folder."""
     return [sys.executable, "-m", "kgserve", "mcp", "--data", str(data), *options]
 
 
-def known(data: Path) -> str:
+def build_cached_answers(data: Path) -> str:
     """Return the contents of the cache file, from the answers of a running server; each result occurs once."""
     results: list[Any] = []
     answers: dict[str, dict[str, int]] = {}
     for version in VERSIONS:
         answers[version] = {}
-        for tools in KNOWN_TOOLSETS:
+        for tools in CACHED_TOOLSETS:
             # With an option of its own, the bridge bypasses the cache and asks the server.
             wishes = ("--answers", "both", *(("--tools", tools) if tools else ()))
-            with Editor(bridge(data, *wishes), version) as editor:
+            with StdioMcpClient(bridge_command(data, *wishes), version) as editor:
                 opened = editor.open()
-                for method in (TOOLS_LIST_METHOD,) if tools else KNOWN_ANSWER_METHODS:
+                for method in (TOOLS_LIST_METHOD,) if tools else CACHED_ANSWER_METHODS:
                     if (result := opened if method == editor.beginning else _request_result(editor, method)) is None:
                         continue
                     if result not in results:
                         results.append(result)
-                    answers[version][named(method, tools)] = results.index(result)
+                    answers[version][cache_key_of(method, tools)] = results.index(result)
     encode = msgspec.json.Encoder(order="sorted").encode
     return "".join(encode(line).decode() + "\n" for line in (answers, *results))
 
 
-def _request_result(editor: Editor, method: str) -> Any:
+def _request_result(editor: StdioMcpClient, method: str) -> Any:
     return None if method in {"initialize", "server/discover"} else editor.ask(method).get("result")
 
 
-def hints() -> str:
+def build_tool_hints() -> str:
     """Return the contents of the file with the bridge's tool hints."""
     tools = sorted(toolsets.TOOLS.items())
     known_of_tools = {
@@ -143,9 +143,12 @@ def hints() -> str:
 
 def main() -> None:
     """Write both files."""
-    tool_hints.TOOL_HINTS_FILE.write_text(hints(), encoding="utf-8")
-    with tempfile.TemporaryDirectory() as folder, Server(Path(folder, "data"), {"embedding_provider": "hashing"}):
-        KNOWN_ANSWERS_FILE.write_text(known(Path(folder, "data")), encoding="utf-8")
+    tool_hints.TOOL_HINTS_FILE.write_text(build_tool_hints(), encoding="utf-8")
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ServerProcess(Path(folder, "data"), {"embedding_provider": "hashing"}),
+    ):
+        CACHED_ANSWERS_FILE.write_text(build_cached_answers(Path(folder, "data")), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from bench import wordnet
-from kgserve.platform.text.wordlists import OPPOSITES
+from kgserve.platform.text.wordlists import OPPOSITES_FILE
 
 _Pointer = tuple[str, str, int, int]
 HEAD = """\
@@ -21,7 +21,7 @@ def main() -> None:
     folder = wordnet.folder()
     pairs = sorted(set(antonyms(folder)))
     licence = "".join(f"# {line}\n" if line else "#\n" for line in licence_of(folder))
-    OPPOSITES.write_text(HEAD + licence + "".join(f"{one} {other}\n" for one, other in pairs))
+    OPPOSITES_FILE.write_text(HEAD + licence + "".join(f"{one} {other}\n" for one, other in pairs))
 
 
 def licence_of(folder: Path) -> Iterator[str]:

@@ -22,18 +22,19 @@ LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     """Return a page for mkdocs with included files."""
-    return expanded(markdown, (DOCS / page.file.src_uri).parent)
+    return expand_page(markdown, (DOCS / page.file.src_uri).parent)
 
 
-def expanded(markdown: str, folder: Path = DOCS) -> str:
+def expand_page(markdown: str, folder: Path = DOCS) -> str:
     """Return a page of ``folder`` with included files, and without marks for tests."""
     text = FILE_MARK.sub(
-        lambda mark: for_site((TOP / mark[1]).read_text().strip(), TOP, folder), for_site(markdown, folder, folder)
+        lambda mark: rewrite_links((TOP / mark[1]).read_text().strip(), TOP, folder),
+        rewrite_links(markdown, folder, folder),
     )
     return MARK.sub("", text)
 
 
-def for_site(text: str, folder: Path, page_folder: Path) -> str:
+def rewrite_links(text: str, folder: Path, page_folder: Path) -> str:
     """Return ``text`` of a file in ``folder`` with links rewritten for a page in ``page_folder`` of the site."""
     places = file_pages()
 

@@ -13,9 +13,9 @@ from kgserve.client import Client, Store
 from kgserve.server.http.openapi import TAG_DESCRIPTIONS
 from kgserve.server.http.routes import ROUTES
 from kgserve.server.mcp.entity_memory import ENTITY_MEMORY_TOOLS
-from kgserve.server.mcp.input_schema import input_schema
+from kgserve.server.mcp.input_schema import build_input_schema
 from kgserve.server.mcp.memory_tools import MEMORY_TOOLS
-from kgserve.server.mcp.tool import Tool
+from kgserve.server.mcp.tool import McpTool
 from kgserve.server.mcp.toolsets import GRAPH_TOOLS
 
 MEMORY_TAGS = ("memories", "entities", "analytics")
@@ -106,8 +106,8 @@ def _names(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-def _tool_row(tool: Tool[Any]) -> Row:
-    schema = input_schema(tool.arguments)
+def _tool_row(tool: McpTool[Any]) -> Row:
+    schema = build_input_schema(tool.arguments)
     required = schema.get("required", ())
     arguments = (
         _argument(name, described, is_required=name in required)

@@ -7,7 +7,7 @@ from itertools import combinations
 from pathlib import Path
 
 from bench import wordnet
-from kgserve.platform.text.wordlists import SYNONYMS
+from kgserve.platform.text.wordlists import SYNONYMS_FILE
 from scripts.opposites import licence_of
 
 SENSES = 2
@@ -25,7 +25,7 @@ def main() -> None:
     folder = wordnet.folder()
     found = sorted({pair for words in _sets(folder) for pair in combinations(sorted(words), 2)})
     licence = "".join(f"# {line}\n" if line else "#\n" for line in licence_of(folder))
-    SYNONYMS.write_text(HEAD + licence + "".join(f"{one} {other}\n" for one, other in found))
+    SYNONYMS_FILE.write_text(HEAD + licence + "".join(f"{one} {other}\n" for one, other in found))
 
 
 def _sets(folder: Path) -> Iterator[set[str]]:

@@ -23,12 +23,12 @@ TABLE = re.compile(r"<!-- table: (\w+) -->\n.*?<!-- end -->", re.DOTALL)
 SETTINGS = {field.name: description(field) for field in msgspec.structs.fields(Settings)}
 
 
-def written(text: str) -> str:
+def fill_tables(text: str) -> str:
     """Return a page's text with every table up to date."""
     return TABLE.sub(lambda found: f"<!-- table: {found[1]} -->\n{TABLES[found[1]]()}\n<!-- end -->", text)
 
 
-def tabled() -> list[Path]:
+def pages_with_tables() -> list[Path]:
     """Return the pages that hold such tables."""
     return [page for page in (*sorted(DOCS.glob("*.md")), *PAPERS) if TABLE.search(page.read_text())]
 
@@ -150,8 +150,8 @@ TABLES: dict[str, Callable[[], str]] = {
 
 def main() -> None:
     """Write every page that holds a table."""
-    for page in tabled():
-        page.write_text(written(page.read_text()))
+    for page in pages_with_tables():
+        page.write_text(fill_tables(page.read_text()))
 
 
 if __name__ == "__main__":

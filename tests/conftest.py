@@ -64,7 +64,7 @@ def pytest_sessionfinish() -> None:
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Yield one HTTP server for all tests of a worker process; each test uses its own stores."""
-    log.configure("json", "info")
+    log.configure_logging("json", "info")
     # A busy machine may take more than 10 s for a statement.
     with serving(tmp_path_factory.mktemp("served") / "data", query_timeout=REQUEST_SECONDS) as running:
         yield running

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kgserve.platform.settings import EngineName, load
+from kgserve.platform.settings import EngineName, load_settings
 from kgserve.projections.cypher_engine.driver import chosen
 
-ENGINE: EngineName = load().engine
-chosen.engine = ENGINE
+ENGINE: EngineName = load_settings().engine
+chosen.selected_engine = ENGINE

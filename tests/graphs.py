@@ -5,28 +5,30 @@ from __future__ import annotations
 from typing import Any
 
 from kgserve.graph.answers import NodeAnswer, NodePage, TraverseAnswer
-from kgserve.graph.handle import Graph, Graphs, as_struct
+from kgserve.graph.handle import StoreHandle, StoreHandles, to_answer_struct
 from kgserve.graph.queries import NodeRequest, NodesQuery
 from kgserve.graph.reading import get_node, list_nodes, traverse
 from kgserve.graph.requests import TraverseRequest
-from kgserve.projections.history_follower import Historian
-from kgserve.projections.indexer import Indexer
+from kgserve.projections.history_follower import HistoryWorker
+from kgserve.projections.indexer import IndexWorker
 from kgserve.stores.pool import StorePool
 
 
-def graph_of(pool: StorePool, store: str, indexer: Indexer | None = None, historian: Historian | None = None) -> Graph:
-    return Graphs(pool, indexer, historian).graph(store)
+def graph_of(
+    pool: StorePool, store: str, indexer: IndexWorker | None = None, historian: HistoryWorker | None = None
+) -> StoreHandle:
+    return StoreHandles(pool, indexer, historian).graph(store)
 
 
-def node_of(of: Graph, node_id: str, **wanted: Any) -> NodeAnswer:
-    return as_struct(get_node(of, NodeRequest(node_id=node_id, **wanted)), NodeAnswer)
+def node_of(of: StoreHandle, node_id: str, **wanted: Any) -> NodeAnswer:
+    return to_answer_struct(get_node(of, NodeRequest(node_id=node_id, **wanted)), NodeAnswer)
 
 
-def nodes_of(of: Graph, wanted: NodesQuery) -> NodePage:
+def nodes_of(of: StoreHandle, wanted: NodesQuery) -> NodePage:
     found = list_nodes(of, wanted)
     assert isinstance(found, NodePage)
     return found
 
 
-def walked(of: Graph, request: TraverseRequest) -> TraverseAnswer:
-    return as_struct(traverse(of, request), TraverseAnswer)
+def walked(of: StoreHandle, request: TraverseRequest) -> TraverseAnswer:
+    return to_answer_struct(traverse(of, request), TraverseAnswer)

@@ -21,7 +21,7 @@ SEED = 1
 needs_compiler = pytest.mark.skipif(not shutil.which(COMPILER), reason="a C compiler is needed for the recorder")
 
 
-class Recorded:
+class RecordedPrograms:
     """An empty folder, and the record of programs' operations on it.
 
     `said` maps a program's words to record lengths.
@@ -32,7 +32,7 @@ class Recorded:
         self.data.mkdir()
         self._record.touch()
         self._recorder = compile_recorder(folder)
-        self._disk = disk.Disk(self.data)
+        self._disk = disk.RecordedDisk(self.data)
         self.said: dict[str, int] = {}
 
     @property
@@ -64,6 +64,6 @@ class Recorded:
                 while each is not None and each.end <= at:
                     self._disk.take(each)
                     each = next(records, None)
-                disk.survive(self._disk, self.left, manner, choice)
+                disk.write_surviving_state(self._disk, self.left, manner, choice)
                 yield at
                 shutil.rmtree(self.left)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - entries have unique names
 PREFIX = "kgserve-tests-"
-ROOM = 4 << 30  # a whole run needs about 1 GiB
+MIN_FREE_BYTES = 4 << 30  # a whole run needs about 1 GiB
 
 
 def move_to_memory() -> None:
@@ -34,7 +34,7 @@ def _has_room() -> bool:
     if not os.access(MEMORY, os.W_OK | os.X_OK):
         return False
     available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min(shutil.disk_usage(MEMORY).free, available) >= ROOM
+    return min(shutil.disk_usage(MEMORY).free, available) >= MIN_FREE_BYTES
 
 
 def _clear() -> None:

@@ -20,8 +20,8 @@ from pathlib import Path
 from bench.power_loss import disk
 from bench.power_loss.disk import LOSS_MODES
 from bench.power_loss.examining import examine
-from bench.power_loss.recording import Recording, compile_recorder
-from bench.server import end_when_told
+from bench.power_loss.recording import RecordedServer, compile_recorder
+from bench.server import unwind_on_sigterm
 from bench.tally import Tally, show
 
 STATES_PER_RECORDING = 25
@@ -41,7 +41,7 @@ class PowerLoss:
         """Record as often as necessary, and examine ``count`` states."""
         done = 0
         while done < count:
-            recording = Recording(Path(tempfile.mkdtemp(dir=self._folder)), self._recorder, self._seed)
+            recording = RecordedServer(Path(tempfile.mkdtemp(dir=self._folder)), self._recorder, self._seed)
             recording.run()
             self.tallies[LOSS_MODES[0]].violations += recording.unexpected
             some = min(STATES_PER_RECORDING, count - done)
@@ -55,7 +55,7 @@ class PowerLoss:
         """Number of violations."""
         return sum(len(tally.violations) for tally in self.tallies.values())
 
-    def _examine(self, recording: Recording, count: int, number: int) -> None:
+    def _examine(self, recording: RecordedServer, count: int, number: int) -> None:
         choice = random.Random(recording.seed)
         now = recording.disk()
         with recording.file.open("rb") as file:
@@ -67,13 +67,13 @@ class PowerLoss:
                 now.take(each)
 
     def _check_one(
-        self, now: disk.Disk, recording: Recording, position: int, choice: random.Random, number: int
+        self, now: disk.RecordedDisk, recording: RecordedServer, position: int, choice: random.Random, number: int
     ) -> None:
         manner = LOSS_MODES[number % len(LOSS_MODES)]
         tally = self.tallies[manner]
         left = recording.file.with_name("left")
         tally.rounds += 1
-        tally.reached += disk.survive(now, left, manner, choice) > 0
+        tally.reached += disk.write_surviving_state(now, left, manner, choice) > 0
         tally.acknowledged += recording.timeline.at(position).acknowledged
         wrong, seconds = examine(left, recording.timeline, position, choice)
         tally.violations += [f"recording {recording.seed}, at {position}: {text}" for text in wrong]
@@ -98,7 +98,7 @@ def main() -> int:
     parser.add_argument("--states", type=int, default=100, help="number of disk states (default 100)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the work, the moments and the losses (default 1)")
     given = parser.parse_args()
-    end_when_told()
+    unwind_on_sigterm()
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="kgserve-power-", ignore_cleanup_errors=True) as folder:
         power = PowerLoss(Path(folder).resolve(), given.seed)

@@ -96,7 +96,7 @@ class File:
         self.pending = [write for write in self.pending if write.at >= begin]
 
 
-class Change(NamedTuple):
+class NameChange(NamedTuple):
     """Names that change in one atomic step."""
 
     at: int
@@ -119,13 +119,13 @@ class Folder:
         self.seen: dict[str, File | Folder] = {}
 
 
-class Disk:
+class RecordedDisk:
     """The folder as of the last applied record."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.root = Folder()
-        self.pending: list[Change] = []
+        self.pending: list[NameChange] = []
         self._inodes: dict[int, File | Folder] = {path.stat().st_ino: self.root}
 
     def take(self, each: Record) -> None:
@@ -142,9 +142,9 @@ class Disk:
                 self._sync(each)
             case 5:  # RENAMED
                 old, new = self._place(each.path), self._place(each.second)
-                self._change(Change(each.at, [(*old, None), (*new, old[0].seen[old[1]])]))
+                self._change(NameChange(each.at, [(*old, None), (*new, old[0].seen[old[1]])]))
             case _:  # UNLINKED
-                self._change(Change(each.at, [(*self._place(each.path), None)]))
+                self._change(NameChange(each.at, [(*self._place(each.path), None)]))
 
     def find(self, path: str) -> File | Folder | None:
         """Return the file or folder with a name, or None."""
@@ -160,10 +160,10 @@ class Disk:
 
     def _give(self, each: Record, made: File | Folder) -> File | Folder:
         self._inodes[each.inode] = made
-        self._change(Change(each.at, [(*self._place(each.path), made)]))
+        self._change(NameChange(each.at, [(*self._place(each.path), made)]))
         return made
 
-    def _change(self, change: Change) -> None:
+    def _change(self, change: NameChange) -> None:
         change.apply(lambda folder: folder.seen)
         self.pending.append(change)
 
@@ -172,7 +172,7 @@ class Disk:
         if isinstance(synced, File):
             synced.sync(each.begin)
             return
-        left: list[Change] = []
+        left: list[NameChange] = []
         for change in self.pending:
             if change.at < each.begin and any(folder is synced for folder, _, _ in change.effects):
                 change.apply(lambda folder: folder.certain)
@@ -194,7 +194,7 @@ LOSS_MODES = ("nothing more", "zeros", "torn", "pages", "anything")
 """Amounts of unsynced data that have reached the disk."""
 
 
-def survive(disk: Disk, target: Path, manner: str, choice: random.Random) -> int:
+def write_surviving_state(disk: RecordedDisk, target: Path, manner: str, choice: random.Random) -> int:
     """Write the state after a power loss into a new folder. Return the number of files and names that differ."""
     names: dict[int, dict[str, File | Folder]] = {}
 

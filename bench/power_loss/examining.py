@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 import msgspec
 
 import kgserve
-from bench.ledger import ABSENT, Ledger, Unit
+from bench.ledger import ABSENT, Ledger, WriteUnit
 from bench.power_loss.recording import DROPPED, SETTINGS, STORE, Timeline
-from kgserve.admin.doctor import Repairs, doctor
+from kgserve.admin.doctor import RepairOptions, check_stores
 from kgserve.client.embedded import Library, Store
 from kgserve.errors import KgserveError, NotFound, Unavailable
 from kgserve.platform.settings import Settings
@@ -49,7 +49,7 @@ def _check_dropped_stores(library: Library, stores: set[str], last: int) -> Iter
         if f"{DROPPED}-{number}" in stores:
             yield f"{DROPPED}-{number} exists again"
     for name in stores - {STORE}:
-        ledger, unit = Ledger(name), Unit("dropped", 500, None)
+        ledger, unit = Ledger(name), WriteUnit("dropped", 500, None)
         unit.allowed = [ABSENT, *unit.allowed]
         rows = {**unit.rows(ABSENT)}
         lines = _lines(library.store(name))
@@ -77,7 +77,7 @@ def _compare_store(store: Store, ledger: Ledger, choice: random.Random) -> tuple
     return seconds, wrong
 
 
-def _check_search(store: Store, unit: Unit, sequence: int) -> Iterator[str]:
+def _check_search(store: Store, unit: WriteUnit, sequence: int) -> Iterator[str]:
     """Check that search finds the nodes of a unit with their current content."""
     text = f"generation {unit.allowed[0].generation}"
     hits = _retry(
@@ -92,7 +92,7 @@ def _check_search(store: Store, unit: Unit, sequence: int) -> Iterator[str]:
         yield f"search for {text!r} finds {len(found)} nodes of {unit.name}, not {len(wanted)}"
 
 
-def _check_history(store: Store, unit: Unit, sequence: int) -> Iterator[str]:
+def _check_history(store: Store, unit: WriteUnit, sequence: int) -> Iterator[str]:
     """Check that the history contains each generation of a unit."""
     _retry(lambda: store.node(unit.id(1), as_of=sequence))
     found = [state.node.version for state in _retry(lambda: store.history(unit.id(1), limit=200).states)]
@@ -111,7 +111,7 @@ def _doctor_findings(data: Path) -> Iterator[str]:
     with StorePool(settings) as pool:
         names = pool.names()
     for name in names:
-        for report in doctor(settings, name, Repairs()):
+        for report in check_stores(settings, name, RepairOptions()):
             yield from (f"doctor: {each.part}: {each.detail}" for each in report.findings if not each.ok)
 
 

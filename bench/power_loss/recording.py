@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 from typing_extensions import override
 
-from bench.ledger import Ledger, State, Stream, Unit
+from bench.ledger import ImportStream, Ledger, UnitState, WriteUnit
 from bench.power_loss import disk
-from bench.power_loss.disk import Disk, File, Folder
-from bench.preloading import compiled
-from bench.server import Client, Server, working
+from bench.power_loss.disk import File, Folder, RecordedDisk
+from bench.preloading import compile_preload_library
+from bench.server import BenchClient, ServerProcess, background_work
 from bench.writers import GONE, Upload, Writers
 
 STORE = "kept"
@@ -34,12 +34,12 @@ SETTINGS: dict[str, object] = {
 }
 
 
-class Said(NamedTuple):
+class RecordedAcknowledgement(NamedTuple):
     """A request or acknowledgement of a client, and the record's length at that time."""
 
     position: int
-    unit: Unit
-    state: State
+    unit: WriteUnit
+    state: UnitState
     acknowledged: bool
 
 
@@ -49,8 +49,8 @@ class Timeline(Ledger):
     def __init__(self, store: str, file: Path) -> None:
         super().__init__(store)
         self._file = file
-        self._said: list[Said] = []
-        self._imports: list[tuple[int, Stream, bool]] = []
+        self._said: list[RecordedAcknowledgement] = []
+        self._imports: list[tuple[int, ImportStream, bool]] = []
         self.marks: list[tuple[int, str, int]] = []
 
     @property
@@ -59,22 +59,22 @@ class Timeline(Ledger):
         return self._file.stat().st_size
 
     @override
-    def attempt(self, unit: Unit, state: State) -> None:
-        self._said.append(Said(self.position, unit, state, acknowledged=False))
+    def attempt(self, unit: WriteUnit, state: UnitState) -> None:
+        self._said.append(RecordedAcknowledgement(self.position, unit, state, acknowledged=False))
         super().attempt(unit, state)
 
     @override
-    def acknowledge(self, unit: Unit, state: State) -> None:
+    def acknowledge(self, unit: WriteUnit, state: UnitState) -> None:
         super().acknowledge(unit, state)
-        self._said.append(Said(self.position, unit, state, acknowledged=True))
+        self._said.append(RecordedAcknowledgement(self.position, unit, state, acknowledged=True))
 
     @override
-    def attempt_stream(self, stream: Stream) -> None:
+    def attempt_stream(self, stream: ImportStream) -> None:
         self._imports.append((self.position, stream, False))
         super().attempt_stream(stream)
 
     @override
-    def acknowledge_stream(self, stream: Stream) -> None:
+    def acknowledge_stream(self, stream: ImportStream) -> None:
         super().acknowledge_stream(stream)
         self._imports.append((self.position, stream, True))
 
@@ -88,25 +88,25 @@ class Timeline(Ledger):
 
     def at(self, position: int) -> Ledger:
         """Return the ledger that must hold after a power loss at a record length."""
-        ledger, units, streams = Ledger(self.store), dict[str, Unit](), dict[str, Stream]()
+        ledger, units, streams = Ledger(self.store), dict[str, WriteUnit](), dict[str, ImportStream]()
         for said in self._said:
             if said.position > position:
                 continue
-            unit = units.setdefault(said.unit.name, Unit(said.unit.name, said.unit.size, said.unit.previous))
+            unit = units.setdefault(said.unit.name, WriteUnit(said.unit.name, said.unit.size, said.unit.previous))
             (ledger.acknowledge if said.acknowledged else ledger.attempt)(unit, said.state)
         for at, stream, acknowledged in self._imports:
             if at <= position:
-                known = streams.setdefault(stream.name, Stream(stream.name, stream.steps))
+                known = streams.setdefault(stream.name, ImportStream(stream.name, stream.steps))
                 (ledger.acknowledge_stream if acknowledged else ledger.attempt_stream)(known)
         return ledger
 
 
 def compile_recorder(folder: Path) -> Path:
     """Compile the recorder as a shared library. Raises CalledProcessError."""
-    return compiled(Path(__file__).with_name("recorder.c"), folder)
+    return compile_preload_library(Path(__file__).with_name("recorder.c"), folder)
 
 
-class Recording:
+class RecordedServer:
     """A data folder of a server, and the record of its file operations."""
 
     def __init__(self, folder: Path, recorder: Path, seed: int) -> None:
@@ -126,9 +126,9 @@ class Recording:
         self._inode = self.data.stat().st_ino
         self._numbers = itertools.count()
 
-    def disk(self) -> Disk:
+    def disk(self) -> RecordedDisk:
         """Return the folder before the first recorded operation."""
-        return Disk(self.data)
+        return RecordedDisk(self.data)
 
     def run(self) -> int:
         """Run clients on a server that is stopped or killed and restarted.
@@ -137,21 +137,21 @@ class Recording:
         """
         missed = 0
         for life in range(LIVES):
-            server = Server(self.data, SETTINGS, module="bench.eager", environment=self._environment)
+            server = ServerProcess(self.data, SETTINGS, module="bench.eager", environment=self._environment)
             self._run_server_once(server, life)
             if server.running:
                 server.stop()
             missed += self._complete_record()
         return missed
 
-    def _run_server_once(self, server: Server, life: int) -> None:
+    def _run_server_once(self, server: ServerProcess, life: int) -> None:
         name = f"s{self.seed}-{life}"
         self._drop_a_store(server)
         with (
             Writers(server.port, self.timeline, name, threads=3, size=1_500) as writers,
             _queries(server, self),
         ):
-            upload = Upload(server.port, self.timeline, Stream(f"i{name}", 2_000))
+            upload = Upload(server.port, self.timeline, ImportStream(f"i{name}", 2_000))
             upload.start()
             time.sleep(self._choice.uniform(0.6, 1.4) * SECONDS)
             if life != 1:
@@ -159,15 +159,15 @@ class Recording:
         upload.join()
         self.unexpected += writers.unexpected + upload.unexpected
 
-    def _drop_a_store(self, server: Server) -> None:
+    def _drop_a_store(self, server: ServerProcess) -> None:
         with server.client() as client:
-            unit = Unit("dropped", 500, None)
+            unit = WriteUnit("dropped", 500, None)
             number = next(self._numbers)
             client.call("POST", f"/api/memory/{DROPPED}-{number}/inject", unit.batch(1))
             client.call("DELETE", f"/api/memory/{DROPPED}-{number}?confirm={DROPPED}-{number}")
             self.timeline.mark(DROPPED, number)
 
-    def ask(self, client: Client) -> None:
+    def ask(self, client: BenchClient) -> None:
         """Make projections follow: run a statement, list nodes, and change settings."""
         number = next(self._numbers)
         client.send("POST", f"/api/memory/{STORE}/cypher", b'{"query": "MATCH (n:Entity) RETURN count(n)"}')
@@ -195,17 +195,17 @@ class Recording:
 
 
 @contextmanager
-def _queries(server: Server, recording: Recording) -> Generator[None]:
+def _queries(server: ServerProcess, recording: RecordedServer) -> Generator[None]:
     def ask(over: threading.Event) -> None:
         with suppress(*GONE), server.client() as client:
             while not over.wait(0.02):
                 recording.ask(client)
 
-    with working(ask):
+    with background_work(ask):
         yield
 
 
-def _differences(now: Disk, data: Path) -> Iterator[bytes]:
+def _differences(now: RecordedDisk, data: Path) -> Iterator[bytes]:
     """Yield records of the differences between the recorded and the actual folder."""
     there = sorted(data.rglob("*"))
     names = {str(path) for path in there}
@@ -222,7 +222,7 @@ def _differences(now: Disk, data: Path) -> Iterator[bytes]:
             yield disk.record(disk.WRITTEN, inode=status.st_ino, data=path.read_bytes())
 
 
-def _known(now: Disk, data: Path) -> set[str]:
+def _known(now: RecordedDisk, data: Path) -> set[str]:
     return {str(data), *(_paths(now.root, data))}
 
 

@@ -14,11 +14,11 @@ from kgserve.storage.model.statuses import ExtractionStatus, HistoryStatus, Inde
 from kgserve.storage.model.store_settings import (
     MAX_ATTRIBUTE_KEY_BYTES,
     MAX_CONFIGURED_KINDS,
-    MAX_DAYS,
+    MAX_HISTORY_DAYS,
     MAX_INDEXED_ATTRIBUTES,
     ConflictPolicy,
-    IndexesKept,
-    Keeping,
+    HistoryRetention,
+    IndexChoice,
     MemorySettings,
     MemorySettingsChange,
     _Kind,
@@ -55,7 +55,7 @@ _Indexed = (
 )
 _Indexes = (
     Annotated[
-        IndexesKept,
+        IndexChoice,
         Meta(
             description="Search indexes of the store: none, words, or words and meaning; default: the server's option "
             "`indexes`"
@@ -63,7 +63,7 @@ _Indexes = (
     ]
     | None
 )
-_Days = Annotated[int, Meta(ge=1, le=MAX_DAYS)]
+_Days = Annotated[int, Meta(ge=1, le=MAX_HISTORY_DAYS)]
 _History = Annotated[
     Literal["all", "none"] | _Days | None,
     Meta(description="Former states to keep: all, none, or those of the last N days (1 to 36,500)"),
@@ -83,7 +83,7 @@ class StoreSettingsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=T
     memory: Annotated[MemorySettingsChange | None, Meta(description="Memory settings; merged by field")] = None
 
 
-class StoreLine(StoreSettingsRequest, tag="store", tag_field="kind", forbid_unknown_fields=True, kw_only=True):
+class StoreExportLine(StoreSettingsRequest, tag="store", tag_field="kind", forbid_unknown_fields=True, kw_only=True):
     """Settings of a store as the first line of an export, omitting defaults."""
 
 
@@ -96,8 +96,8 @@ class StoreSettingsAnswer(msgspec.Struct, kw_only=True):
     kind_whitelist: list[str]
     metadata: dict[str, Any]
     indexed_attributes: list[str]
-    indexes: IndexesKept
-    history: Keeping
+    indexes: IndexChoice
+    history: HistoryRetention
     memory: MemorySettings
     created_at: str
     sequence: int
@@ -135,7 +135,7 @@ class LinkCounts(msgspec.Struct, frozen=True):
     inbound: int
 
 
-class StoreChoices(msgspec.Struct, kw_only=True):
+class StoreSettingsSummary(msgspec.Struct, kw_only=True):
     """Settings of a store as in the list of stores. Metadata larger than 4 KiB is omitted."""
 
     name: str
@@ -162,7 +162,7 @@ class StoreSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     engine_bytes: int
     created_at: str
     last_write: str | None = None
-    settings: StoreChoices | UnsetType = UNSET
+    settings: StoreSettingsSummary | UnsetType = UNSET
     lag: int | None = None
     last_check: str | None = None
     last_check_ok: bool | None = None

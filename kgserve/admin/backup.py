@@ -13,13 +13,13 @@ import msgspec
 import structlog
 
 from kgserve.errors import BackupDamaged, Conflict, Forbidden, InvalidInput, KgserveError, NoStore, NotFound
-from kgserve.graph.handle import Graph, Graphs
+from kgserve.graph.handle import StoreHandle, StoreHandles
 from kgserve.platform.settings import Settings
-from kgserve.storage.layout import STORE_FOLDER_SUFFIX, closed_state
+from kgserve.storage.layout import STORE_FOLDER_SUFFIX, read_closed_state
 from kgserve.storage.model.change import StoreState
-from kgserve.storage.model.digest import from_text, to_text
+from kgserve.storage.model.digest import format_digest, parse_digest
 from kgserve.storage.model.store_names import check_store_name
-from kgserve.stores.access import Stores
+from kgserve.stores.access import StoreRegistry
 from kgserve.stores.backup.api import (
     BackupAnswer,
     BackupRequest,
@@ -30,9 +30,15 @@ from kgserve.stores.backup.api import (
     StoreBackupAnswer,
     StoreBackupRequest,
 )
-from kgserve.stores.backup.create import BackupOptions, BackupSource, back_up, back_up_one
-from kgserve.stores.backup.folder import STORES_FILE, STORES_FOLDER, BackupFolder, BackupManifest, StoreBackup
-from kgserve.stores.backup.restore import build, find_point
+from kgserve.stores.backup.create import BackupOptions, BackupSource, back_up_all, back_up_store
+from kgserve.stores.backup.folder import (
+    BACKUP_STORES_FILE,
+    BACKUP_STORES_FOLDER,
+    BackupFolder,
+    BackupManifest,
+    StoreBackup,
+)
+from kgserve.stores.backup.restore import find_restore_point, restore_store
 
 log = structlog.get_logger()
 
@@ -40,7 +46,7 @@ MAX_PATH_PART_BYTES = 255
 _STAGING_FOLDER_NAME = re.compile(r"\.dropped-[A-Za-z0-9._-]{1,64}-[0-9]+")
 
 
-class Source(msgspec.Struct, frozen=True):
+class RestoreSource(msgspec.Struct, frozen=True):
     """Store of a backup to restore, the name of the new store, and optionally a sequence or time to restore to."""
 
     store: str
@@ -48,7 +54,7 @@ class Source(msgspec.Struct, frozen=True):
     until: str | None = None
 
 
-def backup_store(graph: Graph, request: StoreBackupRequest) -> StoreBackupAnswer:
+def backup_store(graph: StoreHandle, request: StoreBackupRequest) -> StoreBackupAnswer:
     """Back up a store into a folder below the server's `backup_dir`.
 
     Copies the changes since the last backup there, or everything. Writes continue during the backup. Every commit from
@@ -59,10 +65,12 @@ def backup_store(graph: Graph, request: StoreBackupRequest) -> StoreBackupAnswer
     """
     name = check_store_name(graph.name)
     with _folder(graph.graphs, request.to) as folder:
-        return backup_one(graph.pool, folder, name, BackupOptions(live=True, full=request.full, keep=request.keep))
+        return back_up_single_store(
+            graph.pool, folder, name, BackupOptions(live=True, full=request.full, keep=request.keep)
+        )
 
 
-def backup_stores(graphs: Graphs, request: BackupRequest) -> BackupAnswer:
+def backup_stores(graphs: StoreHandles, request: BackupRequest) -> BackupAnswer:
     """Back up several stores, or all that the caller may read, one after the other.
 
     Stores that could not be backed up are listed in `failed` with the reason; their previous backups are unchanged.
@@ -72,14 +80,14 @@ def backup_stores(graphs: Graphs, request: BackupRequest) -> BackupAnswer:
         graphs.caller.require_store(name)
     with _folder(graphs, request.to) as folder:
         names = filter(graphs.caller.sees, pool.names()) if request.stores is None else request.stores
-        done = backup(pool, folder, names, BackupOptions(live=True, full=request.full, keep=request.keep))
+        done = back_up_stores(pool, folder, names, BackupOptions(live=True, full=request.full, keep=request.keep))
     if not graphs.confined:
         return done
-    failed = [msgspec.structs.replace(each, error=without_roots(pool.settings, each.error)) for each in done.failed]
+    failed = [msgspec.structs.replace(each, error=strip_root_paths(pool.settings, each.error)) for each in done.failed]
     return msgspec.structs.replace(done, folder=request.to or ".", failed=failed)
 
 
-def restore_backup(graphs: Graphs, request: RestoreBackupRequest) -> RestoreBackupAnswer:
+def restore_backup(graphs: StoreHandles, request: RestoreBackupRequest) -> RestoreBackupAnswer:
     """Create stores from a backup below the server's `backup_dir`; when kgserve is used as a library, from any folder.
 
     The stores must not exist. Rows, versions, times, sequence, settings and history are as they were at `until`.
@@ -91,22 +99,22 @@ def restore_backup(graphs: Graphs, request: RestoreBackupRequest) -> RestoreBack
     caller = graphs.caller
     if request.prepared is not None:
         caller.require_every_store("restoring a prepared folder")
-        return place(graphs.pool, request.prepared)
+        return adopt_prepared_store(graphs.pool, request.prepared)
     with _folder(graphs, request.source) as folder:
         if request.store is not None:
             caller.require_store(request.store)
-        found = sources(folder, request.store, request.into, request.until, caller.sees)
+        found = list_restore_sources(folder, request.store, request.into, request.until, caller.sees)
         for source in found:
             caller.require_store(source.into)
-        return restore(graphs.pool, folder, found)
+        return restore_stores(graphs.pool, folder, found)
 
 
 @contextmanager
-def _folder(graphs: Graphs, named: str) -> Generator[Path]:
+def _folder(graphs: StoreHandles, named: str) -> Generator[Path]:
     """Yield the folder that a request names; errors do not reveal where the server's own folders are."""
     if graphs.confined:
-        folder = permitted(graphs.settings, named)
-        with in_words_for(graphs.settings):
+        folder = resolve_backup_folder(graphs.settings, named)
+        with hide_server_paths(graphs.settings):
             yield folder
     elif named:
         yield Path(named)
@@ -114,7 +122,7 @@ def _folder(graphs: Graphs, named: str) -> Generator[Path]:
         raise InvalidInput("Name the folder of the backup: without a server no default folder is set.")
 
 
-def permitted(settings: Settings, named: str) -> Path:
+def resolve_backup_folder(settings: Settings, named: str) -> Path:
     """Return the folder below ``backup_dir`` that a caller names.
 
     Paths from callers are read and written with the server's rights, and are therefore restricted to that folder.
@@ -143,16 +151,16 @@ def permitted(settings: Settings, named: str) -> Path:
 
 
 @contextmanager
-def in_words_for(settings: Settings) -> Generator[None]:
+def hide_server_paths(settings: Settings) -> Generator[None]:
     """Make paths in errors relative to the server's own folders, whose location is not revealed to callers."""
     try:
         yield
     except KgserveError as error:
-        error.reword(without_roots(settings, error.message))
+        error.reword(strip_root_paths(settings, error.message))
         raise
 
 
-def without_roots(settings: Settings, text: str) -> str:
+def strip_root_paths(settings: Settings, text: str) -> str:
     """Return a text with paths below the backup and data folders made relative."""
     for root, name in ((settings.backup_dir, "the backup folder"), (settings.data_dir, "the data folder")):
         if root is not None:
@@ -162,25 +170,25 @@ def without_roots(settings: Settings, text: str) -> str:
 
 def _is_backup_content(folder: Path) -> bool:
     """Return True for the subfolder in which a backup keeps its stores."""
-    return folder.name == STORES_FOLDER and (folder.parent / STORES_FILE).is_file()
+    return folder.name == BACKUP_STORES_FOLDER and (folder.parent / BACKUP_STORES_FILE).is_file()
 
 
-def backup(pool: Stores, folder: Path, names: Iterable[str], ways: BackupOptions) -> BackupAnswer:
+def back_up_stores(pool: StoreRegistry, folder: Path, names: Iterable[str], ways: BackupOptions) -> BackupAnswer:
     """Back up stores into a folder. Blocks; neither opens stores nor delays writes."""
-    return back_up(BackupFolder(folder), [_backup_source(pool, name) for name in names], ways)
+    return back_up_all(BackupFolder(folder), [_backup_source(pool, name) for name in names], ways)
 
 
-def backup_one(pool: Stores, folder: Path, name: str, ways: BackupOptions) -> StoreBackupAnswer:
+def back_up_single_store(pool: StoreRegistry, folder: Path, name: str, ways: BackupOptions) -> StoreBackupAnswer:
     """Back up one store. Raises NotFound, JournalDamaged, StorageFull, Conflict, BackupDamaged."""
     pool.require_files(name)
-    return back_up_one(BackupFolder(folder), _backup_source(pool, name), ways)
+    return back_up_store(BackupFolder(folder), _backup_source(pool, name), ways)
 
 
-def _backup_source(pool: Stores, name: str) -> BackupSource:
+def _backup_source(pool: StoreRegistry, name: str) -> BackupSource:
     return BackupSource(pool.layout(name), lambda: _sequence_to_back_up(pool, name))
 
 
-def _sequence_to_back_up(pool: Stores, name: str) -> int:
+def _sequence_to_back_up(pool: StoreRegistry, name: str) -> int:
     if pool.placement.is_shared:
         return _shared_sequence(pool, name)
     store = pool.open_stores().get(name)
@@ -190,10 +198,10 @@ def _sequence_to_back_up(pool: Stores, name: str) -> int:
     layout = pool.layout(name)
     if not layout.exists:
         raise NoStore(name)
-    return closed_state(layout).sequence
+    return read_closed_state(layout).sequence
 
 
-def _shared_sequence(pool: Stores, name: str) -> int:
+def _shared_sequence(pool: StoreRegistry, name: str) -> int:
     """Catch up the local files of a cluster's store; return the sequence that they reach."""
     found = pool.acquire(name, at_least=0)
     try:
@@ -207,19 +215,19 @@ def _shared_sequence(pool: Stores, name: str) -> int:
         pool.release(found)
 
 
-def restore(pool: Stores, folder: Path, sources: Iterable[Source]) -> RestoreBackupAnswer:
+def restore_stores(pool: StoreRegistry, folder: Path, sources: Iterable[RestoreSource]) -> RestoreBackupAnswer:
     """Create stores from a backup, one after the other; if one fails, those before it are kept.
 
     Raises Conflict, before any store is created, if one exists already, BackupDamaged, InvalidInput, NotFound.
     """
     kept, sources = BackupFolder(folder), list(sources)
-    require_free(pool.data_dir, sources)
+    require_absent_stores(pool.data_dir, sources)
     with kept.reading():
         done = [_restore(pool, kept.there(source.store), source) for source in sources]
     return RestoreBackupAnswer(stores=done)
 
 
-def require_free(data_dir: Path, sources: Iterable[Source]) -> None:
+def require_absent_stores(data_dir: Path, sources: Iterable[RestoreSource]) -> None:
     """Raise Conflict if one of the stores to create exists already."""
     for source in sources:
         if (data_dir / f"{check_store_name(source.into)}{STORE_FOLDER_SUFFIX}").exists():
@@ -230,9 +238,9 @@ def _everything(_name: str) -> bool:
     return True
 
 
-def sources(
+def list_restore_sources(
     folder: Path, store: str | None, into: str | None, until: str | None, sees: Callable[[str], bool] = _everything
-) -> list[Source]:
+) -> list[RestoreSource]:
     """Return the requested store of a backup, or all that ``sees`` accepts. Raises NotFound, InvalidInput."""
     kept = BackupFolder(folder)
     with kept.reading():
@@ -246,10 +254,10 @@ def sources(
         raise InvalidInput(
             f"`as` requires a single store, but the backup holds {len(names)} stores; name one with `store`."
         )
-    return [Source(name, into or name, until) for name in names]
+    return [RestoreSource(name, into or name, until) for name in names]
 
 
-def staging(data_dir: Path, name: str) -> Path:
+def staging_folder(data_dir: Path, name: str) -> Path:
     """Return the path where a local command builds a store's folder before a running server adopts it.
 
     `StorePool.staging` chooses the same kind of path.
@@ -257,54 +265,56 @@ def staging(data_dir: Path, name: str) -> Path:
     return data_dir / f".dropped-{check_store_name(name)}-{time.time_ns()}"
 
 
-def prepare(data_dir: Path, aside: Path, backed_up: StoreBackup, source: Source) -> StoreState:
+def build_staged_store(data_dir: Path, aside: Path, backed_up: StoreBackup, source: RestoreSource) -> StoreState:
     """Build the folder of a store at a staging path; return the state that it must open with.
 
     Removes the folder if that fails.
     """
-    require_free(data_dir, [source])
+    require_absent_stores(data_dir, [source])
     manifest: BackupManifest = backed_up.read()
-    point = find_point(backed_up, manifest, source.until)
+    point = find_restore_point(backed_up, manifest, source.until)
     try:
-        return build(backed_up, point, aside)
+        return restore_store(backed_up, point, aside)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
 
 
-def _restore(pool: Stores, backed_up: StoreBackup, source: Source) -> RestoredStore:
+def _restore(pool: StoreRegistry, backed_up: StoreBackup, source: RestoreSource) -> RestoredStore:
     started = time.perf_counter()
     aside = pool.staging(source.into)
-    state = prepare(pool.data_dir, aside, backed_up, source)
+    state = build_staged_store(pool.data_dir, aside, backed_up, source)
     _place(pool, source.into, aside, state)
-    return restored(source, state, started)
+    return build_restored_answer(source, state, started)
 
 
-def restored(source: Source, state: StoreState, started: float) -> RestoredStore:
+def build_restored_answer(source: RestoreSource, state: StoreState, started: float) -> RestoredStore:
     """Return the answer for a restored store; ``started`` is a value of `time.perf_counter`."""
     return RestoredStore(
         store=source.into,
         source=source.store,
         sequence=state.sequence,
-        digest=to_text(state.digest),
+        digest=format_digest(state.digest),
         nodes=state.nodes,
         edges=state.edges,
         took_ms=round((time.perf_counter() - started) * 1000, 1),
     )
 
 
-def place(pool: Stores, prepared: PreparedStore) -> RestoreBackupAnswer:
+def adopt_prepared_store(pool: StoreRegistry, prepared: PreparedStore) -> RestoreBackupAnswer:
     """Create a store from a folder that a local command prepared in the data folder. Raises NotFound, Conflict."""
     started = time.perf_counter()
     folder = pool.data_dir / prepared.folder
     if not _STAGING_FOLDER_NAME.fullmatch(prepared.folder) or folder.is_symlink() or not (folder / "journal").is_dir():
         raise NotFound(f"the data folder has no prepared store {prepared.folder!r}")
-    state = StoreState(sequence=prepared.sequence, digest=from_text(prepared.digest))
+    state = StoreState(sequence=prepared.sequence, digest=parse_digest(prepared.digest))
     found = _place(pool, prepared.store, folder, state)
-    return RestoreBackupAnswer(stores=[restored(Source(prepared.store, prepared.store), found, started)])
+    return RestoreBackupAnswer(
+        stores=[build_restored_answer(RestoreSource(prepared.store, prepared.store), found, started)]
+    )
 
 
-def _place(pool: Stores, name: str, folder: Path, expected: StoreState) -> StoreState:
+def _place(pool: StoreRegistry, name: str, folder: Path, expected: StoreState) -> StoreState:
     try:
         pool.adopt(name, folder)
     except BaseException:

@@ -13,27 +13,27 @@ from urllib.parse import urlsplit
 import msgspec
 import structlog
 
-from kgserve.embedding.embedder import for_indexing, load_embedder
+from kgserve.embedding.embedder import create_indexing_embedder, load_embedder
 from kgserve.errors import InvalidInput
-from kgserve.graph.handle import Graphs
+from kgserve.graph.handle import StoreHandles
 from kgserve.memory.maintenance import MemoryMaintenance
-from kgserve.memory.purge import Purger
+from kgserve.memory.purge import ErasureCompanion
 from kgserve.platform.hosts import is_wildcard
 from kgserve.platform.settings import Settings
-from kgserve.projections.history_follower import Historian
-from kgserve.projections.indexer import Indexer
+from kgserve.projections.history_follower import HistoryWorker
+from kgserve.projections.indexer import IndexWorker
 from kgserve.stores.placement import Placement
-from kgserve.stores.pool import Placed, StorePool
+from kgserve.stores.pool import PlacementFactory, StorePool
 
 if TYPE_CHECKING:
     from kgserve.memory.extraction.worker import Extractor
-    from kgserve.projections.connectors.plugs import Syncer
-    from kgserve.projections.connectors.syncer import Syncers
+    from kgserve.projections.connectors.plugs import SinkImplementation
+    from kgserve.projections.connectors.syncer import SinkDeliveries
 
 log = structlog.get_logger()
 
 
-class Services(msgspec.Struct, frozen=True):
+class OpenServices(msgspec.Struct, frozen=True):
     """Services of an open data folder; optional ones are None if turned off.
 
     ``indexer``: search. ``historian``: history. ``extractor``: fact extraction with a language model. ``syncers``:
@@ -41,15 +41,15 @@ class Services(msgspec.Struct, frozen=True):
     """
 
     pool: StorePool
-    indexer: Indexer | None
-    historian: Historian | None
+    indexer: IndexWorker | None
+    historian: HistoryWorker | None
     keeper: MemoryMaintenance
     extractor: Extractor | None
-    syncers: Syncers | None
+    syncers: SinkDeliveries | None
 
-    def graphs(self, *, confined: bool = True) -> Graphs:
+    def graphs(self, *, confined: bool = True) -> StoreHandles:
         """Return access to all stores without restrictions by caller."""
-        return Graphs(
+        return StoreHandles(
             self.pool,
             self.indexer,
             self.historian,
@@ -59,14 +59,14 @@ class Services(msgspec.Struct, frozen=True):
         )
 
 
-def open_all(
+def open_services(
     settings: Settings,
     stack: ExitStack,
-    plugged: Mapping[str, Syncer] | None = None,
+    plugged: Mapping[str, SinkImplementation] | None = None,
     *,
     url: str = "",
     token: str = "",
-) -> Services:
+) -> OpenServices:
     """Open the stores of a data folder, to be closed by ``stack``. The caller holds the folder's lock.
 
     plugged: connectors in addition to those in the settings.
@@ -78,7 +78,7 @@ def open_all(
     """
     # Opened first and closed last, because closing a store saves its indexes.
     indexer = stack.enter_context(closing(make_indexer(settings))) if settings.indexes != "none" else None
-    historian = stack.enter_context(closing(Historian())) if settings.history else None
+    historian = stack.enter_context(closing(HistoryWorker())) if settings.history else None
     keeper = stack.enter_context(closing(MemoryMaintenance(indexer)))
     extractor = make_extractor(settings, indexer)
     if extractor is not None:
@@ -86,18 +86,18 @@ def open_all(
     syncers = make_syncers(settings, plugged)
     if syncers is not None:
         stack.enter_context(closing(syncers))
-    placed = join(settings, stack, url, token) if settings.cluster and url else Placement
+    placed = join_cluster(settings, stack, url, token) if settings.cluster and url else Placement
     pool = stack.enter_context(StorePool(settings, placed))
     # Last in the list, because it asks the other services to release purged data.
-    erasers = Purger(indexer, historian)
+    erasers = ErasureCompanion(indexer, historian)
     others = (indexer, historian, keeper, extractor, syncers, erasers)
     pool.companions += [each for each in others if each is not None]
     if syncers is not None:
         syncers.catch_up(pool)
-    return Services(pool, indexer, historian, keeper, extractor, syncers)
+    return OpenServices(pool, indexer, historian, keeper, extractor, syncers)
 
 
-def join(settings: Settings, stack: ExitStack, url: str, token: str) -> Placed:
+def join_cluster(settings: Settings, stack: ExitStack, url: str, token: str) -> PlacementFactory:
     """Join the cluster until ``stack`` ends; return the factory of the placement of stores.
 
     url: address at which other nodes reach this one. token: grants them access.
@@ -112,51 +112,51 @@ def join(settings: Settings, stack: ExitStack, url: str, token: str) -> Placed:
     except ModuleNotFoundError as error:
         raise InvalidInput("A cluster node needs an optional dependency: pip install 'kgserve[cluster]'") from error
     from kgserve.cluster.jetstream.kept import JetStreamBlobs, JetStreamLog, JetStreamRegistry  # noqa: PLC0415 - as above
-    from kgserve.cluster.membership import Membership  # noqa: PLC0415 - as above
+    from kgserve.cluster.membership import ClusterMembership  # noqa: PLC0415 - as above
     from kgserve.cluster.pool import ClusterPlacement  # noqa: PLC0415 - as above
     from kgserve.cluster.protocols import Heartbeat  # noqa: PLC0415 - as above
     from kgserve.cluster.records import RECORD_FORMAT  # noqa: PLC0415 - as above
-    from kgserve.cluster.shared import SharedAudit, SharedKeys  # noqa: PLC0415 - as above
+    from kgserve.cluster.shared import ApiKeySync, AuditShipper  # noqa: PLC0415 - as above
 
     connection = stack.enter_context(closing(NatsConnection(settings.cluster)))
     logs, registry, blobs = JetStreamLog(connection), JetStreamRegistry(connection), JetStreamBlobs(connection)
-    membership = Membership(
+    membership = ClusterMembership(
         registry, Heartbeat(settings.node_name or gethostname(), token_hex(8), url, token, format=RECORD_FORMAT)
     )
     stack.enter_context(membership)
-    stack.enter_context(SharedAudit(logs, membership.beat.node, settings.data_dir))
-    keys = SharedKeys(registry, settings.data_dir)
+    stack.enter_context(AuditShipper(logs, membership.beat.node, settings.data_dir))
+    keys = ApiKeySync(registry, settings.data_dir)
     keys.look()
     membership.after_each_round(keys.look)
     return partial(ClusterPlacement, logs=logs, registry=registry, blobs=blobs, membership=membership)
 
 
-def make_indexer(settings: Settings) -> Indexer:
+def make_indexer(settings: Settings) -> IndexWorker:
     """Return an indexer with one model for queries, and a second copy for bulk indexing."""
     embedder = load_embedder(settings)
-    return Indexer(embedder, for_indexing(settings, embedder))
+    return IndexWorker(embedder, create_indexing_embedder(settings, embedder))
 
 
-def make_extractor(settings: Settings, indexer: Indexer | None) -> Extractor | None:
+def make_extractor(settings: Settings, indexer: IndexWorker | None) -> Extractor | None:
     """Return the extraction worker if a language model is set. Raises InvalidInput for an invalid address."""
     if not (settings.llm_url and settings.llm_model):
         if settings.llm_url or settings.llm_model:
             log.warning("no_language_model", reason="both llm_url and llm_model have to be set")
         return None
     # Modules for language models are imported only if one is set.
-    from kgserve.memory.extraction.apply import extract  # noqa: PLC0415
-    from kgserve.memory.extraction.llm.chat import Chat  # noqa: PLC0415
+    from kgserve.memory.extraction.apply import extract_facts  # noqa: PLC0415
+    from kgserve.memory.extraction.llm.chat import ChatClient  # noqa: PLC0415
     from kgserve.memory.extraction.worker import Extractor  # noqa: PLC0415
 
-    chat = Chat(settings.llm_url, settings.llm_model, settings.llm_key, settings.llm_timeout)
-    return Extractor(chat, partial(extract, indexer), settings.llm_daily_tokens)
+    chat = ChatClient(settings.llm_url, settings.llm_model, settings.llm_key, settings.llm_timeout)
+    return Extractor(chat, partial(extract_facts, indexer), settings.llm_daily_tokens)
 
 
-def make_syncers(settings: Settings, plugged: Mapping[str, Syncer] | None = None) -> Syncers | None:
+def make_syncers(settings: Settings, plugged: Mapping[str, SinkImplementation] | None = None) -> SinkDeliveries | None:
     """Return the connectors' worker if any connector is configured. Raises InvalidInput for an invalid one."""
     if not (settings.webhook_url or settings.syncers or plugged):
         return None
-    from kgserve.projections.connectors.plugs import plugs  # noqa: PLC0415 - as above
-    from kgserve.projections.connectors.syncer import Syncers  # noqa: PLC0415 - as above
+    from kgserve.projections.connectors.plugs import configure_sinks  # noqa: PLC0415 - as above
+    from kgserve.projections.connectors.syncer import SinkDeliveries  # noqa: PLC0415 - as above
 
-    return Syncers(plugs(settings, plugged), settings.webhook_batch)
+    return SinkDeliveries(configure_sinks(settings, plugged), settings.webhook_batch)

@@ -10,24 +10,24 @@ import msgspec
 
 from kgserve.admin.future_times import find_future_stamps, repair_stamps
 from kgserve.errors import Conflict, JournalDamaged, KgserveError, NoStore
-from kgserve.platform.permissions import Mended, close_data_folder
+from kgserve.platform.permissions import PermissionRepair, restrict_data_folder
 from kgserve.platform.settings import MEBIBYTE, Settings
 from kgserve.projections.cypher_engine.engine import files
-from kgserve.projections.history.recovery import describe_gap, find_fault, gaps_of, salvage_history
+from kgserve.projections.history.recovery import describe_gap, find_history_fault, read_history_gaps, salvage_history
 from kgserve.storage.commit_clock import CLUSTER_REPAIR_TIMES_ADVICE
 from kgserve.storage.journal import snapshot
-from kgserve.storage.journal.journal import list_segments, segment_fault
+from kgserve.storage.journal.journal import describe_segment, list_segments
 from kgserve.storage.journal.tail import oldest_sequence
-from kgserve.storage.layout import EngineMark, Layout, seen_by_history, wal_path
+from kgserve.storage.layout import EngineFileMarker, StoreLayout, read_history_sequence, wal_path
 from kgserve.stores.placement import NODE_FILE
 from kgserve.stores.pool import StorePool
-from kgserve.stores.recovery import salvage as salvage_store
+from kgserve.stores.recovery import salvage_damaged_store as salvage_store
 
-DATA_FOLDER = "data folder"
+DATA_FOLDER_REPORT_NAME = "data folder"
 """Name of the data folder in reports; no store can have this name."""
 
 
-class Finding(msgspec.Struct, frozen=True):
+class DoctorFinding(msgspec.Struct, frozen=True):
     """Result of checking one part of a store."""
 
     part: str
@@ -40,15 +40,15 @@ class StoreReport(msgspec.Struct, frozen=True):
 
     store: str
     ok: bool
-    findings: list[Finding]
+    findings: list[DoctorFinding]
 
 
-def examine_folder(settings: Settings, mended: Mended) -> Iterator[StoreReport]:
+def examine_folder(settings: Settings, mended: PermissionRepair) -> Iterator[StoreReport]:
     """Yield a report if other users had access to the data folder; ``mended`` is what was just closed to them.
 
     Files within a closed folder are unreachable whatever their modes are; they are closed here without a report.
     """
-    within = close_data_folder(settings.data_dir, whole=True)
+    within = restrict_data_folder(settings.data_dir, whole=True)
     if within.still_open:
         first, number = within.still_open[0], len(within.still_open)
         detail = f"other users may have access: the modes of {first} and {number - 1} more cannot be changed"
@@ -56,10 +56,10 @@ def examine_folder(settings: Settings, mended: Mended) -> Iterator[StoreReport]:
         detail = f"other users had access; removed it from {mended.closed} files and folders"
     else:
         return
-    yield StoreReport(DATA_FOLDER, ok=False, findings=[Finding("modes", ok=False, detail=detail)])
+    yield StoreReport(DATA_FOLDER_REPORT_NAME, ok=False, findings=[DoctorFinding("modes", ok=False, detail=detail)])
 
 
-class Repairs(msgspec.Struct, frozen=True, kw_only=True):
+class RepairOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Requested repairs: rebuild the engine's file, salvage a damaged journal, replace future times."""
 
     rebuild: bool = False
@@ -67,7 +67,7 @@ class Repairs(msgspec.Struct, frozen=True, kw_only=True):
     times: bool = False
 
 
-def doctor(settings: Settings, store: str | None, repairs: Repairs) -> Iterator[StoreReport]:
+def check_stores(settings: Settings, store: str | None, repairs: RepairOptions) -> Iterator[StoreReport]:
     """Yield reports of one store or all, after the requested repairs.
 
     The caller holds the data folder's lock. Raises NotFound for a store that does not exist.
@@ -82,14 +82,14 @@ def doctor(settings: Settings, store: str | None, repairs: Repairs) -> Iterator[
             yield StoreReport(name, all(finding.ok for finding in findings), findings)
 
 
-def _check_store(pool: StorePool, layout: Layout, repairs: Repairs) -> Iterator[Finding]:
+def _check_store(pool: StorePool, layout: StoreLayout, repairs: RepairOptions) -> Iterator[DoctorFinding]:
     if repairs.salvage:
         yield from _salvage(pool, layout)
         yield from _salvage_history(layout)
     yield _check_part("settings", lambda: _settings(layout))
     if layout.journal.is_dir():
         yield from _journal(layout.journal)
-    left, sizes = layout.engine_mark(), (files.size(layout.engine), files.size(wal_path(layout.engine)))
+    left, sizes = layout.engine_mark(), (files.file_size(layout.engine), files.file_size(wal_path(layout.engine)))
     if repairs.rebuild:
         layout.forget_views()
     yield _check_part("rows", lambda: _rows(pool, layout.name))
@@ -101,28 +101,28 @@ def _check_store(pool: StorePool, layout: Layout, repairs: Repairs) -> Iterator[
     yield _check_part("engine", lambda: _engine(pool, layout.name))
 
 
-def _salvage(pool: StorePool, layout: Layout) -> Iterator[Finding]:
+def _salvage(pool: StorePool, layout: StoreLayout) -> Iterator[DoctorFinding]:
     try:
         for done in salvage_store(layout, pool.settings):
-            yield Finding("salvage", ok=True, detail=done)
+            yield DoctorFinding("salvage", ok=True, detail=done)
     except (KgserveError, OSError) as error:
-        yield Finding("salvage", ok=False, detail=str(error))
+        yield DoctorFinding("salvage", ok=False, detail=str(error))
 
 
-def _check_part(part: str, look: Callable[[], str]) -> Finding:
+def _check_part(part: str, look: Callable[[], str]) -> DoctorFinding:
     try:
-        return Finding(part, ok=True, detail=look())
+        return DoctorFinding(part, ok=True, detail=look())
     except (KgserveError, OSError) as error:
-        return Finding(part, ok=False, detail=str(error))
+        return DoctorFinding(part, ok=False, detail=str(error))
 
 
-def _journal(folder: Path) -> Iterator[Finding]:
+def _journal(folder: Path) -> Iterator[DoctorFinding]:
     snapshots = snapshot.list_snapshots(folder)
     yield from (_check_part(f"snapshot {path.name}", lambda p=path: _snapshot(p)) for path in snapshots)
-    yield from (_check_part(f"segment {s.path.name}", lambda s=s: segment_fault(s)) for s in list_segments(folder))
+    yield from (_check_part(f"segment {s.path.name}", lambda s=s: describe_segment(s)) for s in list_segments(folder))
 
 
-def _settings(layout: Layout) -> str:
+def _settings(layout: StoreLayout) -> str:
     fault, known = layout.settings_fault(), layout.description() is not None
     policy = layout.described().conflict_policy
     if fault:
@@ -132,9 +132,9 @@ def _settings(layout: Layout) -> str:
 
 
 def _snapshot(path: Path) -> str:
-    manifest = snapshot.verify(path)
+    manifest = snapshot.verify_snapshot(path)
     state = manifest.state
-    if snapshot.measure(path) != (state.digest, state.nodes, state.edges):
+    if snapshot.measure_row_files(path) != (state.digest, state.nodes, state.edges):
         raise JournalDamaged(f"{path}: its rows do not match its digest")
     return f"{state.nodes} nodes, {state.edges} edges at sequence {state.sequence}"
 
@@ -155,29 +155,29 @@ def _links(pool: StorePool, name: str) -> str:
             return f"{0 if links is None else links.state.count} edges into other stores"
 
 
-def _salvage_history(layout: Layout) -> Iterator[Finding]:
+def _salvage_history(layout: StoreLayout) -> Iterator[DoctorFinding]:
     """Salvage a damaged history, unless the journal has all of it and the next start can rebuild it."""
     try:
         if not layout.journal.is_dir() or oldest_sequence(layout.journal) == 1:
             return
-        fault = find_fault(layout.history)
+        fault = find_history_fault(layout.history)
         if fault is None or fault.is_older_copy:
             # All rows of an older copy are whole: the next start applies the journal and reports the gap.
             return
         found, aside = salvage_history(layout.history)
     except (OSError, sqlite3.Error) as error:
-        yield Finding("salvage", ok=False, detail=f"the history: {error}")
+        yield DoctorFinding("salvage", ok=False, detail=f"the history: {error}")
         return
     counts = ", ".join(f"{len(rows)} states of {table}s" for table, rows in found.rows.items())
     missing = f"{found.missing} are missing" if found.missing else "nothing is missing"
     kept = "" if aside is None else f"; the damaged file is {aside.name}"
-    yield Finding("salvage", ok=True, detail=f"the history: {counts} are whole, {missing}{kept}")
+    yield DoctorFinding("salvage", ok=True, detail=f"the history: {counts} are whole, {missing}{kept}")
 
 
-def _history(layout: Layout) -> str:
+def _history(layout: StoreLayout) -> str:
     if layout.as_described().history == "none":
         return "no history is kept"
-    fault = find_fault(layout.history)
+    fault = find_history_fault(layout.history)
     if fault is not None:
         raise JournalDamaged(
             f"{fault.reason}; the next start of the server, or doctor --salvage, keeps the undamaged part and reports "
@@ -187,13 +187,13 @@ def _history(layout: Layout) -> str:
         if layout.journal.is_dir() and oldest_sequence(layout.journal) > 1:
             raise JournalDamaged("the file is missing, and the journal does not reach back to the beginning")
         return "no file exists yet"
-    gaps = gaps_of(layout.history)
+    gaps = read_history_gaps(layout.history)
     if gaps:
         raise JournalDamaged(f"it has gaps since it was damaged: {', '.join(map(describe_gap, gaps))}")
-    return f"all pages are intact; seen up to sequence {seen_by_history(layout)}"
+    return f"all pages are intact; seen up to sequence {read_history_sequence(layout)}"
 
 
-def require_alone(data_dir: Path) -> None:
+def require_standalone(data_dir: Path) -> None:
     """Raise Conflict for the data folder of a cluster node, whose stores cannot be repaired in place."""
     if (data_dir / NODE_FILE).exists():
         raise Conflict(
@@ -219,7 +219,7 @@ def _last_versions(pool: StorePool, name: str) -> str:
     return "last versions of deleted nodes are intact"
 
 
-def _engine_file(pool: StorePool, name: str, left: EngineMark | None, sizes: tuple[int, int]) -> str:
+def _engine_file(pool: StorePool, name: str, left: EngineFileMarker | None, sizes: tuple[int, int]) -> str:
     """Return the state in which the engine's file was found; ``sizes`` are bytes of the file and its log."""
     if not sum(sizes):
         return "no file exists: no Cypher query has run since it was last removed"

@@ -10,15 +10,15 @@ from typing_extensions import override
 
 from kgserve.platform.times import format_time, parse_time
 from kgserve.storage.commit_clock import wall_time
-from kgserve.storage.journal.replay import all_accesses
-from kgserve.storage.model.change import Access, ChangeSet, StoreState
-from kgserve.storage.model.digest import shift
-from kgserve.storage.model.events import former_of
+from kgserve.storage.journal.replay import read_all_accesses
+from kgserve.storage.model.change import AccessRecord, ChangeSet, StoreState
+from kgserve.storage.model.digest import shift_digest
+from kgserve.storage.model.events import before_image_of
 from kgserve.storage.model.fields import NodeExtras
-from kgserve.storage.model.rows import EdgeRow, NodeRow, edge_attributes, edge_stamps
-from kgserve.storage.plan import MAX_CLOCK_DRIFT_MICROSECONDS, Report, commit_time
+from kgserve.storage.model.rows import EdgeRow, NodeRow, encode_edge_attributes, split_edge_attributes
+from kgserve.storage.plan import MAX_CLOCK_DRIFT_MICROSECONDS, WriteReport, choose_commit_time
 from kgserve.stores.store import OpenStore
-from kgserve.stores.writer import Planned
+from kgserve.stores.writer import PlannedWrite
 
 MAX_ROWS_PER_COMMIT = 10_000
 _BATCH_ROW_BYTES = 512
@@ -46,11 +46,11 @@ class FutureStamps(msgspec.Struct, frozen=True):
         )
 
 
-class StampRepair(Planned):
+class StampRepair(PlannedWrite):
     """Commit that sets future times of rows and access counters to the current time."""
 
     def __init__(
-        self, store: OpenStore, nodes: list[NodeRow], edges: list[EdgeRow], accesses: list[Access], limit: int
+        self, store: OpenStore, nodes: list[NodeRow], edges: list[EdgeRow], accesses: list[AccessRecord], limit: int
     ) -> None:
         """Take the rows to repair; times after ``limit``, in microseconds, are in the future."""
         self._store = store
@@ -63,23 +63,25 @@ class StampRepair(Planned):
         return _BATCH_ROW_BYTES * (len(self._nodes) + len(self._edges) + len(self._accesses))
 
     @override
-    def change(self, state: StoreState, now: int) -> tuple[ChangeSet, Report]:
-        sequence, time = state.sequence + 1, commit_time(now, state.time)
+    def change(self, state: StoreState, now: int) -> tuple[ChangeSet, WriteReport]:
+        sequence, time = state.sequence + 1, choose_commit_time(now, state.time)
         nodes = [_restamped_node(row, sequence, time, self._limit) for row in self._nodes]
         edges = [_restamped_edge(row, sequence, time, self._limit) for row in self._edges]
-        digest = shift(shift(state.digest, nodes, self._nodes), edges, self._edges)
+        digest = shift_digest(shift_digest(state.digest, nodes, self._nodes), edges, self._edges)
         change = ChangeSet(
             sequence=sequence,
             time=time,
             nodes_updated=nodes,
             edges_updated=edges,
             accessed=[msgspec.structs.replace(each, last=time) for each in self._accesses],
-            former=[each for pair in zip(self._nodes, nodes, strict=True) if (each := former_of(*pair)) is not None],
+            former=[
+                each for pair in zip(self._nodes, nodes, strict=True) if (each := before_image_of(*pair)) is not None
+            ],
             digest=digest.to_bytes(16),
             nodes=state.nodes,
             edges=state.edges,
         )
-        return change, Report(nodes_updated=len(nodes), edges_updated=len(edges), sequence=sequence)
+        return change, WriteReport(nodes_updated=len(nodes), edges_updated=len(edges), sequence=sequence)
 
     @override
     def show(self, change: ChangeSet) -> None:
@@ -116,8 +118,8 @@ def repair_stamps(store: OpenStore) -> int:
 
 
 def _next_rows(
-    nodes: Iterator[NodeRow], edges: Iterator[EdgeRow], accesses: Iterator[Access]
-) -> tuple[list[NodeRow], list[EdgeRow], list[Access]] | None:
+    nodes: Iterator[NodeRow], edges: Iterator[EdgeRow], accesses: Iterator[AccessRecord]
+) -> tuple[list[NodeRow], list[EdgeRow], list[AccessRecord]] | None:
     """Return the rows of the next commit; None when none are left."""
     some = (
         list(islice(nodes, MAX_ROWS_PER_COMMIT)),
@@ -127,9 +129,9 @@ def _next_rows(
     return some if any(some) else None
 
 
-def _future_accesses(store: OpenStore, limit: int) -> Iterator[Access]:
+def _future_accesses(store: OpenStore, limit: int) -> Iterator[AccessRecord]:
     store.accesses.settle()
-    for some in all_accesses(store.layout, store.journal, store.state.sequence):
+    for some in read_all_accesses(store.layout, store.journal, store.state.sequence):
         yield from (each for each in some if each.last > limit)
 
 
@@ -139,7 +141,7 @@ def _latest_of_node(row: NodeRow) -> int:
 
 
 def _latest_of_edge(row: EdgeRow) -> int:
-    stamps = edge_stamps(row.attributes)
+    stamps = split_edge_attributes(row.attributes)
     return max(parse_time(stamps.created_at), parse_time(stamps.updated_at))
 
 
@@ -166,7 +168,7 @@ def _restamped_extras(extras: NodeExtras, row: NodeRow, now: int, limit: int) ->
 
 
 def _restamped_edge(row: EdgeRow, sequence: int, now: int, limit: int) -> EdgeRow:
-    stamps, text = edge_stamps(row.attributes), format_time(now)
+    stamps, text = split_edge_attributes(row.attributes), format_time(now)
     created = text if parse_time(stamps.created_at) > limit else stamps.created_at
-    attributes = edge_attributes(created, text, stamps.own)
+    attributes = encode_edge_attributes(created, text, stamps.own)
     return msgspec.structs.replace(row, attributes=attributes, version=row.version + 1, sequence=sequence)

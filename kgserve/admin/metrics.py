@@ -11,20 +11,28 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, get_args
 import msgspec
 
 from kgserve.errors import KgserveError
-from kgserve.graph.handle import Graphs
+from kgserve.graph.handle import StoreHandles
 from kgserve.platform.access.authentication import Caller
-from kgserve.platform.metrics.exposition import Family, counter, exposed, gauge, histogram, process_threads, single
-from kgserve.platform.metrics.observation import Labels, NodeCounts, Telemetry
+from kgserve.platform.metrics.exposition import (
+    MetricFamily,
+    count_process_threads,
+    counter_family,
+    encode_metrics,
+    gauge_family,
+    histogram_family,
+    single_value_family,
+)
+from kgserve.platform.metrics.observation import ClusterNodeMetrics, MetricLabels, Telemetry
 from kgserve.platform.version import __version__
 from kgserve.projections.follower import BackgroundProjection
-from kgserve.projections.history_follower import Historian
-from kgserve.projections.indexer import Indexer
+from kgserve.projections.history_follower import HistoryWorker
+from kgserve.projections.indexer import IndexWorker
 from kgserve.stores.cluster_api import ClusterStatus, NodeState
 from kgserve.stores.store import OpenStore
 
 if TYPE_CHECKING:
     from kgserve.memory.extraction.worker import Extractor
-    from kgserve.projections.connectors.syncer import Syncers
+    from kgserve.projections.connectors.syncer import SinkDeliveries
 
 _MICROSECONDS_IN_SECOND = 1e6
 _REDIRECT_STATUS = 307
@@ -44,13 +52,13 @@ class StoreLag(NamedTuple):
     engine: tuple[int, int] | None
 
 
-def standings(graphs: Graphs, caller: Caller) -> list[StoreLag]:
+def collect_store_lags(graphs: StoreHandles, caller: Caller) -> list[StoreLag]:
     """Return the open stores that a caller may read, by name."""
     opened = sorted(graphs.pool.open_stores().items())
-    return [standing_of(store, graphs.indexer, graphs.historian) for name, store in opened if caller.sees(name)]
+    return [measure_store_lag(store, graphs.indexer, graphs.historian) for name, store in opened if caller.sees(name)]
 
 
-def standing_of(store: OpenStore, indexer: Indexer | None, historian: Historian | None) -> StoreLag:
+def measure_store_lag(store: OpenStore, indexer: IndexWorker | None, historian: HistoryWorker | None) -> StoreLag:
     """Return the lag of a store's projections, except those that are turned off or closing."""
     views = list(_projections(store, indexer, historian))
     last = store.state.sequence
@@ -63,7 +71,7 @@ def standing_of(store: OpenStore, indexer: Indexer | None, historian: Historian 
     )
 
 
-def most_behind(found: StoreLag) -> int | None:
+def largest_lag(found: StoreLag) -> int | None:
     """Return the largest lag of a store's projections in commits; None without projections."""
     return max(found.lags.values(), default=None)
 
@@ -75,7 +83,7 @@ def _engine_bytes(store: OpenStore) -> tuple[int, int] | None:
 
 
 def _projections(
-    store: OpenStore, indexer: Indexer | None, historian: Historian | None
+    store: OpenStore, indexer: IndexWorker | None, historian: HistoryWorker | None
 ) -> Iterator[tuple[str, int, BackgroundProjection]]:
     """Yield each projection with its name and the commit it has applied."""
     with contextlib.suppress(KgserveError):
@@ -143,19 +151,23 @@ _COUNTERS = (
 )
 
 
-def of_stores(found: list[StoreLag]) -> Iterator[Family]:
+def collect_store_metrics(found: list[StoreLag]) -> Iterator[MetricFamily]:
     """Yield the metrics of each store, with the label ``store``."""
     for number in _GAUGES:
-        yield gauge(f"kgserve_store_{number.name}", number.help, ("store",), _values(number, found))
+        yield gauge_family(f"kgserve_store_{number.name}", number.help, ("store",), _values(number, found))
     for number in _COUNTERS:
-        yield counter(f"kgserve_store_{number.name}", number.help, ("store",), _values(number, found))
+        yield counter_family(f"kgserve_store_{number.name}", number.help, ("store",), _values(number, found))
     lags = {(each.store.name, view): float(lag) for each in found for view, lag in each.lags.items()}
-    yield gauge("kgserve_store_view_lag_commits", "Commits that a view has not applied yet", ("store", "view"), lags)
+    yield gauge_family(
+        "kgserve_store_view_lag_commits", "Commits that a view has not applied yet", ("store", "view"), lags
+    )
     failing = {(each.store.name, view): float(bad) for each in found for view, bad in each.failing.items()}
-    yield gauge("kgserve_store_view_failing", "1 while the last step of a view failed", ("store", "view"), failing)
+    yield gauge_family(
+        "kgserve_store_view_failing", "1 while the last step of a view failed", ("store", "view"), failing
+    )
 
 
-def _values(number: _StoreMetric, found: list[StoreLag]) -> dict[Labels, float]:
+def _values(number: _StoreMetric, found: list[StoreLag]) -> dict[MetricLabels, float]:
     return {(each.store.name,): value for each in found if (value := number.of(each)) is not None}
 
 
@@ -184,29 +196,29 @@ class TransportState(msgspec.Struct, frozen=True):
     streams: int
     most_streams: int
     connections: int = 0
-    refused: Mapping[Labels, float] = {}
+    refused: Mapping[MetricLabels, float] = {}
     certificate_ends: float | None = None
     quotas: Sequence[QuotaUsage] = ()
 
 
-def metrics(graphs: Graphs, caller: Caller, moment: TransportState, accept: str) -> tuple[bytes, str]:
+def render_metrics(graphs: StoreHandles, caller: Caller, moment: TransportState, accept: str) -> tuple[bytes, str]:
     """Return metrics and their media type: Prometheus text, or OpenMetrics if ``accept`` allows it.
 
     Opens no stores.
     """
-    found = standings(graphs, caller)
-    build = gauge("kgserve_build_info", "Running version", ("version",), {(__version__,): 1})
-    families = [build, *of_stores(found)]
+    found = collect_store_lags(graphs, caller)
+    build = gauge_family("kgserve_build_info", "Running version", ("version",), {(__version__,): 1})
+    families = [build, *collect_store_metrics(found)]
     if graphs.extractor is not None:
         families += _store_extraction_metrics(graphs.extractor, found)
     if graphs.syncers is not None:
         families += _syncer_metrics(graphs.syncers, found)
     if caller.sees_all:
         families += _server_metrics(graphs, found, moment)
-    return exposed(families, accept, process=caller.sees_all)
+    return encode_metrics(families, accept, process=caller.sees_all)
 
 
-def _server_metrics(graphs: Graphs, found: list[StoreLag], moment: TransportState) -> Iterator[Family]:
+def _server_metrics(graphs: StoreHandles, found: list[StoreLag], moment: TransportState) -> Iterator[MetricFamily]:
     pool, indexer = graphs.whole_pool, graphs.indexer
     observation = pool.observation
     yield from _request_metrics(observation, moment)
@@ -218,56 +230,66 @@ def _server_metrics(graphs: Graphs, found: list[StoreLag], moment: TransportStat
         yield from _embedding_metrics(indexer, found)
     if graphs.extractor is not None:
         yield from _extraction_metrics(graphs.extractor)
-    yield single("kgserve_open_stores", "Open stores", "gauge", len(found))
-    yield single("kgserve_open_stores_limit", "Maximum open stores", "gauge", pool.settings.max_open_stores)
+    yield single_value_family("kgserve_open_stores", "Open stores", "gauge", len(found))
+    yield single_value_family(
+        "kgserve_open_stores_limit", "Maximum open stores", "gauge", pool.settings.max_open_stores
+    )
     yield from _disk_metrics(pool.data_dir)
     if pool.placement.counts is not None:
         yield from _cluster_metrics(pool.placement.status(look=False), pool.placement.counts)
         yield _redirect_metric(observation, pool.placement.counts)
     if moment.certificate_ends is not None:
         text = "Expiry of the TLS certificate; 0 for an invalid one"
-        yield single("kgserve_certificate_end_timestamp_seconds", text, "gauge", moment.certificate_ends)
+        yield single_value_family("kgserve_certificate_end_timestamp_seconds", text, "gauge", moment.certificate_ends)
     places = pool.engine_places
-    yield single("kgserve_engine_processes", "Running engine processes", "gauge", places.taken)
-    yield single("kgserve_engine_processes_limit", "Maximum engine processes", "gauge", places.most)
+    yield single_value_family("kgserve_engine_processes", "Running engine processes", "gauge", places.taken)
+    yield single_value_family("kgserve_engine_processes_limit", "Maximum engine processes", "gauge", places.most)
     checks = {(outcome,): 0.0 for outcome in ("agreed", "failed", "not_done")} | observation.checks.counts()
-    yield counter("kgserve_checks", "Comparisons of engine and journal, by outcome", ("outcome",), checks)
+    yield counter_family("kgserve_checks", "Comparisons of engine and journal, by outcome", ("outcome",), checks)
     slow = {(kind,): 0.0 for kind in ("request", "tool", "commit", "query")} | observation.slow.counted.counts()
-    yield counter("kgserve_slow_operations", "Operations that were logged as slow", ("kind",), slow)
-    yield single("process_threads", "Threads, including those of native libraries", "gauge", process_threads())
+    yield counter_family("kgserve_slow_operations", "Operations that were logged as slow", ("kind",), slow)
+    yield single_value_family(
+        "process_threads", "Threads, including those of native libraries", "gauge", count_process_threads()
+    )
 
 
-def _cluster_metrics(status: ClusterStatus, counts: NodeCounts) -> Iterator[Family]:
+def _cluster_metrics(status: ClusterStatus, counts: ClusterNodeMetrics) -> Iterator[MetricFamily]:
     states = {(state,): 0.0 for state in get_args(NodeState)}
     for node in status.nodes:
         states[node.state,] += 1
-    yield gauge("kgserve_cluster_nodes", "Nodes of the cluster as seen by this node", ("state",), states)
-    yield single("kgserve_cluster_silent", "1 while this node cannot reach the NATS servers", "gauge", status.silent)
+    yield gauge_family("kgserve_cluster_nodes", "Nodes of the cluster as seen by this node", ("state",), states)
+    yield single_value_family(
+        "kgserve_cluster_silent", "1 while this node cannot reach the NATS servers", "gauge", status.silent
+    )
     claimed = sum(node.stores for node in status.nodes if node.name == status.node)
-    yield single("kgserve_cluster_stores", "Stores that this node claims", "gauge", claimed)
-    once: Labels = ()
+    yield single_value_family("kgserve_cluster_stores", "Stores that this node claims", "gauge", claimed)
+    once: MetricLabels = ()
     taken, written = counts.takeovers.measured(), counts.appends.measured()
-    yield histogram("kgserve_cluster_takeover_seconds", "Time to take over a store", (), {once: taken})
-    yield histogram("kgserve_cluster_append_seconds", "Time of a commit in log and journal", (), {once: written})
+    yield histogram_family("kgserve_cluster_takeover_seconds", "Time to take over a store", (), {once: taken})
+    yield histogram_family("kgserve_cluster_append_seconds", "Time of a commit in log and journal", (), {once: written})
     failures = {(reason,): 0.0 for reason in ("fenced", "unconfirmed", "failed")} | counts.failures.counts()
-    yield counter("kgserve_cluster_append_failures", "Commits that the log did not accept", ("reason",), failures)
+    yield counter_family(
+        "kgserve_cluster_append_failures", "Commits that the log did not accept", ("reason",), failures
+    )
 
 
-def _redirect_metric(observation: Telemetry, counts: NodeCounts) -> Family:
+def _redirect_metric(observation: Telemetry, counts: ClusterNodeMetrics) -> MetricFamily:
     sent = sum(dict(each.statuses).get(_REDIRECT_STATUS, 0) for each in dict(observation.requests.routes).values())
-    values: dict[Labels, float] = {("sent",): sent, ("asked",): counts.asked.total()}
+    values: dict[MetricLabels, float] = {("sent",): sent, ("asked",): counts.asked.total()}
     text = "Requests answered by other nodes: the client was redirected (sent), or this node forwarded it (asked)"
-    return counter("kgserve_cluster_elsewhere", text, ("how",), values)
+    return counter_family("kgserve_cluster_elsewhere", text, ("how",), values)
 
 
-def _disk_metrics(folder: Path) -> Iterator[Family]:
+def _disk_metrics(folder: Path) -> Iterator[MetricFamily]:
     with contextlib.suppress(OSError):
         found = shutil.disk_usage(folder)
-        yield single("kgserve_disk_free_bytes", "Free space on the disk of the data folder", "gauge", found.free)
-        yield single("kgserve_disk_size_bytes", "Size of that disk", "gauge", found.total)
+        yield single_value_family(
+            "kgserve_disk_free_bytes", "Free space on the disk of the data folder", "gauge", found.free
+        )
+        yield single_value_family("kgserve_disk_size_bytes", "Size of that disk", "gauge", found.total)
 
 
-def _request_metrics(observation: Telemetry, moment: TransportState) -> Iterator[Family]:
+def _request_metrics(observation: Telemetry, moment: TransportState) -> Iterator[MetricFamily]:
     routes = dict(observation.requests.routes)
     answered = {
         (route, method, str(status)): count
@@ -278,73 +300,79 @@ def _request_metrics(observation: Telemetry, moment: TransportState) -> Iterator
     received = {labels: each.received for labels, each in routes.items()}
     sent = {labels: each.sent for labels, each in routes.items()}
     labels = ("route", "method")
-    yield counter("kgserve_requests", "Answered requests", (*labels, "status"), answered)
-    yield histogram("kgserve_request_duration_seconds", "Time to the last byte of an answer", labels, seconds)
-    yield counter("kgserve_request_bytes", "Bytes of request bodies", labels, received)
-    yield counter("kgserve_answer_bytes", "Bytes of response bodies", labels, sent)
-    yield single(
+    yield counter_family("kgserve_requests", "Answered requests", (*labels, "status"), answered)
+    yield histogram_family("kgserve_request_duration_seconds", "Time to the last byte of an answer", labels, seconds)
+    yield counter_family("kgserve_request_bytes", "Bytes of request bodies", labels, received)
+    yield counter_family("kgserve_answer_bytes", "Bytes of response bodies", labels, sent)
+    yield single_value_family(
         "kgserve_requests_in_progress", "Requests in progress, including open streams", "gauge", moment.requests
     )
-    yield single("kgserve_connections", "Open connections", "gauge", moment.connections)
+    yield single_value_family("kgserve_connections", "Open connections", "gauge", moment.connections)
     refused = observation.requests.refused.counts()
     for code, count in moment.refused.items():
         refused[code] = refused.get(code, 0) + count
-    yield counter("kgserve_refusals", "Requests answered with an error, by error code", ("code",), refused)
+    yield counter_family("kgserve_refusals", "Requests answered with an error, by error code", ("code",), refused)
 
 
-def _commit_metrics(observation: Telemetry) -> Iterator[Family]:
+def _commit_metrics(observation: Telemetry) -> Iterator[MetricFamily]:
     commits = observation.commits
-    once: Labels = ()
-    yield histogram(
+    once: MetricLabels = ()
+    yield histogram_family(
         "kgserve_commit_group_writes", "Writes that shared one commit", (), {once: commits.groups.measured()}
     )
-    yield histogram(
+    yield histogram_family(
         "kgserve_commit_duration_seconds",
         "Time of a commit in the writer thread",
         (),
         {once: commits.seconds.measured()},
     )
-    yield histogram(
+    yield histogram_family(
         "kgserve_write_wait_seconds",
         "Time that a write waited in its store's queue",
         (),
         {once: commits.waits.measured()},
     )
-    yield counter("kgserve_commit_phase_seconds", "Time of commits by phase", ("phase",), commits.phases.counts())
+    yield counter_family(
+        "kgserve_commit_phase_seconds", "Time of commits by phase", ("phase",), commits.phases.counts()
+    )
 
 
-def _tool_call_metrics(observation: Telemetry) -> Iterator[Family]:
-    yield counter("kgserve_tool_calls", "MCP tool calls", ("tool", "outcome"), observation.calls.counts())
+def _tool_call_metrics(observation: Telemetry) -> Iterator[MetricFamily]:
+    yield counter_family("kgserve_tool_calls", "MCP tool calls", ("tool", "outcome"), observation.calls.counts())
     seconds = observation.call_seconds.measured()
-    yield histogram("kgserve_tool_duration_seconds", "Time of MCP tool calls", ("tool",), seconds)
+    yield histogram_family("kgserve_tool_duration_seconds", "Time of MCP tool calls", ("tool",), seconds)
 
 
-def _event_stream_metrics(observation: Telemetry, moment: TransportState) -> Iterator[Family]:
-    yield single("kgserve_event_streams", "Open event streams", "gauge", moment.streams)
-    yield single("kgserve_event_streams_limit", "Maximum open event streams", "gauge", moment.most_streams)
+def _event_stream_metrics(observation: Telemetry, moment: TransportState) -> Iterator[MetricFamily]:
+    yield single_value_family("kgserve_event_streams", "Open event streams", "gauge", moment.streams)
+    yield single_value_family("kgserve_event_streams_limit", "Maximum open event streams", "gauge", moment.most_streams)
     dropped = {(reason,): 0.0 for reason in ("slow", "stalled", "failed")} | observation.streams_dropped.counts()
-    yield counter(
+    yield counter_family(
         "kgserve_event_streams_dropped", "Event streams that the server ended, by reason", ("reason",), dropped
     )
 
 
-def _quota_metrics(moment: TransportState) -> Iterator[Family]:
+def _quota_metrics(moment: TransportState) -> Iterator[MetricFamily]:
     taken = {(each.name,): float(each.taken) for each in moment.quotas}
-    yield gauge("kgserve_shared", "Usage of quotas per caller, summed over callers", ("what",), taken)
+    yield gauge_family("kgserve_shared", "Usage of quotas per caller, summed over callers", ("what",), taken)
     refused = {(each.name,): float(each.refused) for each in moment.quotas}
-    yield counter("kgserve_share_refusals", "Requests refused because a caller's quota was used up", ("what",), refused)
+    yield counter_family(
+        "kgserve_share_refusals", "Requests refused because a caller's quota was used up", ("what",), refused
+    )
 
 
-def _embedding_metrics(indexer: Indexer, found: list[StoreLag]) -> Iterator[Family]:
+def _embedding_metrics(indexer: IndexWorker, found: list[StoreLag]) -> Iterator[MetricFamily]:
     counted = indexer.embedding
     texts = {("ok",): 0.0, ("failed",): 0.0} | counted.texts.counts()
-    yield counter("kgserve_embedded_texts", "Texts given to the embedding model, by outcome", ("outcome",), texts)
-    yield single("kgserve_embedding_seconds", "Time spent embedding", "counter", counted.seconds.total())
-    yield single("kgserve_embedding_texts_under_way", "Texts being embedded", "gauge", counted.under_way)
+    yield counter_family(
+        "kgserve_embedded_texts", "Texts given to the embedding model, by outcome", ("outcome",), texts
+    )
+    yield single_value_family("kgserve_embedding_seconds", "Time spent embedding", "counter", counted.seconds.total())
+    yield single_value_family("kgserve_embedding_texts_under_way", "Texts being embedded", "gauge", counted.under_way)
     pending = sum(each.pending.get("vector", 0) for each in found)
-    yield single("kgserve_embedding_queue", "Entities waiting for their vectors", "gauge", pending)
+    yield single_value_family("kgserve_embedding_queue", "Entities waiting for their vectors", "gauge", pending)
     with contextlib.suppress(Exception):
-        yield single(
+        yield single_value_family(
             "kgserve_embedding_degraded",
             "1 while vectors represent words instead of meaning",
             "gauge",
@@ -352,34 +380,40 @@ def _embedding_metrics(indexer: Indexer, found: list[StoreLag]) -> Iterator[Fami
         )
 
 
-def _extraction_metrics(extractor: Extractor) -> Iterator[Family]:
+def _extraction_metrics(extractor: Extractor) -> Iterator[MetricFamily]:
     counted = extractor.counted
     texts = {(outcome,): 0.0 for outcome in ("ok", "failed", "set_aside")} | counted.texts.counts()
-    yield counter("kgserve_extractions", "Texts given to the language model, by outcome", ("outcome",), texts)
+    yield counter_family("kgserve_extractions", "Texts given to the language model, by outcome", ("outcome",), texts)
     items = {(outcome,): 0.0 for outcome in ("written", "dropped")} | counted.items.counts()
-    yield counter("kgserve_extracted_items", "Proposals of the language model, by outcome", ("outcome",), items)
-    yield single("kgserve_llm_tokens", "Tokens used by the language model", "counter", counted.tokens.total())
+    yield counter_family("kgserve_extracted_items", "Proposals of the language model, by outcome", ("outcome",), items)
+    yield single_value_family(
+        "kgserve_llm_tokens", "Tokens used by the language model", "counter", counted.tokens.total()
+    )
 
 
-def _store_extraction_metrics(extractor: Extractor, found: list[StoreLag]) -> Iterator[Family]:
+def _store_extraction_metrics(extractor: Extractor, found: list[StoreLag]) -> Iterator[MetricFamily]:
     """Yield the extraction metrics of each store, if a language model is set."""
-    waiting: dict[Labels, float] = {}
-    aside: dict[Labels, float] = {}
+    waiting: dict[MetricLabels, float] = {}
+    aside: dict[MetricLabels, float] = {}
     for each in found:
         with contextlib.suppress(KgserveError):
             label = (each.store.name,)
             waiting[label], aside[label] = extractor.of(each.store).waiting
-    yield gauge("kgserve_store_extraction_waiting", "Memories waiting for the language model", ("store",), waiting)
-    yield gauge("kgserve_store_extraction_set_aside", "Memories whose extraction failed too often", ("store",), aside)
+    yield gauge_family(
+        "kgserve_store_extraction_waiting", "Memories waiting for the language model", ("store",), waiting
+    )
+    yield gauge_family(
+        "kgserve_store_extraction_set_aside", "Memories whose extraction failed too often", ("store",), aside
+    )
 
 
-def _syncer_metrics(syncers: Syncers, found: list[StoreLag]) -> Iterator[Family]:
+def _syncer_metrics(syncers: SinkDeliveries, found: list[StoreLag]) -> Iterator[MetricFamily]:
     """Yield the progress of connectors for each store."""
     syncs = {(each.store.name, sync.name): sync for each in found for sync in syncers.of(each.store)}
     labels = ("store", "syncer")
     lags = {key: float(sync.lag) for key, sync in syncs.items()}
-    yield gauge("kgserve_store_syncer_lag_commits", "Commits that were not sent to a syncer yet", labels, lags)
+    yield gauge_family("kgserve_store_syncer_lag_commits", "Commits that were not sent to a syncer yet", labels, lags)
     failing = {key: float(sync.error is not None) for key, sync in syncs.items()}
-    yield gauge("kgserve_store_syncer_failing", "1 while a syncer rejects what it is sent", labels, failing)
+    yield gauge_family("kgserve_store_syncer_failing", "1 while a syncer rejects what it is sent", labels, failing)
     sent = {key: float(sync.sent) for key, sync in syncs.items()}
-    yield counter("kgserve_store_syncer_changes", "Contents and deletions that a syncer accepted", labels, sent)
+    yield counter_family("kgserve_store_syncer_changes", "Contents and deletions that a syncer accepted", labels, sent)

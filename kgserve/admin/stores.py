@@ -17,39 +17,39 @@ import msgspec
 from kgserve.admin.api import (
     DropAnswer,
     StoreAnswer,
-    StoreChoices,
     StoreList,
     StoreSettingsAnswer,
     StoreSettingsRequest,
+    StoreSettingsSummary,
     StoreStats,
     StoreSummary,
 )
-from kgserve.admin.metrics import most_behind, standing_of
+from kgserve.admin.metrics import largest_lag, measure_store_lag
 from kgserve.errors import Conflict, InvalidInput, JournalDamaged, StorageFull, Unavailable
-from kgserve.graph.answers import Health, Ready, ReindexAnswer, Whoami
-from kgserve.graph.cross_store_links import link_counts
-from kgserve.graph.handle import EncodedAnswer, Graph, Graphs, encoded
-from kgserve.graph.queries import DropQuery
+from kgserve.graph.answers import CallerInfo, HealthStatus, ReadinessStatus, ReindexAnswer
+from kgserve.graph.cross_store_links import count_links
+from kgserve.graph.handle import EncodedAnswer, StoreHandle, StoreHandles, to_encoded_answer
+from kgserve.graph.queries import DropStoreQuery
 from kgserve.graph.requests import NodeInput
-from kgserve.graph.temporal import whole_history
-from kgserve.graph.validate import Faults, check_label, node_put
+from kgserve.graph.temporal import caught_up_history
+from kgserve.graph.validate import FaultCollector, check_label, to_node_put
 from kgserve.platform.access.audit_api import AuditAnswer, AuditQuery
 from kgserve.platform.access.authentication import LOCAL_CALLER
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.durable_files import storage_error, write_all
-from kgserve.platform.idempotency import is_repeated, making
+from kgserve.platform.durable_files import translate_os_error, write_all_bytes
+from kgserve.platform.idempotency import current_idempotency_key, is_repeated_call
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.platform.times import format_time
 from kgserve.platform.version import __version__
-from kgserve.projections.indexer import Indexer
+from kgserve.projections.indexer import IndexWorker
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import list_segments
-from kgserve.storage.layout import MIN_FREE_BYTES, Layout, StoreFile, closed_state
+from kgserve.storage.layout import MIN_FREE_BYTES, StoreDescription, StoreLayout, read_closed_state
 from kgserve.storage.model.change import StoreState
-from kgserve.storage.model.digest import to_text
-from kgserve.storage.model.rows import NO_ATTRIBUTES
+from kgserve.storage.model.digest import format_digest
+from kgserve.storage.model.rows import EMPTY_ATTRIBUTES_JSON
 from kgserve.storage.model.statuses import IndexStatus
-from kgserve.storage.model.store_settings import MAX_NAME_BYTES, MemorySettingsChange, StoreSettings
+from kgserve.storage.model.store_settings import MAX_DISPLAY_NAME_BYTES, MemorySettingsChange, StoreSettings
 from kgserve.stores.cluster_api import (
     ClusterStatus,
     DrainAnswer,
@@ -59,7 +59,7 @@ from kgserve.stores.cluster_api import (
     RepairAnswer,
     UpgradeAnswer,
 )
-from kgserve.stores.placement import Away
+from kgserve.stores.placement import RemoteStore
 from kgserve.stores.store import OpenStore
 
 MAX_LISTED_STORE_TYPES = 100
@@ -67,7 +67,7 @@ MAX_LISTED_METADATA_BYTES = 4096
 """Largest metadata in bytes that the list of stores includes."""
 
 
-def list_stores(graphs: Graphs) -> StoreList:
+def list_stores(graphs: StoreHandles) -> StoreList:
     """Return all stores by name, without opening any."""
     stores: list[StoreSummary] = []
     for name in graphs.pool.names():
@@ -80,25 +80,25 @@ def list_stores(graphs: Graphs) -> StoreList:
     return StoreList(stores=stores, count=len(stores))
 
 
-def create_store(graph: Graph, request: StoreSettingsRequest) -> StoreAnswer:
+def create_store(graph: StoreHandle, request: StoreSettingsRequest) -> StoreAnswer:
     """Create a store. Answers 201 if it is new and 200 if it existed. The first inject creates a store as well.
 
     The body sets the settings of a new store. An existing store keeps its settings; change them with PATCH.
 
     Raises InvalidInput for the name and the settings, Conflict when a name differs in case alone.
     """
-    created = graph.pool.create(graph.name, checked_settings(request)(graph.pool.usual))
+    created = graph.pool.create(graph.name, build_settings_change(request)(graph.pool.usual))
     with graph.lease() as store:
         return StoreAnswer(name=graph.name, created=created, sequence=store.state.sequence)
 
 
-def store_settings(graph: Graph) -> StoreSettingsAnswer:
+def store_settings(graph: StoreHandle) -> StoreSettingsAnswer:
     """Return the store's settings, when it was created, and its last sequence. `stats` describes its contents."""
     with graph.lease() as store:
         return _settings(store)
 
 
-def update_store(graph: Graph, request: StoreSettingsRequest) -> StoreSettingsAnswer:
+def update_store(graph: StoreHandle, request: StoreSettingsRequest) -> StoreSettingsAnswer:
     """Change the settings that are named. Omitted and null ones stay; an empty text, list or object clears a setting.
 
     Listeners get a `store_changed` event, unless nothing changes. `history` "none" deletes the store's history, unless
@@ -107,7 +107,7 @@ def update_store(graph: Graph, request: StoreSettingsRequest) -> StoreSettingsAn
 
     Raises Conflict, InvalidInput, whose `errors` name every place, NotFound and StorageFull.
     """
-    change = checked_settings(request)
+    change = build_settings_change(request)
     with graph.lease() as store:
         if request.history == "none":
             _require_no_conflicts(graph, store)
@@ -115,11 +115,11 @@ def update_store(graph: Graph, request: StoreSettingsRequest) -> StoreSettingsAn
         return _settings(store)
 
 
-def _require_no_conflicts(graph: Graph, store: OpenStore) -> None:
+def _require_no_conflicts(graph: StoreHandle, store: OpenStore) -> None:
     """Raise Conflict if nodes have conflicting versions, which only the history holds."""
     if graph.graphs.historian is None or store.description.history == "none":
         return
-    follower = whole_history(graph.graphs.historian, store)
+    follower = caught_up_history(graph.graphs.historian, store)
     if heads := follower.look(lambda history: history.heads(1)):
         message = (
             f"would delete versions in conflict, such as version {heads[0].row.version} of node "
@@ -128,7 +128,7 @@ def _require_no_conflicts(graph: Graph, store: OpenStore) -> None:
         raise Conflict(f"history: {message}")
 
 
-def drop_store(graph: Graph, request: DropQuery) -> DropAnswer:
+def drop_store(graph: StoreHandle, request: DropStoreQuery) -> DropAnswer:
     """Delete the store's graph, journal and files permanently.
 
     `confirm` must repeat the name from the path. Edges from other stores remain; the answer counts them.
@@ -143,10 +143,10 @@ def drop_store(graph: Graph, request: DropQuery) -> DropAnswer:
     return DropAnswer(dropped=graph.name, inbound=inbound)
 
 
-def _is_dropped(graph: Graph) -> bool:
+def _is_dropped(graph: StoreHandle) -> bool:
     """Return True if a repeated call has deleted the store already. Raises Conflict if it was created again since."""
-    made = making.get()
-    if made is None or not is_repeated():
+    made = current_idempotency_key.get()
+    if made is None or not is_repeated_call():
         return False
     layout = graph.pool.layout(graph.name)
     if layout.exists and made.precedes(layout.created_at()):
@@ -154,7 +154,7 @@ def _is_dropped(graph: Graph) -> bool:
     return not layout.exists
 
 
-def stats(graph: Graph) -> StoreStats:
+def store_stats(graph: StoreHandle) -> StoreStats:
     """Return counts by type, sizes on disk, and the state of journal, engine and indexes. Raises NotFound."""
     indexer, historian, extractor = graph.graphs.indexer, graph.graphs.historian, graph.graphs.extractor
     with graph.lease() as store:
@@ -167,10 +167,10 @@ def stats(graph: Graph) -> StoreStats:
                 found.history = historian.of(store).status() or msgspec.UNSET
         if graph.graphs.syncers is not None:
             found.syncers = [each.status() for each in graph.graphs.syncers.of(store)]
-        return msgspec.structs.replace(found, history_lag=standing_of(store, None, historian).lags.get("history"))
+        return msgspec.structs.replace(found, history_lag=measure_store_lag(store, None, historian).lags.get("history"))
 
 
-def reindex(graph: Graph) -> ReindexAnswer:
+def reindex(graph: StoreHandle) -> ReindexAnswer:
     """Rebuild the search indexes, with vectors from the configured model. Searches continue with the existing entries.
 
     `stats` shows the progress. Raises Unavailable where indexes are turned off.
@@ -182,7 +182,7 @@ def reindex(graph: Graph) -> ReindexAnswer:
         return ReindexAnswer(name=graph.name, sequence=store.state.sequence)
 
 
-def _index_states(store: OpenStore, indexer: Indexer) -> list[IndexStatus]:
+def _index_states(store: OpenStore, indexer: IndexWorker) -> list[IndexStatus]:
     indexes = indexer.of(store)
     last = store.state.sequence
     return [
@@ -215,7 +215,7 @@ def _stats(store: OpenStore, indexes: list[IndexStatus]) -> StoreStats:
         relation_types=store.listing(lambda catalog, _: catalog.relation_types(MAX_LISTED_STORE_TYPES)),
         journal_bytes=store.journal.bytes,
         journal_segments=len(store.journal.segments),
-        snapshot_sequence=snapshot.sequence_of(snapshots[0]) if snapshots else None,
+        snapshot_sequence=snapshot.snapshot_sequence_of(snapshots[0]) if snapshots else None,
         engine_bytes=engine_bytes,
         engine_log_bytes=engine_log_bytes,
         engine_lag=store.engine.lag,
@@ -225,16 +225,16 @@ def _stats(store: OpenStore, indexes: list[IndexStatus]) -> StoreStats:
         indexes=indexes,
         last_check=format_time(checked.time) if checked else None,
         last_check_ok=checked.ok if checked else None,
-        digest=to_text(state.digest),
+        digest=format_digest(state.digest),
         created_at=format_time(store.description.created_at),
         future_stamp=None if (ahead := store.clock.future_stamp) is None else format_time(ahead),
     )
 
 
-def _summary(graphs: Graphs, layout: Layout, store: OpenStore | None) -> StoreSummary:
+def _summary(graphs: StoreHandles, layout: StoreLayout, store: OpenStore | None) -> StoreSummary:
     standing: Literal["open", "closed", "damaged"] = "open" if store else "closed"
     try:
-        state = store.state if store else closed_state(layout)
+        state = store.state if store else read_closed_state(layout)
         journal_bytes = sum(segment.size for segment in list_segments(layout.journal))
     except JournalDamaged:
         standing, state, journal_bytes = "damaged", StoreState(), 0
@@ -252,14 +252,14 @@ def _summary(graphs: Graphs, layout: Layout, store: OpenStore | None) -> StoreSu
         created_at=format_time(described.created_at),
         last_write=format_time(state.time) if state.sequence else None,
         settings=_settings_summary(described),
-        lag=most_behind(standing_of(store, graphs.indexer, graphs.historian)) if store else None,
+        lag=largest_lag(measure_store_lag(store, graphs.indexer, graphs.historian)) if store else None,
         last_check=format_time(checked.time) if checked else None,
         last_check_ok=checked.ok if checked else None,
-        links=link_counts(graphs, layout, store),
+        links=count_links(graphs, layout, store),
     )
 
 
-def _summary_of_remote(name: str, away: Away) -> StoreSummary:
+def _summary_of_remote(name: str, away: RemoteStore) -> StoreSummary:
     return StoreSummary(
         name=name,
         state="elsewhere",
@@ -274,9 +274,9 @@ def _summary_of_remote(name: str, away: Away) -> StoreSummary:
     )
 
 
-def _settings_summary(described: StoreFile) -> StoreChoices:
+def _settings_summary(described: StoreDescription) -> StoreSettingsSummary:
     small = len(msgspec.json.encode(described.metadata)) <= MAX_LISTED_METADATA_BYTES
-    return StoreChoices(
+    return StoreSettingsSummary(
         name=described.name,
         conflict_policy=described.conflict_policy,
         kind_whitelist=list(described.kind_whitelist),
@@ -302,14 +302,14 @@ def _settings(store: OpenStore) -> StoreSettingsAnswer:
     )
 
 
-def checked_settings(request: StoreSettingsRequest) -> Callable[[StoreSettings], StoreSettings]:
+def build_settings_change(request: StoreSettingsRequest) -> Callable[[StoreSettings], StoreSettings]:
     """Return the function that applies a request to settings.
 
     Raises InvalidInput for faults that the schema cannot express.
     """
-    faults = Faults()
-    if request.name is not None and len(request.name.encode()) > MAX_NAME_BYTES:
-        faults("name", f"is longer than {MAX_NAME_BYTES} bytes of UTF-8")
+    faults = FaultCollector()
+    if request.name is not None and len(request.name.encode()) > MAX_DISPLAY_NAME_BYTES:
+        faults("name", f"is longer than {MAX_DISPLAY_NAME_BYTES} bytes of UTF-8")
     kinds = tuple(dict.fromkeys(request.kind_whitelist or ()))
     for at, kind in enumerate(kinds):
         check_label(kind, f"kind_whitelist.{at}", faults)
@@ -349,26 +349,26 @@ def _raise_incompatible(changes: Mapping[str, Any]) -> None:
             raise InvalidInput.at(field, message)
 
 
-def _metadata(metadata: dict[str, Any], faults: Faults) -> dict[str, Any]:
+def _metadata(metadata: dict[str, Any], faults: FaultCollector) -> dict[str, Any]:
     """Return metadata with sorted keys, checked like the attributes of a node."""
     node = NodeInput(id="metadata", attributes=metadata)
-    checked = node_put(0, node, lambda path, what: faults(path.replace("attributes", "metadata", 1), what))
-    return decode_json(checked.attributes or NO_ATTRIBUTES, dict[str, Any])
+    checked = to_node_put(0, node, lambda path, what: faults(path.replace("attributes", "metadata", 1), what))
+    return decode_json(checked.attributes or EMPTY_ATTRIBUTES_JSON, dict[str, Any])
 
 
 READY_PROBE_FILE = ".ready"
-_HEALTH_ANSWER = encoded(msgspec.json.encode(Health(version=__version__)))
+_HEALTH_ANSWER = to_encoded_answer(msgspec.json.encode(HealthStatus(version=__version__)))
 
 
-def health(_graphs: Graphs) -> EncodedAnswer[Health]:
+def health(_graphs: StoreHandles) -> EncodedAnswer[HealthStatus]:
     """Return the version of the running process, without access to disk or stores."""
     return _HEALTH_ANSWER
 
 
-def whoami(graphs: Graphs) -> EncodedAnswer[Whoami]:
+def whoami(graphs: StoreHandles) -> EncodedAnswer[CallerInfo]:
     """Return name, role, stores and expiry of the key that was sent; `open` is true if no key is required."""
     caller = graphs.caller
-    found = Whoami(
+    found = CallerInfo(
         name=caller.name,
         role=caller.role,
         stores=[*caller.stores],
@@ -376,10 +376,10 @@ def whoami(graphs: Graphs) -> EncodedAnswer[Whoami]:
         open=caller is LOCAL_CALLER,
         backups=caller.role == "admin" and graphs.settings.backup_dir is not None,
     )
-    return encoded(msgspec.json.encode(found))
+    return to_encoded_answer(msgspec.json.encode(found))
 
 
-def ready(graphs: Graphs) -> Ready:
+def check_readiness(graphs: StoreHandles) -> ReadinessStatus:
     """Check that a write would be accepted now; answers 503 or 507 with the reason otherwise.
 
     Raises Unavailable or StorageFull.
@@ -391,28 +391,28 @@ def ready(graphs: Graphs) -> Ready:
     try:
         _write_probe(pool.data_dir / READY_PROBE_FILE)
     except OSError as error:
-        raise storage_error(error, "writing to the data folder") from error
+        raise translate_os_error(error, "writing to the data folder") from error
     opened = pool.open_stores().values()
     ahead = sum(store.clock.future_stamp is not None for store in opened)
-    return Ready(open_stores=len(opened), free_bytes=free, future_stamps=ahead)
+    return ReadinessStatus(open_stores=len(opened), free_bytes=free, future_stamps=ahead)
 
 
 def _write_probe(path: Path) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
-        write_all(descriptor, b"kgserve\n")
+        write_all_bytes(descriptor, b"kgserve\n")
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
     path.unlink(missing_ok=True)
 
 
-def cluster(graphs: Graphs) -> ClusterStatus:
+def cluster_status(graphs: StoreHandles) -> ClusterStatus:
     """Return the nodes, whether they are alive, and how many stores each claims. Raises Conflict without a cluster."""
     return graphs.pool.placement.status()
 
 
-def move(graph: Graph, request: MoveRequest) -> MoveAnswer:
+def move_store(graph: StoreHandle, request: MoveRequest) -> MoveAnswer:
     """Move a store to another node, and wait until that node has opened it.
 
     Requests wait during the move and are then sent to the new node. After half a minute the answer is `opened: false`
@@ -423,7 +423,7 @@ def move(graph: Graph, request: MoveRequest) -> MoveAnswer:
     return graph.pool.move(graph.name, request.to)
 
 
-def drain(graphs: Graphs, request: DrainRequest) -> DrainAnswer:
+def drain_node(graphs: StoreHandles, request: DrainRequest) -> DrainAnswer:
     """Move all stores of this node to other nodes; it takes over none until `undo` or its next start.
 
     Stores move one after the other; requests wait meanwhile, and are sent to the new node. Stores that cannot be moved
@@ -435,7 +435,7 @@ def drain(graphs: Graphs, request: DrainRequest) -> DrainAnswer:
     return graphs.pool.drain(undo=request.undo)
 
 
-def repair(graph: Graph) -> RepairAnswer:
+def repair_log(graph: StoreHandle) -> RepairAnswer:
     """Rebuild a store's log from the files of this node, after the log has lost commits.
 
     The files must contain everything that is left of the log, unchanged, and nothing beyond it.
@@ -445,7 +445,7 @@ def repair(graph: Graph) -> RepairAnswer:
     return graph.pool.repair(graph.name)
 
 
-def audit(graphs: Graphs, request: AuditQuery) -> AuditAnswer:
+def read_audit_log(graphs: StoreHandles, request: AuditQuery) -> AuditAnswer:
     """Return the newest refusals and administrative actions, oldest first; in a cluster, of all nodes or one.
 
     Raises NotFound for an unknown node, and Conflict for a named node where there is no cluster.
@@ -454,7 +454,7 @@ def audit(graphs: Graphs, request: AuditQuery) -> AuditAnswer:
     return AuditAnswer(records=graphs.pool.placement.recorded(request.node, request.limit))
 
 
-def finish_upgrade(graphs: Graphs) -> UpgradeAnswer:
+def finish_upgrade(graphs: StoreHandles) -> UpgradeAnswer:
     """Let all nodes write the newest format that each of them supports; older versions cannot join afterwards.
 
     Raises Conflict while a live node supports only older formats than this one, and where there is no cluster.

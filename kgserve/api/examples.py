@@ -15,9 +15,9 @@ from kgserve.admin.api import (
     LinkManifest,
     PruneAnswer,
     StoreAnswer,
-    StoreChoices,
     StoreList,
     StoreSettingsAnswer,
+    StoreSettingsSummary,
     StoreStats,
     StoreSummary,
 )
@@ -25,19 +25,20 @@ from kgserve.graph.answers import (
     BatchHit,
     BatchSearchAnswer,
     BrowserKey,
+    CallerInfo,
     ChangeEntry,
     ChangesPage,
     ContextAnswer,
     CountAnswer,
     CypherAnswer,
-    CypherWords,
+    CypherVocabulary,
     DeleteEdgeAnswer,
     DeleteNodeAnswer,
     DeleteNodesAnswer,
     Edge,
     EntityVersion,
     FieldChange,
-    Health,
+    HealthStatus,
     ImportAnswer,
     InjectAnswer,
     Node,
@@ -47,7 +48,7 @@ from kgserve.graph.answers import (
     NodesAnswer,
     NodeState,
     ReachedNode,
-    Ready,
+    ReadinessStatus,
     ReindexAnswer,
     RestoreAnswer,
     SchemaDescription,
@@ -55,7 +56,6 @@ from kgserve.graph.answers import (
     SearchHit,
     TagList,
     TraverseAnswer,
-    Whoami,
 )
 from kgserve.graph.compat.versioned_api import (
     EdgeAnswer,
@@ -73,7 +73,7 @@ from kgserve.graph.compat.versioned_api import (
     RetireRequest,
 )
 from kgserve.graph.merge_api import MergeAnswer, MergeRequest, UnmergeAnswer, UnmergeRequest
-from kgserve.graph.visualization_api import Drawing, DrawnEdges, DrawnNodes, Timeline
+from kgserve.graph.visualization_api import CommitTimeline, Drawing, DrawnEdges, DrawnNodes
 from kgserve.platform.access.audit_api import AuditAnswer, AuditRecord
 from kgserve.storage.model.kinds import KindFreq, TagFreq, TagPrefixFreq
 from kgserve.storage.model.statuses import HistoryStatus, IndexStatus
@@ -230,7 +230,7 @@ STORE_LIST_EXAMPLE = StoreList(
             engine_bytes=3_149_824,
             created_at=EXAMPLE_TIME,
             last_write=EXAMPLE_TIME,
-            settings=StoreChoices(
+            settings=StoreSettingsSummary(
                 name="", conflict_policy="lww", kind_whitelist=[], indexed_attributes=[], metadata={}
             ),
             lag=0,
@@ -328,7 +328,7 @@ IMPORT_ANSWER_EXAMPLE = ImportAnswer(
     error_count=0,
     sequence=1,
 )
-HEALTH_EXAMPLE = Health(version="0.1.0")
+HEALTH_EXAMPLE = HealthStatus(version="0.1.0")
 DRAW_REQUEST_EXAMPLE: dict[str, Any] = {"around": ["req-001"], "depth": 1, "lives": True}
 DRAW_ANSWER_EXAMPLE = Drawing(
     sequence=7,
@@ -346,10 +346,10 @@ DRAW_ANSWER_EXAMPLE = Drawing(
     left_out=[[0, 212]],
     missing=[],
 )
-TIMELINE_EXAMPLE = Timeline(
+TIMELINE_EXAMPLE = CommitTimeline(
     sequence=7, oldest=0, buckets=[[1, 7, "2025-07-15T12:00:00.000000Z", "2025-07-15T12:05:00.000000Z", 7]]
 )
-CYPHER_WORDS_EXAMPLE = CypherWords(
+CYPHER_WORDS_EXAMPLE = CypherVocabulary(
     keywords=["MATCH", "RETURN", "WHERE"],
     functions=["count", "toupper"],
     procedures=["show_tables"],
@@ -358,7 +358,7 @@ CYPHER_WORDS_EXAMPLE = CypherWords(
 BROWSER_KEY_EXAMPLE = BrowserKey(
     key="kgs_example0_" + "A" * 43, role="read", stores=["*"], expires="2025-07-16T00:00:00.000000Z"
 )
-WHOAMI_EXAMPLE = Whoami(
+WHOAMI_EXAMPLE = CallerInfo(
     name="ann-laptop", role="write", stores=["project", "team-*"], expires=EXAMPLE_TIME, open=False, backups=False
 )
 AUDIT_ANSWER_EXAMPLE = AuditAnswer(
@@ -393,7 +393,7 @@ UPGRADE_ANSWER_EXAMPLE = UpgradeAnswer(format=1)
 REPAIR_ANSWER_EXAMPLE = RepairAnswer(store="project", node="a", sequence=1042, found=1037)
 MOVE_REQUEST_EXAMPLE: dict[str, Any] = {"to": "b"}
 MOVE_ANSWER_EXAMPLE = MoveAnswer(store="project", node="b", url="http://10.0.0.2:8080")
-READY_EXAMPLE = Ready(open_stores=1, free_bytes=52_613_349_376)
+READY_EXAMPLE = ReadinessStatus(open_stores=1, free_bytes=52_613_349_376)
 
 CYPHER_REQUEST_EXAMPLE: dict[str, Any] = {
     "query": "MATCH (r:Entity {type: $type})-[e]->(c) RETURN r.id, e.relation_type, c.id ORDER BY c.id",

@@ -6,24 +6,24 @@ from typing import Any
 
 from kgserve.api.examples import EXAMPLE_TIME
 from kgserve.memory.api import (
-    Cluster,
+    BatchStoreResult,
     ConsolidationReport,
     ConsolidationRun,
     ConsolidationRuns,
-    ConsolidationUndone,
-    KeptApart,
     MemoriesDeleted,
     Memory,
+    MemoryCluster,
     MemoryDeleted,
     MemoryEntity,
     MemoryPage,
     PruneReport,
     RecallAnswer,
     RecalledMemory,
-    Similar,
-    StoredInBatch,
-    StoredMemories,
+    SimilarMemory,
     StoredMemory,
+    StoreMemoriesAnswer,
+    UndoConsolidationAnswer,
+    UnmergedPair,
     UpdatedMemory,
 )
 from kgserve.memory.entities_api import (
@@ -37,8 +37,8 @@ from kgserve.memory.entities_api import (
     EntityGraph,
     EntityPage,
     GraphEntity,
-    Growth,
     GrowthPeriod,
+    MemoryGrowth,
     MemoryStats,
     MemoryTagCount,
     MemoryTags,
@@ -53,10 +53,10 @@ from kgserve.memory.entities_api import (
     UpdatedEntity,
 )
 from kgserve.memory.extraction.marks import ExtractAnswer
-from kgserve.memory.hierarchy_api import PlacedMemory
-from kgserve.memory.reflect_api import Candidate, Link, Proposal, Reflection
-from kgserve.memory.relationships import WholeMemory
-from kgserve.memory.retain_api import ForgetAnswer, RetainAnswer, Retained, RetainedBatch, RetainOperation
+from kgserve.memory.hierarchy_api import HierarchyMemory
+from kgserve.memory.reflect_api import ConceptCandidate, MemoryPlacement, ReflectAnswer, ReflectionProposal
+from kgserve.memory.relationships import MemoryDetails
+from kgserve.memory.retain_api import ForgetAnswer, RetainAnswer, RetainBatchAnswer, RetainOperation, RetainResult
 
 _MEMORY_ID_EXAMPLE = "01980de1-4a00-7d3c-9f0e-6b8d2c5a1e47"
 _OTHER_MEMORY_ID_EXAMPLE = "01980de1-3c10-7b52-8e4f-0a7c9d1b2e63"
@@ -80,7 +80,9 @@ _MEMORY_FIELDS_EXAMPLE: dict[str, Any] = {
     "version": 1,
 }
 _SIMILAR_EXAMPLE = [
-    Similar(id=_OTHER_MEMORY_ID_EXAMPLE, similarity=0.97, differs="numbers", content="Alice prefers PostgreSQL 15.")
+    SimilarMemory(
+        id=_OTHER_MEMORY_ID_EXAMPLE, similarity=0.97, differs="numbers", content="Alice prefers PostgreSQL 15."
+    )
 ]
 
 STORE_MEMORY_REQUEST_EXAMPLE: dict[str, Any] = {
@@ -104,7 +106,7 @@ _DOMAIN_FIELDS_EXAMPLE: dict[str, Any] = _MEMORY_FIELDS_EXAMPLE | {
     "entities": [],
 }
 DOMAIN_MEMORY_EXAMPLE = Memory(**_DOMAIN_FIELDS_EXAMPLE, layer=0)
-WHOLE_MEMORY_EXAMPLE = WholeMemory(
+WHOLE_MEMORY_EXAMPLE = MemoryDetails(
     **_MEMORY_FIELDS_EXAMPLE,
     parent_id="web-shop",
     parent=DOMAIN_MEMORY_EXAMPLE,
@@ -112,10 +114,10 @@ WHOLE_MEMORY_EXAMPLE = WholeMemory(
     relationships=[],
     versions=[],
 )
-PLACED_MEMORIES_EXAMPLE = [PlacedMemory(**_MEMORY_FIELDS_EXAMPLE, parent_id="web-shop", depth=1)]
+PLACED_MEMORIES_EXAMPLE = [HierarchyMemory(**_MEMORY_FIELDS_EXAMPLE, parent_id="web-shop", depth=1)]
 STORE_MEMORIES_REQUEST_EXAMPLE: dict[str, Any] = {"memories": [STORE_MEMORY_REQUEST_EXAMPLE]}
-STORE_MEMORIES_ANSWER_EXAMPLE = StoredMemories(
-    results=[StoredInBatch(id=_MEMORY_ID_EXAMPLE, outcome="created", similar=_SIMILAR_EXAMPLE)],
+STORE_MEMORIES_ANSWER_EXAMPLE = StoreMemoriesAnswer(
+    results=[BatchStoreResult(id=_MEMORY_ID_EXAMPLE, outcome="created", similar=_SIMILAR_EXAMPLE)],
     created=1,
     duplicates=0,
     merged=0,
@@ -165,8 +167,8 @@ RETAIN_ANSWER_EXAMPLE = RetainAnswer(
     near_checked=True,
 )
 RETAIN_BATCH_REQUEST_EXAMPLE: dict[str, Any] = {"items": [RETAIN_REQUEST_EXAMPLE]}
-RETAIN_BATCH_ANSWER_EXAMPLE = RetainedBatch(
-    results=[Retained(operations=RETAIN_ANSWER_EXAMPLE.operations, similar=[])], sequence=3, near_checked=False
+RETAIN_BATCH_ANSWER_EXAMPLE = RetainBatchAnswer(
+    results=[RetainResult(operations=RETAIN_ANSWER_EXAMPLE.operations, similar=[])], sequence=3, near_checked=False
 )
 FORGET_REQUEST_EXAMPLE: dict[str, Any] = {"ids": [_MEMORY_ID_EXAMPLE], "reason": "Alice asked for it"}
 FORGET_ANSWER_EXAMPLE = ForgetAnswer(
@@ -180,7 +182,7 @@ FORGET_ANSWER_EXAMPLE = ForgetAnswer(
     sequence=4,
 )
 CONSOLIDATE_REQUEST_EXAMPLE: dict[str, Any] = {"similarity_threshold": 0.85, "dry_run": True}
-_CLUSTER_EXAMPLE = Cluster(
+_CLUSTER_EXAMPLE = MemoryCluster(
     primary=_MEMORY_ID_EXAMPLE,
     absorbed=[_OTHER_MEMORY_ID_EXAMPLE],
     similarity=0.91,
@@ -196,7 +198,7 @@ CONSOLIDATE_ANSWER_EXAMPLE = ConsolidationReport(
     memories_merged=1,
     memories_deleted=1,
     clusters=[_CLUSTER_EXAMPLE],
-    kept_apart=[KeptApart(ids=[_MEMORY_ID_EXAMPLE, _OTHER_MEMORY_ID_EXAMPLE], similarity=0.97, differs="numbers")],
+    kept_apart=[UnmergedPair(ids=[_MEMORY_ID_EXAMPLE, _OTHER_MEMORY_ID_EXAMPLE], similarity=0.97, differs="numbers")],
     kept_apart_count=1,
     left=[],
     near_checked=True,
@@ -221,7 +223,7 @@ CONSOLIDATION_RUNS_EXAMPLE = ConsolidationRuns(
     ]
 )
 UNDO_CONSOLIDATION_REQUEST_EXAMPLE: dict[str, Any] = {"force": False}
-UNDO_CONSOLIDATION_ANSWER_EXAMPLE = ConsolidationUndone(
+UNDO_CONSOLIDATION_ANSWER_EXAMPLE = UndoConsolidationAnswer(
     run=_RUN_ID_EXAMPLE, restored=[_OTHER_MEMORY_ID_EXAMPLE], restored_count=1, skipped=[], sequence=4
 )
 PRUNE_MEMORIES_REQUEST_EXAMPLE: dict[str, Any] = {"dry_run": True}
@@ -236,16 +238,19 @@ PRUNE_MEMORIES_ANSWER_EXAMPLE = PruneReport(
 )
 
 REFLECT_REQUEST_EXAMPLE: dict[str, Any] = {"dry_run": True}
-REFLECT_ANSWER_EXAMPLE = Reflection(
+REFLECT_ANSWER_EXAMPLE = ReflectAnswer(
     dry_run=True,
     run=None,
     looked_at=5,
     merged=0,
-    linked=[Link(id=_MEMORY_ID_EXAMPLE, parent_id="colours", score=0.71)],
+    linked=[MemoryPlacement(id=_MEMORY_ID_EXAMPLE, parent_id="colours", score=0.71)],
     linked_count=1,
     proposals=[
-        Proposal(
-            number=1, kind="link", ids=[_OTHER_MEMORY_ID_EXAMPLE], candidates=[Candidate(id="colours", score=0.48)]
+        ReflectionProposal(
+            number=1,
+            kind="link",
+            ids=[_OTHER_MEMORY_ID_EXAMPLE],
+            candidates=[ConceptCandidate(id="colours", score=0.48)],
         )
     ],
     proposals_count=1,
@@ -347,7 +352,7 @@ MEMORY_STATS_EXAMPLE = MemoryStats(
     cycles=0,
     sequence=2,
 )
-MEMORY_GROWTH_EXAMPLE = Growth(by="day", periods=[GrowthPeriod(period="2025-07-15", created=1, total=1)])
+MEMORY_GROWTH_EXAMPLE = MemoryGrowth(by="day", periods=[GrowthPeriod(period="2025-07-15", created=1, total=1)])
 MEMORY_TYPES_EXAMPLE = MemoryTypes(types=[TypeCount(memory_type="preference", count=1, share=1.0)], total=1)
 MEMORY_TAGS_EXAMPLE = MemoryTags(tags=[MemoryTagCount(tag="database", count=1)])
 MEMORY_CONFIDENCE_EXAMPLE = ConfidenceHistogram(

@@ -24,7 +24,7 @@ from kgserve.memory.consolidation import use_cases
 from kgserve.memory.entities_api import (
     ConfidenceHistogram,
     EntityPage,
-    Growth,
+    MemoryGrowth,
     MemoryStats,
     MemoryTags,
     MemoryTypes,
@@ -102,7 +102,7 @@ MEMORY_CASES = (
         example=examples.MEMORY_EXAMPLE, errors=(*READ_ERRORS, "conflict"),
     ),
     UseCase(
-        *("whole_memory", "GET", "/api/v1/memories/{id}", whole_memory.whole_memory),
+        *("whole_memory", "GET", "/api/v1/memories/{id}", whole_memory.get_memory_details),
         id="getWholeMemory", tag="memories", role="read",
         summary="Get a memory or version with everything that belongs to it",
         note=(
@@ -166,7 +166,7 @@ MEMORY_CASES = (
         long=True,
     ),
     UseCase(
-        *("consolidations", "GET", f"{_MEMORIES_PATH}/consolidations", use_cases.consolidations),
+        *("consolidations", "GET", f"{_MEMORIES_PATH}/consolidations", use_cases.list_consolidations),
         id="listConsolidations", tag="memories", role="read", summary="List the runs of consolidation",
         example=examples.CONSOLIDATION_RUNS_EXAMPLE, nothing=ConsolidationRuns(runs=[]),
     ),
@@ -253,7 +253,7 @@ MEMORY_CASES = (
         sent=MERGE_REQUEST_EXAMPLE, example=MERGE_ANSWER_EXAMPLE, errors=UPDATE_ERRORS, threads="writes",
     ),
     UseCase(
-        *("entity_memories", "GET", f"{_ENTITY_PATH}/memories", lists.entity_memories),
+        *("entity_memories", "GET", f"{_ENTITY_PATH}/memories", lists.list_entity_memories),
         id="entityMemories", tag="entities", role="read", summary="List the memories about an entity, page by page",
         note="Newest first.",
         example=examples.MEMORY_PAGE_EXAMPLE, errors=(*READ_ERRORS, "conflict"),
@@ -265,7 +265,7 @@ MEMORY_CASES = (
         nothing=RelationPage(relations=[], next_cursor=None),
     ),
     UseCase(
-        *("relate", "POST", _RELATIONS_PATH, entities.relate),
+        *("relate", "POST", _RELATIONS_PATH, entities.create_relation),
         id="createRelation", tag="entities", role="write", summary="Relate two entities by name",
         sent=examples.CREATE_RELATION_REQUEST_EXAMPLE, example=examples.CREATE_RELATION_ANSWER_EXAMPLE,
         errors=WRITE_ERRORS, threads="writes",
@@ -289,28 +289,28 @@ MEMORY_CASES = (
         errors=UPDATE_ERRORS, threads="writes",
     ),
     UseCase(
-        *("memory_stats", "GET", f"{_ANALYTICS_PATH}/overview", analytics.overview),
+        *("memory_stats", "GET", f"{_ANALYTICS_PATH}/overview", analytics.compute_memory_stats),
         id="memoryStats", tag="analytics", role="read", summary="Summarize the memories of a store",
         note="Counts and averages.",
         example=examples.MEMORY_STATS_EXAMPLE, nothing=_EMPTY_MEMORY_STATS,
     ),
     UseCase(
-        *("memory_growth", "GET", f"{_ANALYTICS_PATH}/growth", analytics.growth),
+        *("memory_growth", "GET", f"{_ANALYTICS_PATH}/growth", analytics.get_growth),
         id="memoryGrowth", tag="analytics", role="read", summary="Count new memories by day, week or month",
-        example=examples.MEMORY_GROWTH_EXAMPLE, nothing=Growth(by="day", periods=[]),
+        example=examples.MEMORY_GROWTH_EXAMPLE, nothing=MemoryGrowth(by="day", periods=[]),
     ),
     UseCase(
-        *("memory_types", "GET", f"{_ANALYTICS_PATH}/types", analytics.types),
+        *("memory_types", "GET", f"{_ANALYTICS_PATH}/types", analytics.count_memory_types),
         id="memoryTypes", tag="analytics", role="read", summary="Count memories by type",
         example=examples.MEMORY_TYPES_EXAMPLE, nothing=MemoryTypes(types=[], total=0),
     ),
     UseCase(
-        *("memory_tags", "GET", f"{_ANALYTICS_PATH}/tags", analytics.tags),
+        *("memory_tags", "GET", f"{_ANALYTICS_PATH}/tags", analytics.count_memory_tags),
         id="memoryTags", tag="analytics", role="read", summary="Count memories by tag",
         example=examples.MEMORY_TAGS_EXAMPLE, nothing=MemoryTags(tags=[]),
     ),
     UseCase(
-        *("memory_confidence", "GET", f"{_ANALYTICS_PATH}/confidence", analytics.confidence),
+        *("memory_confidence", "GET", f"{_ANALYTICS_PATH}/confidence", analytics.get_confidence_histogram),
         id="memoryConfidence", tag="analytics", role="read", summary="Count memories by remaining confidence",
         note="A histogram of `buckets` (10) ranges.",
         example=examples.MEMORY_CONFIDENCE_EXAMPLE, nothing=ConfidenceHistogram(buckets=[], average=None, total=0),

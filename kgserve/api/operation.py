@@ -10,8 +10,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args, get_origin, ge
 
 import msgspec
 
-from kgserve.graph.compat.versioned_names import VERSIONED_JSON_MEDIA_TYPE, versioned_answer, with_versioned_names
-from kgserve.graph.handle import EncodedAnswer, Graph
+from kgserve.graph.compat.versioned_names import VERSIONED_JSON_MEDIA_TYPE, rename_fields, to_versioned_struct
+from kgserve.graph.handle import EncodedAnswer, StoreHandle
 from kgserve.platform.access.authentication import Role
 from kgserve.platform.media_types import JSON_MEDIA_TYPE
 
@@ -36,7 +36,7 @@ UPDATE_ERRORS = (*WRITE_ERRORS, "not_found")
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
-class Body(NamedTuple):
+class ExampleBody(NamedTuple):
     """Request or answer body: its Struct, or None for text without a schema, and one example.
 
     ``many``: a bare array of it. ``optional``: a request may omit the body.
@@ -60,25 +60,25 @@ class Operation(NamedTuple):
     id: str
     tag: str
     summary: str
-    answer: Body
+    answer: ExampleBody
     errors: tuple[str, ...] = COMMON_ERRORS
-    request: Body | None = None
+    request: ExampleBody | None = None
     query: type[msgspec.Struct] | None = None
     statuses: tuple[int, ...] = (200,)
     headers: tuple[tuple[str, str], ...] = ()
-    others: tuple[Body, ...] = ()
+    others: tuple[ExampleBody, ...] = ()
     role: Role = "admin"
     of_default: bool = False
     note: str = ""
 
 
-def described(operation: Operation) -> dict[str, Any]:
+def operation_opt(operation: Operation) -> dict[str, Any]:
     """Return the ``opt`` of the handler that implements ``operation``."""
     return {OPERATION_OPT_KEY: operation}
 
 
 class UseCase:
-    """An operation implemented by a function of a `Graph` or `Graphs`, and a request.
+    """An operation implemented by a function of a `StoreHandle` or `Graphs`, and a request.
 
     The function's annotations define request and answer; its docstring is the description, except for a paragraph that
     begins with "Raises", which is for Python callers. Request fields named in the path come from there, the others from
@@ -139,16 +139,16 @@ class UseCase:
         hints = get_type_hints(run)
         found, parameters = hints.pop("return"), list(hints.values())
         self.answer: Any = get_args(found)[0] if get_origin(found) in {Future, EncodedAnswer} else found
-        self.of_store = parameters[0] is Graph
+        self.of_store = parameters[0] is StoreHandle
         self.request: type[msgspec.Struct] | None = parameters[1] if len(parameters) > 1 else None
         self.in_body = sent is not None
-        body = Body(self.sent, sent, optional=optional) if self.in_body else None
+        body = ExampleBody(self.sent, sent, optional=optional) if self.in_body else None
         query = None if self.in_body else self.sent
-        described_answer = Body(answer or type(example), example)
+        described_answer = ExampleBody(answer or type(example), example)
         headers = (("Location", "Path of the created resource"),) if location else ()
-        renamed = versioned_answer(answer or type(example))
+        renamed = to_versioned_struct(answer or type(example))
         self.takes_names = renamed is not described_answer.struct
-        versioned = Body(renamed, with_versioned_names(msgspec.to_builtins(example)), VERSIONED_JSON_MEDIA_TYPE)
+        versioned = ExampleBody(renamed, rename_fields(msgspec.to_builtins(example)), VERSIONED_JSON_MEDIA_TYPE)
         self.operation = Operation(
             *(id, tag, summary, described_answer, errors, body, query, statuses, headers),
             others=(versioned,) if self.takes_names else (),

@@ -11,7 +11,7 @@ from kgserve.api import examples
 from kgserve.api.memory_table import MEMORY_CASES
 from kgserve.api.operation import COMMON_ERRORS, READ_ERRORS, STORE_PATH, UPDATE_ERRORS, WRITE_ERRORS, UseCase
 from kgserve.graph import cross_store_links, history, merge, mutations, reading, versions, visualization
-from kgserve.graph.answers import ListedPage
+from kgserve.graph.answers import ListedNodePage
 from kgserve.graph.cypher import read
 from kgserve.graph.search import search
 from kgserve.graph.transfer import transfer
@@ -33,7 +33,7 @@ USE_CASES = (
         example=examples.HEALTH_EXAMPLE, errors=COMMON_ERRORS, short=0,
     ),
     UseCase(
-        *("ready", "GET", "/ready", stores.ready),
+        *("ready", "GET", "/ready", stores.check_readiness),
         id="ready", tag="service", role="read", summary="Report whether stores can be opened and written",
         note="The status is 503 or 507 if they cannot.",
         example=examples.READY_EXAMPLE, errors=(*COMMON_ERRORS, "storage_full"),
@@ -48,7 +48,7 @@ USE_CASES = (
         example=examples.WHOAMI_EXAMPLE, errors=COMMON_ERRORS, short=0,
     ),
     UseCase(
-        *("audit", "GET", "/api/audit", stores.audit),
+        *("audit", "GET", "/api/audit", stores.read_audit_log),
         id="audit", tag="service", role="admin", summary="List refused requests and administrative actions",
         note=(
             "The newest `limit` entries, oldest first. In a [cluster](cluster.md) they come from all nodes, or "
@@ -57,13 +57,13 @@ USE_CASES = (
         example=examples.AUDIT_ANSWER_EXAMPLE, errors=(*COMMON_ERRORS, "not_found", "conflict"),
     ),
     UseCase(
-        *("cluster", "GET", "/api/cluster", stores.cluster),
+        *("cluster", "GET", "/api/cluster", stores.cluster_status),
         id="cluster", tag="service", role="admin", summary="List the nodes of the cluster",
         note="The number of stores that each node serves is included. See [Cluster](cluster.md).",
         example=examples.CLUSTER_STATUS_EXAMPLE, errors=(*COMMON_ERRORS, "conflict"),
     ),
     UseCase(
-        *("drain", "POST", "/api/cluster/drain", stores.drain),
+        *("drain", "POST", "/api/cluster/drain", stores.drain_node),
         id="drainNode", tag="service", role="admin", summary="Move the stores of this node to other nodes",
         note="The node accepts no store until `undo` or its next start.",
         sent=examples.DRAIN_REQUEST_EXAMPLE, optional=True, example=examples.DRAIN_ANSWER_EXAMPLE,
@@ -76,13 +76,13 @@ USE_CASES = (
         example=examples.UPGRADE_ANSWER_EXAMPLE, errors=(*COMMON_ERRORS, "conflict"), threads="writes",
     ),
     UseCase(
-        *("cypher_words", "GET", "/api/cypher/words", read.cypher_words),
+        *("cypher_words", "GET", "/api/cypher/words", read.list_cypher_vocabulary),
         id="cypherWords", tag="cypher", role="read", summary="List the words that a Cypher statement may use",
         note="Keywords, functions, procedures and properties, for editors that complete statements.",
         example=examples.CYPHER_WORDS_EXAMPLE, errors=COMMON_ERRORS,
     ),
     UseCase(
-        *("inject", "POST", f"{STORE_PATH}/inject", mutations.inject),
+        *("inject", "POST", f"{STORE_PATH}/inject", mutations.inject_batch),
         id="inject", tag="graph", role="write", summary="Create or update nodes and edges in one atomic batch",
         sent=examples.INJECT_REQUEST_EXAMPLE, example=examples.INJECT_ANSWER_EXAMPLE, errors=WRITE_ERRORS,
         threads="writes", short=mutations.count_rows,
@@ -107,14 +107,14 @@ USE_CASES = (
         errors=(*READ_ERRORS, "conflict", "gone", "too_large", "unsupported"),
     ),
     UseCase(
-        *("graph", "POST", f"{STORE_PATH}/graph", visualization.draw),
+        *("graph", "POST", f"{STORE_PATH}/graph", visualization.draw_graph),
         id="graph", tag="graph", role="read", summary="Get a part of a graph in columns, for visualization",
         note="See [A graph to draw](rest.md#a-graph-to-draw).",
         sent=examples.DRAW_REQUEST_EXAMPLE, example=examples.DRAW_ANSWER_EXAMPLE,
         errors=(*READ_ERRORS, "conflict", "gone", "too_large", "unsupported"),
     ),
     UseCase(
-        *("timeline", "GET", f"{STORE_PATH}/timeline", visualization.timeline),
+        *("timeline", "GET", f"{STORE_PATH}/timeline", visualization.get_commit_timeline),
         id="timeline", tag="history", role="read", summary="Count commits over time",
         note="In `buckets` spans of equal length.",
         example=examples.TIMELINE_EXAMPLE, errors=(*READ_ERRORS, "conflict"),
@@ -153,26 +153,26 @@ USE_CASES = (
         example=examples.DROP_ANSWER_EXAMPLE, errors=(*COMMON_ERRORS, "not_found", "conflict"), repeatable=False,
     ),
     UseCase(
-        *("move", "POST", f"{STORE_PATH}/move", stores.move),
+        *("move", "POST", f"{STORE_PATH}/move", stores.move_store),
         id="moveStore", tag="stores", role="admin", summary="Move a store to another node of the cluster",
         note="See [Cluster](cluster.md).",
         sent=examples.MOVE_REQUEST_EXAMPLE, example=examples.MOVE_ANSWER_EXAMPLE, errors=UPDATE_ERRORS,
         threads="writes", positional=("to",),
     ),
     UseCase(
-        *("repair", "POST", f"{STORE_PATH}/repair", stores.repair),
+        *("repair", "POST", f"{STORE_PATH}/repair", stores.repair_log),
         id="repairStore", tag="stores", role="admin", summary="Rebuild a store's log from the files of this node",
         note="For a [damaged log of the cluster](cluster.md#a-log-that-was-torn).",
         example=examples.REPAIR_ANSWER_EXAMPLE, errors=UPDATE_ERRORS, threads="writes", long=True, repeatable=False,
     ),
     UseCase(
-        *("stats", "GET", f"{STORE_PATH}/stats", stores.stats),
+        *("stats", "GET", f"{STORE_PATH}/stats", stores.store_stats),
         id="storeStats", tag="stores", role="read", summary="Show counts, sizes and condition of a store",
         note="The answer covers the store's indexes.",
         example=examples.STORE_STATS_EXAMPLE,
     ),
     UseCase(
-        *("links", "GET", f"{STORE_PATH}/links", cross_store_links.store_links),
+        *("links", "GET", f"{STORE_PATH}/links", cross_store_links.get_link_manifest),
         id="storeLinks", tag="stores", role="read",
         summary="List the stores linked by edges with a store",
         note="See [Links](links.md).",
@@ -186,7 +186,7 @@ USE_CASES = (
             "`attributes` is [a JSON object](rest.md#nodes-by-their-attributes). A page examines at most 20,000 "
             "nodes: continue while there is a `next_cursor`."
         ),
-        example=examples.NODE_PAGE_EXAMPLE, answer=ListedPage, errors=(*READ_ERRORS, "conflict", "gone"),
+        example=examples.NODE_PAGE_EXAMPLE, answer=ListedNodePage, errors=(*READ_ERRORS, "conflict", "gone"),
     ),
     UseCase(
         *("node", "GET", _NODE_PATH, reading.get_node),
@@ -202,7 +202,7 @@ USE_CASES = (
         errors=(*_SEARCH_ERRORS, "gone"),
     ),
     UseCase(
-        *("count", "POST", f"{STORE_PATH}/count", reading.count),
+        *("count", "POST", f"{STORE_PATH}/count", reading.count_matching_nodes),
         id="countNodes", tag="nodes", role="read", summary="Count the nodes that match a filter",
         sent=examples.COUNT_REQUEST_EXAMPLE, optional=True, example=examples.COUNT_ANSWER_EXAMPLE,
         errors=_SEARCH_ERRORS,
@@ -226,12 +226,12 @@ USE_CASES = (
         example=examples.TAG_LIST_EXAMPLE, positional=("prefix",),
     ),
     UseCase(
-        *("outgoing", "GET", f"{_NODE_PATH}/outgoing", reading.outgoing),
+        *("outgoing", "GET", f"{_NODE_PATH}/outgoing", reading.list_outgoing_edges),
         id="outgoing", tag="nodes", role="read", summary="List the edges that start at a node, in order",
         example=examples.EDGE_LIST_EXAMPLE, errors=(*READ_ERRORS, "conflict", "gone"),
     ),
     UseCase(
-        *("incoming", "GET", f"{_NODE_PATH}/incoming", reading.incoming),
+        *("incoming", "GET", f"{_NODE_PATH}/incoming", reading.list_incoming_edges),
         id="incoming", tag="nodes", role="read", summary="List the edges that end at a node, in order",
         note="`follow_symlinks` adds the edges of [other stores](links.md).",
         example=examples.EDGE_LIST_EXAMPLE, errors=(*READ_ERRORS, "conflict", "gone"),
@@ -267,14 +267,14 @@ USE_CASES = (
         threads="writes",
     ),
     UseCase(
-        *("merge", "POST", f"{_NODE_PATH}/merge", merge.merge),
+        *("merge", "POST", f"{_NODE_PATH}/merge", merge.merge_nodes),
         id="mergeNode", tag="versions", role="write", summary="Merge a duplicate node into another node",
         note="See [Merging](merging.md).",
         sent=examples.MERGE_REQUEST_EXAMPLE, example=examples.MERGE_ANSWER_EXAMPLE, errors=UPDATE_ERRORS,
         threads="writes",
     ),
     UseCase(
-        *("unmerge", "POST", f"{_NODE_PATH}/unmerge", merge.unmerge),
+        *("unmerge", "POST", f"{_NODE_PATH}/unmerge", merge.unmerge_node),
         id="unmergeNode", tag="versions", role="write", summary="Undo the merge of a node",
         sent=examples.UNMERGE_REQUEST_EXAMPLE, optional=True, example=examples.UNMERGE_ANSWER_EXAMPLE,
         errors=(*UPDATE_ERRORS, "gone"), threads="writes",
@@ -289,24 +289,24 @@ USE_CASES = (
         example=examples.DELETE_EDGE_ANSWER_EXAMPLE, errors=UPDATE_ERRORS, threads="writes", short=_one,
     ),
     UseCase(
-        *("history", "GET", f"{_NODE_PATH}/history", history.node_history),
+        *("history", "GET", f"{_NODE_PATH}/history", history.get_node_history),
         id="nodeHistory", tag="history", role="read", summary="List the previous and current states of a node",
         note="Newest first. See [History](time.md#history).",
         example=examples.NODE_HISTORY_EXAMPLE, errors=(*READ_ERRORS, "conflict"),
     ),
     UseCase(
-        *("revert", "POST", f"{_NODE_PATH}/revert", history.revert),
+        *("revert", "POST", f"{_NODE_PATH}/revert", history.revert_node),
         id="revertNode", tag="history", role="write", summary="Restore a node to an earlier version",
         sent=examples.REVERT_REQUEST_EXAMPLE, example=examples.INJECT_ANSWER_EXAMPLE, errors=UPDATE_ERRORS,
         threads="writes",
     ),
     UseCase(
-        *("changes", "GET", f"{STORE_PATH}/changes", history.changes),
+        *("changes", "GET", f"{STORE_PATH}/changes", history.list_changes),
         id="changes", tag="history", role="read", summary="List the writes after a sequence",
         example=examples.CHANGES_PAGE_EXAMPLE, errors=(*READ_ERRORS, "gone"),
     ),
     UseCase(
-        *("restore", "POST", f"{STORE_PATH}/restore", transfer.restore),
+        *("restore", "POST", f"{STORE_PATH}/restore", transfer.restore_to_new_store),
         id="restoreStore", tag="history", role="admin", summary="Create a store from an earlier state of another store",
         note="`into` names the new store, `as_of` the moment.",
         sent=examples.RESTORE_REQUEST_EXAMPLE, example=examples.RESTORE_ANSWER_EXAMPLE,
@@ -364,7 +364,7 @@ USE_CASES = (
         sent=examples.BATCH_SEARCH_REQUEST_EXAMPLE, example=examples.BATCH_SEARCH_ANSWER_EXAMPLE, errors=_SEARCH_ERRORS,
     ),
     UseCase(
-        *("context", "POST", f"{STORE_PATH}/context", search.context),
+        *("context", "POST", f"{STORE_PATH}/context", search.build_context),
         id="context", tag="search", role="read", summary="Get text about a question within a token budget",
         note="The text has ids to cite.",
         sent=examples.CONTEXT_REQUEST_EXAMPLE, example=examples.CONTEXT_ANSWER_EXAMPLE, errors=_SEARCH_ERRORS,

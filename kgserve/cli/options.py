@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from kgserve.errors import InvalidInput, KgserveError
-from kgserve.platform.settings import ENVIRONMENT_PREFIX, SETTINGS_FIELDS, Settings, load
+from kgserve.platform.settings import ENVIRONMENT_PREFIX, SETTINGS_FIELDS, Settings, load_settings
 
 if TYPE_CHECKING:
     from kgserve.client import Client
@@ -79,19 +79,19 @@ def key_option(**more: Any) -> Callable[[Function], Function]:
     return click.option("--key", metavar="KEY", help=text, **more)
 
 
-def keep(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
-    """Store an option's value for `given`, so that commands need not pass it on. A click callback."""
+def store_option_value(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    """Store an option's value for `option_value`, so that commands need not pass it on. A click callback."""
     context.meta[f"kgserve.{parameter.name}"] = value
     return value
 
 
-def given(option: str) -> Any:
+def option_value(option: str) -> Any:
     """Return the value of a stored option of the current command, or None."""
     context = click.get_current_context(silent=True)
     return context.meta.get(f"kgserve.{option}") if context else None
 
 
-def require_data(settings: Settings) -> None:
+def require_data_folder(settings: Settings) -> None:
     """Raise ClickException when the data folder does not exist, most likely because its name was misspelt."""
     if not settings.data_dir.is_dir():
         raise click.ClickException(f"data folder {settings.data_dir} does not exist")
@@ -128,7 +128,7 @@ def _click_type(kind: Any) -> click.ParamType[Any]:
     return {int: click.INT, float: click.FLOAT, Path: click.Path()}.get(kind, click.STRING)
 
 
-_CONTEXT_OPTION: dict[str, Any] = {"expose_value": False, "callback": keep}
+_CONTEXT_OPTION: dict[str, Any] = {"expose_value": False, "callback": store_option_value}
 
 
 class ServerUnreachable(click.ClickException):
@@ -162,16 +162,16 @@ def connect(data_dir: Path | None = None, *, timeout: float | None = None) -> Ge
     """
     from kgserve.client import Client
 
-    server, folder = (None, str(data_dir)) if data_dir else (given("server"), given("data_dir"))
+    server, folder = (None, str(data_dir)) if data_dir else (option_value("server"), option_value("data_dir"))
     _require_server(server, folder)
-    with Client(server, data=folder, key=given("key"), timeout=timeout, retries=0) as client:
+    with Client(server, data=folder, key=option_value("key"), timeout=timeout, retries=0) as client:
         try:
             yield client
         except KgserveError as error:
-            raise failure(error, url_of(client)) from error
+            raise translate_client_error(error, url_of(client)) from error
 
 
-def failure(error: Exception, url: str) -> Exception:
+def translate_client_error(error: Exception, url: str) -> Exception:
     """Translate a client's error into a command's error. Errors raised on this side are returned unchanged."""
     from http.client import responses
 
@@ -191,7 +191,7 @@ def failure(error: Exception, url: str) -> Exception:
             reason = responses.get(error.status, "")
             return RequestRefused(f"the server at {urlsplit(url).hostname} answered {error.status} {reason}")
         case InvalidInput() if answered:
-            return RequestRefused(in_words(error))
+            return RequestRefused(format_invalid_input(error))
         case _:
             return error
 
@@ -201,19 +201,19 @@ def url_of(client: Client) -> str:
     return client.http.target.address.url
 
 
-def in_words(error: InvalidInput) -> str:
+def format_invalid_input(error: InvalidInput) -> str:
     """Return the message, followed by a line for each invalid field."""
     return "\n".join([error.message, *(f"  {fault.path}: {fault.message}" for fault in error.errors)])
 
 
 def _require_server(server: str | None, data_dir: str | None) -> None:
-    from kgserve.platform.server_discovery import find
+    from kgserve.platform.server_discovery import find_server
 
     if server is not None or data_dir is None:
         return
-    folder = load({"data_dir": data_dir}).data_dir
+    folder = load_settings({"data_dir": data_dir}).data_dir
     if not folder.is_dir():
         raise ServerUnreachable(f"data folder {folder} does not exist")
-    if find(folder) is None:
+    if find_server(folder) is None:
         hint = f"start one with `kgserve serve --data {folder}`, or specify one with --server"
         raise ServerUnreachable(f"no server has opened {folder}; {hint}")

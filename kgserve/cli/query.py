@@ -11,9 +11,9 @@ import click
 
 from kgserve.cli.options import ServerUnreachable, connect, server_options, settings_options
 from kgserve.cli.shell.formats import MODES, Mode
-from kgserve.cli.terminal import TableColumn, as_json_option, show_table, told_as_json
+from kgserve.cli.terminal import TableColumn, as_json_option, print_as_json, show_table
 from kgserve.graph.requests import SearchMode
-from kgserve.platform.settings import load
+from kgserve.platform.settings import load_settings
 
 if TYPE_CHECKING:
     from kgserve.cli.shell.session import ShellSession
@@ -45,14 +45,16 @@ def shell(
     """
     if query is not None and file is not None:
         raise click.UsageError("-c and -f cannot be combined.")
-    from kgserve.cli.shell.screen import Screen
-    from kgserve.cli.shell.session import NoServer, ServerConnection, ShellSession
-    from kgserve.platform.server_discovery import data_folder
+    from kgserve.cli.shell.screen import ShellScreen
+    from kgserve.cli.shell.session import NoServerAvailable, ServerConnection, ShellSession
+    from kgserve.platform.server_discovery import resolve_data_folder
 
-    screen = Screen()
+    screen = ShellScreen()
     try:
-        server = ServerConnection(url, data_folder(data_dir), screen.note, load({"key": key}).key or None)
-    except NoServer as error:
+        server = ServerConnection(
+            url, resolve_data_folder(data_dir), screen.note, load_settings({"key": key}).key or None
+        )
+    except NoServerAvailable as error:
         raise ServerUnreachable(error.message) from error
     session = ShellSession(server, screen, store, mode, write=write)
     try:
@@ -62,19 +64,19 @@ def shell(
 
 
 def _serve(session: ShellSession, query: str | None, file: Path | None) -> int:
-    from kgserve.cli.shell.commands import CommandStopped, Left, read_file, run
+    from kgserve.cli.shell.commands import CommandStopped, ShellExit, read_file, run_script
 
     if query is None and file is None and sys.stdin.isatty() and session.screen.terminal:
-        from kgserve.cli.shell.terminal import converse
+        from kgserve.cli.shell.terminal import run_prompt_loop
 
-        converse(session, _history())
+        run_prompt_loop(session, _history())
         return 0
     try:
         text = query if query is not None else read_file(file or Path("-"))
-        run(session, text, None if query is not None else str(file or "standard input"))
+        run_script(session, text, None if query is not None else str(file or "standard input"))
     except CommandStopped as stopped:
         return stopped.code
-    except Left:
+    except ShellExit:
         return 0
     return 0
 
@@ -127,7 +129,7 @@ def search(
             as_of=as_of,
             valid_at=valid_at,
         )
-    if told_as_json(found):
+    if print_as_json(found):
         return
     if found.degraded:
         click.echo("kgserve: no embedding model is available; results are ranked by words and letters only", err=True)

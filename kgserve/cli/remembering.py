@@ -17,12 +17,16 @@ import msgspec
 from typing_extensions import override
 
 from kgserve.cli.mcp import HookEvent
-from kgserve.cli.options import connect, given, server_options
-from kgserve.cli.terminal import as_json_option, told_as_json
+from kgserve.cli.options import connect, option_value, server_options
+from kgserve.cli.terminal import as_json_option, print_as_json
 from kgserve.errors import KgserveError
-from kgserve.memory.api import ConsolidationReport, ConsolidationUndone, Memory, RecalledMemory
-from kgserve.memory.reflect_api import Reflection, memory_line, proposal_line
-from kgserve.memory.retain_api import MAX_CONVERSATION_MESSAGES, RECALLED, RECALLED_TOKENS
+from kgserve.memory.api import ConsolidationReport, Memory, RecalledMemory, UndoConsolidationAnswer
+from kgserve.memory.reflect_api import ReflectAnswer, format_memory_line, format_proposal_line
+from kgserve.memory.retain_api import (
+    DEFAULT_AGENT_RECALL_BUDGET_TOKENS,
+    DEFAULT_AGENT_RECALL_LIMIT,
+    MAX_CONVERSATION_MESSAGES,
+)
 from kgserve.platform.codecs import decode_json
 
 if TYPE_CHECKING:
@@ -95,7 +99,7 @@ def retain(
             supersedes=supersedes,
             source=source,
         )
-    if told_as_json(done):
+    if print_as_json(done):
         return
     for step in done.operations:
         click.echo(f"{step.type} [{step.memory_id}] {step.content} ({step.reason})")
@@ -115,9 +119,9 @@ def _retain_lines(store: Store, lines: Iterable[bytes]) -> None:
             )
             raise
         number += len(batch)
-        told_as_json(found)
+        print_as_json(found)
         done.update(step.type for each in found.results for step in each.operations)
-    if not given("as_json"):
+    if not option_value("as_json"):
         click.echo(f"{number:,} lines: " + (", ".join(f"{done[each]:,} {each}" for each in done) or "nothing"))
 
 
@@ -145,8 +149,14 @@ def _batches(lines: Iterable[bytes]) -> Iterator[list[dict[str, Any]]]:
 @click.command()
 @click.argument("store")
 @click.argument("query", required=False)
-@click.option("--limit", type=click.IntRange(1, 100), help=f"Maximum number of memories.  [default: {RECALLED}]")
-@click.option("--budget", type=click.IntRange(1), help=f"Maximum number of tokens.  [default: {RECALLED_TOKENS}]")
+@click.option(
+    "--limit", type=click.IntRange(1, 100), help=f"Maximum number of memories.  [default: {DEFAULT_AGENT_RECALL_LIMIT}]"
+)
+@click.option(
+    "--budget",
+    type=click.IntRange(1),
+    help=f"Maximum number of tokens.  [default: {DEFAULT_AGENT_RECALL_BUDGET_TOKENS}]",
+)
 @click.option("--also", metavar="STORE", multiple=True, help="Another store to recall from; may be repeated.")
 @click.option("--hook", is_flag=True, help="Read an editor's event from standard input and print context for it.")
 @click.option(
@@ -175,15 +185,21 @@ def recall(
     """
     if hook:
         with suppress(KgserveError, click.ClickException, OSError, ValueError, msgspec.MsgspecError):
-            _answer_hook(Hook(store, also, limit or _DEFAULT_HOOK_MEMORIES, budget or _DEFAULT_HOOK_TOKENS, within))
+            _answer_hook(
+                HookRecall(store, also, limit or _DEFAULT_HOOK_MEMORIES, budget or _DEFAULT_HOOK_TOKENS, within)
+            )
         return
     if not query:
         raise click.UsageError("Specify QUERY.")
     with connect() as client:
         found = client.store(store).recall(
-            query, limit=limit or RECALLED, budget=budget or RECALLED_TOKENS, expand=True, also=also
+            query,
+            limit=limit or DEFAULT_AGENT_RECALL_LIMIT,
+            budget=budget or DEFAULT_AGENT_RECALL_BUDGET_TOKENS,
+            expand=True,
+            also=also,
         )
-    if told_as_json(found):
+    if print_as_json(found):
         return
     _show(found.hits)
     if found.withheld:
@@ -191,7 +207,7 @@ def recall(
         click.echo(f"withheld: {withheld}", err=True)
 
 
-class Hook(NamedTuple):
+class HookRecall(NamedTuple):
     """Stores, limits and timeout (in seconds) of a recall for an editor's hook."""
 
     store: str
@@ -201,7 +217,7 @@ class Hook(NamedTuple):
     seconds: float
 
 
-def _answer_hook(hook: Hook) -> None:
+def _answer_hook(hook: HookRecall) -> None:
     """Print the answer to an editor's event; nothing if the server does not answer in time."""
     event = decode_json(sys.stdin.read().encode(), HookEvent)
     if event.is_empty:
@@ -214,16 +230,16 @@ def _answer_hook(hook: Hook) -> None:
         with context.scope(cleanup=False), connect(timeout=hook.seconds) as client:
             return _recall_for_hook(client.store(hook.store), hook, event.question)
 
-    found = in_time(hook.seconds, ask)
+    found = run_with_timeout(hook.seconds, ask)
     if not found:
         return
     now = time.time()
     stores = " and ".join(f'"{name}"' for name in (hook.store, *hook.also))
     lines = [f"Memories from the store {stores}, which may or may not be relevant:"]
-    click.echo(event.answer("\n".join([*lines, *(memory_line(each, now) for each in found)])))
+    click.echo(event.answer("\n".join([*lines, *(format_memory_line(each, now) for each in found)])))
 
 
-def _recall_for_hook(store: Store, hook: Hook, question: str) -> Sequence[Memory]:
+def _recall_for_hook(store: Store, hook: HookRecall, question: str) -> Sequence[Memory]:
     """Return memories similar to a question; the newest ones without a question."""
     if not question:
         return store.memories(limit=hook.limit).memories
@@ -243,7 +259,7 @@ def _is_similar(memory: RecalledMemory) -> bool:
     return isinstance(memory.semantic_score, float) and memory.semantic_score >= MIN_HOOK_SIMILARITY
 
 
-def in_time(seconds: float, work: Callable[[], Sequence[Memory]]) -> Sequence[Memory]:
+def run_with_timeout(seconds: float, work: Callable[[], Sequence[Memory]]) -> Sequence[Memory]:
     """Return the result of ``work``; nothing if it fails or exceeds ``seconds``.
 
     A thread that exceeds the limit ends with the process.
@@ -273,15 +289,15 @@ def reflect(store: str, *, dry_run: bool, accept: list[int] | None, refuse: list
     """Organize the memories of STORE: merge duplicates, assign concepts, and number uncertain changes."""
     with connect() as client:
         done = client.store(store).reflect(dry_run=dry_run, accept=accept or (), refuse=refuse or (), undo=undo)
-    if told_as_json(done):
+    if print_as_json(done):
         return
     for line in _reflection_lines(done):
         click.echo(line)
 
 
-def _reflection_lines(done: Reflection) -> Iterable[str]:
+def _reflection_lines(done: ReflectAnswer) -> Iterable[str]:
     would = "would be " if done.dry_run else ""
-    yield from map(proposal_line, done.proposals)
+    yield from map(format_proposal_line, done.proposals)
     yield from (f"[{each.id}] {would}below [{each.parent_id}] ({each.score:.2f})" for each in done.linked)
     yield from (f"skipped, changed since: [{each}]" for each in done.skipped)
     if done.undone:
@@ -309,7 +325,7 @@ def forget(
     with connect() as client:
         memories = client.store(store)
         done = memories.forget(ids=ids, undo=undo, dry_run=dry_run, hard=hard, erase=erase, reason=reason)
-    if told_as_json(done):
+    if print_as_json(done):
         return
     would = "would be " if dry_run else ""
     number, verb = (
@@ -325,7 +341,7 @@ def forget(
 def _show(memories: Iterable[Memory]) -> None:
     now = time.time()
     for each in memories:
-        click.echo(memory_line(each, now))
+        click.echo(format_memory_line(each, now))
 
 
 @click.command()
@@ -358,7 +374,7 @@ def consolidate(store: str, *, dry_run: bool, threshold: float | None, guard: bo
             done = memories.undo_consolidation(undo)
         else:
             done = memories.consolidate(similarity_threshold=threshold, guard=guard, dry_run=dry_run)
-    if told_as_json(done):
+    if print_as_json(done):
         return
     if isinstance(done, ConsolidationReport):
         _print_report(store, done)
@@ -379,7 +395,7 @@ def _print_report(store: str, found: ConsolidationReport) -> None:
         click.echo("Only the wording was compared, not the meaning: no embedding model is available.", err=True)
 
 
-def _print_undone(store: str, done: ConsolidationUndone) -> None:
+def _print_undone(store: str, done: UndoConsolidationAnswer) -> None:
     skipped = f", {len(done.skipped):,} skipped because they have changed since" if done.skipped else ""
     verb = "was" if done.restored_count == 1 else "were"
     click.echo(f"{store}: {_counted(done.restored_count)} {verb} restored{skipped}")

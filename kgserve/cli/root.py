@@ -17,7 +17,7 @@ from kgserve.cli.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_WRONG_USA
 from kgserve.cli.keys import audit, keys
 from kgserve.cli.mcp import mcp
 from kgserve.cli.model import model
-from kgserve.cli.options import in_words
+from kgserve.cli.options import format_invalid_input
 from kgserve.cli.query import search, shell
 from kgserve.cli.remembering import consolidate, forget, recall, reflect, retain
 from kgserve.cli.serve import cluster, health, open_, serve, stop, version
@@ -94,7 +94,7 @@ def _outcome(error: BaseException) -> tuple[str, int]:
         case click.Abort() | KeyboardInterrupt():
             return "interrupted", EXIT_INTERRUPTED
         case InvalidInput():
-            return in_words(error), EXIT_WRONG_USAGE
+            return format_invalid_input(error), EXIT_WRONG_USAGE
         case KgserveError():
             return error.message, EXIT_FAILED
         case OSError():

@@ -10,10 +10,10 @@ import click
 
 from kgserve import __version__
 from kgserve.cli.options import ServerUnreachable, connect, server_options, settings_options, url_of
-from kgserve.cli.terminal import TableColumn, as_json_option, show_table, told_as_json
-from kgserve.platform.permissions import private_files
-from kgserve.platform.platform_support import refusal
-from kgserve.platform.settings import load
+from kgserve.cli.terminal import TableColumn, as_json_option, print_as_json, show_table
+from kgserve.platform.permissions import private_umask
+from kgserve.platform.platform_support import describe_unsupported_platform
+from kgserve.platform.settings import load_settings
 
 if TYPE_CHECKING:
     from kgserve.client import Client
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 @click.command()
 @settings_options()
-@private_files()
+@private_umask()
 def serve(**values: Any) -> int:
     """Serve the stores of a data folder over REST and MCP until stopped."""
-    if reason := refusal():
+    if reason := describe_unsupported_platform():
         raise click.ClickException(reason)
-    settings = load(values)
+    settings = load_settings(values)
     from kgserve.platform import allocator, import_env
 
-    allocator.bound_arenas()
+    allocator.limit_malloc_arenas()
     gc.disable()  # until it listens: collecting garbage among imported modules takes a sixth of the startup time
     try:
-        import_env.import_lightly()
+        import_env.prepare_imports()
         from kgserve.server import app
 
-        return app.serve(settings)
+        return app.run_server(settings)
     finally:
         gc.enable()
 
@@ -50,9 +50,9 @@ def stop(*, data_dir: str | None, force: bool) -> None:
     """
     from kgserve.platform import server_discovery
 
-    folder = server_discovery.data_folder(data_dir)
+    folder = server_discovery.resolve_data_folder(data_dir)
     try:
-        stopped = server_discovery.stop(folder, force=force)
+        stopped = server_discovery.stop_server(folder, force=force)
     except server_discovery.StopFailed as error:
         raise click.ClickException(str(error)) from None
     if stopped is None:
@@ -155,7 +155,7 @@ def status() -> None:
     """
     with connect() as client:
         found = client.cluster()
-    if not told_as_json(found):
+    if not print_as_json(found):
         show_table(CLUSTER_NODE_COLUMNS, [(each.name, each.url, each.state, each.stores) for each in found.nodes])
         if found.silent:
             click.echo(f"{found.node} is disconnected from the NATS servers of the cluster", err=True)

@@ -12,12 +12,19 @@ import msgspec
 from typing_extensions import override
 
 from kgserve.admin.api import StoreSettingsAnswer, StoreStats, StoreSummary
-from kgserve.cli.options import RequestRefused, connect, given, require_data, server_options, settings_options
-from kgserve.cli.terminal import IndexProgress, TableColumn, as_json_option, show_table, told_as_json
+from kgserve.cli.options import (
+    RequestRefused,
+    connect,
+    option_value,
+    require_data_folder,
+    server_options,
+    settings_options,
+)
+from kgserve.cli.terminal import IndexProgress, TableColumn, as_json_option, print_as_json, show_table
 from kgserve.errors import KgserveError
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.permissions import private_files
-from kgserve.platform.settings import load
+from kgserve.platform.permissions import private_umask
+from kgserve.platform.settings import load_settings
 from kgserve.storage.model.statuses import IndexStatus
 from kgserve.storage.model.store_settings import StoreSettings
 
@@ -61,12 +68,12 @@ def stores(*, indexes: bool) -> None:
     With --indexes, also show the commits that each index has not applied yet, its pending entities, and its error. The
     columns are empty for closed stores, which are not opened for this.
     """
-    if given("as_json") and indexes:
+    if option_value("as_json") and indexes:
         raise click.UsageError("--json cannot be combined with --indexes.")
     with connect() as client:
         answer = client.stores()
         shown = [_row(each) + (_index_cells(client, each) if indexes else ()) for each in answer.stores]
-    if told_as_json(answer):
+    if print_as_json(answer):
         return
     show_table(STORE_COLUMNS + INDEX_COLUMNS if indexes else STORE_COLUMNS, shown)
 
@@ -121,7 +128,7 @@ def prune_history(store: str, before: str | None) -> None:
     help="Set timestamps in the future, written under a clock that was ahead, to the current time in a new commit.",
 )
 @settings_options("data_dir", "log_format", "engine", "buffer_pool_mb", "engine_threads")
-@private_files()
+@private_umask()
 def doctor(store: str | None, *, rebuild: bool, salvage: bool, repair_times: bool, **values: Any) -> int:
     """Check journal, snapshot and engine file of STORE, or of every store, while no server is running.
 
@@ -131,18 +138,18 @@ def doctor(store: str | None, *, rebuild: bool, salvage: bool, repair_times: boo
 
     The exit code is 1 if a fault is found.
     """
-    settings = load(values)
-    require_data(settings)
-    from kgserve.admin.doctor import Repairs, examine_folder, require_alone
-    from kgserve.admin.doctor import doctor as examine
+    settings = load_settings(values)
+    require_data_folder(settings)
+    from kgserve.admin.doctor import RepairOptions, examine_folder, require_standalone
+    from kgserve.admin.doctor import check_stores as examine
     from kgserve.platform import log
     from kgserve.platform.lock import DataFolderLock
 
-    log.configure(settings.log_format, "error")  # findings are shown in the table
+    log.configure_logging(settings.log_format, "error")  # findings are shown in the table
     if repair_times:
-        require_alone(settings.data_dir)
+        require_standalone(settings.data_dir)
     with DataFolderLock(settings.data_dir) as lock:
-        repairs = Repairs(rebuild=rebuild, salvage=salvage, times=repair_times)
+        repairs = RepairOptions(rebuild=rebuild, salvage=salvage, times=repair_times)
         reports = [*examine_folder(settings, lock.mended), *examine(settings, store, repairs)]
     rows = [
         (report.store, finding.part, "ok" if finding.ok else "BAD", finding.detail)
@@ -228,27 +235,27 @@ _DEFAULT_STORE_SETTINGS = StoreSettings()
 _STORE_SETTING_NAMES = StoreSettings.__struct_fields__
 
 
-class Choice(NamedTuple):
+class SettingAssignment(NamedTuple):
     """A setting, as its path of names, and its new value."""
 
     path: list[str]
     value: Any
 
 
-class _SettingAssignmentType(click.ParamType[Choice]):
+class _SettingAssignmentType(click.ParamType[SettingAssignment]):
     """Parameter type of ``SETTING=VALUE``."""
 
     name = "SETTING=VALUE"
 
     @override
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> Choice:
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> SettingAssignment:
         setting, equals, text = value.partition("=")
         if not equals or not setting:
             self.fail(f"{value!r} is not of the form SETTING=VALUE, such as history=90", param, ctx)
         path = setting.split(".")
         if path[0] not in _STORE_SETTING_NAMES:
             self.fail(f"unknown setting {path[0]!r}. Settings: {', '.join(_STORE_SETTING_NAMES)}", param, ctx)
-        return Choice(path, _value(setting, text))
+        return SettingAssignment(path, _value(setting, text))
 
 
 def _value(setting: str, text: str) -> Any:
@@ -262,7 +269,7 @@ def _value(setting: str, text: str) -> Any:
         return list(filter(None, map(str.strip, text.split(",")))) if is_list else text
 
 
-def _request(chosen: Sequence[Choice]) -> dict[str, Any]:
+def _request(chosen: Sequence[SettingAssignment]) -> dict[str, Any]:
     """Return the request body for the given settings, with those of `memory` nested."""
     body: dict[str, Any] = {}
     for path, value in chosen:
@@ -280,7 +287,7 @@ _chosen = click.argument("chosen", metavar="[SETTING=VALUE]...", nargs=-1, type=
 @click.argument("store")
 @_chosen
 @server_options
-def create(store: str, *, chosen: tuple[Choice, ...]) -> None:
+def create(store: str, *, chosen: tuple[SettingAssignment, ...]) -> None:
     """Create STORE, empty, with settings such as history=90 or memory.dedup=off.
 
     The first import or write also creates a store, with default settings. The exit code is 1 if STORE exists.
@@ -302,7 +309,7 @@ def create(store: str, *, chosen: tuple[Choice, ...]) -> None:
 @_chosen
 @as_json_option
 @server_options
-def settings(store: str, *, chosen: tuple[Choice, ...]) -> None:
+def settings(store: str, *, chosen: tuple[SettingAssignment, ...]) -> None:
     """Show the settings of STORE, or change the given ones, such as history=90 or kind_whitelist=note,person.
 
     A VALUE is JSON, a comma-separated list, or text; an empty value resets the setting. Memory settings start with
@@ -311,7 +318,7 @@ def settings(store: str, *, chosen: tuple[Choice, ...]) -> None:
     with connect() as client:
         handle = client.store(store)
         found = handle.update_settings(**_request(chosen)) if chosen else handle.settings()
-    if told_as_json(found):
+    if print_as_json(found):
         return
     show_table(SETTING_COLUMNS, _rows(found))
 

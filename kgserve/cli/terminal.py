@@ -9,16 +9,16 @@ from typing import Any, Self, TypeVar
 import click
 import msgspec
 
-from kgserve.cli.options import given, keep
-from kgserve.cli.shell.formats import tabbed
+from kgserve.cli.options import option_value, store_option_value
+from kgserve.cli.shell.formats import tab_separated_line
 from kgserve.storage.model.statuses import IndexStatus
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def json_option(text: str) -> Callable[[Function], Function]:
-    """Return the option ``--json``, which `told_as_json` reads."""
-    return click.option("--json", "as_json", is_flag=True, expose_value=False, callback=keep, help=text)
+    """Return the option ``--json``, which `print_as_json` reads."""
+    return click.option("--json", "as_json", is_flag=True, expose_value=False, callback=store_option_value, help=text)
 
 
 as_json_option = json_option("Print the server's answer as JSON.")
@@ -38,18 +38,18 @@ def show_table(columns: Sequence[TableColumn], rows: Iterable[Sequence[Any]]) ->
         return
     click.echo("\t".join(column.title.lower().replace(" ", "_") for column in columns))
     for row in rows:
-        click.echo(tabbed([str(value) for value in row]), nl=False)
+        click.echo(tab_separated_line([str(value) for value in row]), nl=False)
 
 
-def told_as_json(value: Any) -> bool:
+def print_as_json(value: Any) -> bool:
     """Print ``value`` as JSON to standard output if ``--json`` was given. Return True if it was."""
-    if given("as_json"):
+    if option_value("as_json"):
         click.echo(msgspec.json.format(msgspec.json.encode(value)).decode())
         return True
     return False
 
 
-def as_size(size: int) -> str:
+def format_size(size: int) -> str:
     """Return a number of bytes as text in units of 1,024."""
     value = float(size)
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -76,7 +76,7 @@ def _draw_table(columns: Sequence[TableColumn], rows: Iterable[Sequence[Any]]) -
 def _format_cell(column: TableColumn, value: Any) -> str:
     if column.kind == "text" or value == "":
         return str(value)
-    return as_size(value) if column.kind == "bytes" else f"{value:,}"
+    return format_size(value) if column.kind == "bytes" else f"{value:,}"
 
 
 class _LiveDisplay:
@@ -96,7 +96,7 @@ class _LiveDisplay:
             self._bar.stop()
 
 
-class Progress(_LiveDisplay):
+class TransferProgress(_LiveDisplay):
     """Progress of bytes and lines, drawn on standard error if that is a terminal.
 
     ``total`` is the expected number of bytes, None if unknown.

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 import click
 import msgspec
 
-from kgserve.cli.options import RequestRefused, connect, failure, given, server_options, url_of
-from kgserve.cli.terminal import as_size
+from kgserve.cli.options import RequestRefused, connect, option_value, server_options, translate_client_error, url_of
+from kgserve.cli.terminal import format_size
 from kgserve.errors import KgserveError
-from kgserve.platform.settings import load
+from kgserve.platform.settings import load_settings
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from kgserve.client import Client
-    from kgserve.platform.metrics.exposition import Scrape
+    from kgserve.platform.metrics.exposition import MetricsScrape
 
 Order = Literal["writes", "lag", "queue", "engine", "nodes", "journal", "name"]
 ORDERS: tuple[Order, ...] = get_args(Order)
@@ -79,14 +79,16 @@ def top(*, once: bool, order: Order, interval: float) -> None:
 
     with connect(timeout=_METRICS_TIMEOUT_SECONDS) as client:
         watch = _ServerMonitor(
-            client, named=given("server") is not None, folder=load({"data_dir": given("data_dir")}).data_dir
+            client,
+            named=option_value("server") is not None,
+            folder=load_settings({"data_dir": option_value("data_dir")}).data_dir,
         )
         if once:
             watch.read()
             time.sleep(interval)
             watch.read()
             console = Console()
-            console.print(draw(watch.frame(order, keys=False), console.width, None))
+            console.print(render_frame(watch.frame(order, keys=False), console.width, None))
         elif not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise click.UsageError("Standard output is not a terminal; use --once to print one frame.")
         else:
@@ -101,36 +103,36 @@ class _ServerMonitor:
         self._named, self._folder = named, folder
         self._overview: ServerOverview | None = None
         self._trouble: str | None = None
-        self._before: Reading | None = None
+        self._before: MetricsReading | None = None
 
     def read(self) -> None:
         """Read the metrics. Raises the client's errors, and RequestRefused for other content."""
-        from kgserve.client.wire import Route
-        from kgserve.platform.metrics.exposition import Scrape
+        from kgserve.client.wire import ClientRoute
+        from kgserve.platform.metrics.exposition import MetricsScrape
 
-        call = Route("metrics", "GET", _METRICS_PATH, bytes).call({}, headers={"Accept": "*/*"})
+        call = ClientRoute("metrics", "GET", _METRICS_PATH, bytes).call({}, headers={"Accept": "*/*"})
         with self._client.http.open(call) as response:
             text = response.read()
         try:
-            reading = Reading(time.monotonic(), Scrape.read(text.decode()))
+            reading = MetricsReading(time.monotonic(), MetricsScrape.read(text.decode()))
         except ValueError as error:
             raise RequestRefused(f"{url_of(self._client)} did not send kgserve metrics: {error}") from error
-        self._overview = overview(self._before or reading, reading)
+        self._overview = compute_overview(self._before or reading, reading)
         self._before, self._trouble = reading, None
 
     def read_patiently(self) -> None:
         """Read the metrics; on failure, record the trouble and locate the server again, as it may have moved."""
-        from kgserve.platform.server_discovery import find
+        from kgserve.platform.server_discovery import find_server
 
         try:
             self.read()
         except (KgserveError, RequestRefused) as error:
             if self._trouble is None:
-                reason = str(failure(error, url_of(self._client))).splitlines()[0]
+                reason = str(translate_client_error(error, url_of(self._client))).splitlines()[0]
                 self._trouble = f"No answer since {time.strftime('%H:%M:%S')}, retrying: {reason}"
             self._before = None
             # The configured port alone could belong to another server.
-            if self._named or find(self._folder) is not None:
+            if self._named or find_server(self._folder) is not None:
                 self._client.http.target.look_again()
 
     def frame(self, order: Order, *, keys: bool = True) -> TopFrame:
@@ -149,7 +151,7 @@ def _live(watch: _ServerMonitor, order: Order, interval: float) -> None:
             if time.monotonic() >= due:
                 watch.read_patiently()
                 due = time.monotonic() + interval
-            live.update(draw(watch.frame(order), console.width, console.height), refresh=True)
+            live.update(render_frame(watch.frame(order), console.width, console.height), refresh=True)
             match _key(due - time.monotonic()):
                 case "q" | "Q" | "\x04":
                     return
@@ -183,11 +185,11 @@ def _key(seconds: float) -> str:
     return os.read(sys.stdin.fileno(), 1).decode("latin-1") or "\x04"
 
 
-class Reading(msgspec.Struct, frozen=True):
+class MetricsReading(msgspec.Struct, frozen=True):
     """A scrape of metrics, and its time on the monotonic clock."""
 
     at: float
-    scrape: Scrape
+    scrape: MetricsScrape
 
 
 class StoreRow(msgspec.Struct, frozen=True):
@@ -232,7 +234,7 @@ class ServerOverview(msgspec.Struct, frozen=True):
     engine_memory: float
 
 
-def overview(before: Reading, now: Reading) -> ServerOverview:
+def compute_overview(before: MetricsReading, now: MetricsReading) -> ServerOverview:
     """Return the current values, with rates and quantiles between two readings."""
     scrape = now.scrape
     stores = _stores(before, now)
@@ -257,7 +259,7 @@ def overview(before: Reading, now: Reading) -> ServerOverview:
     )
 
 
-def ordered(stores: Sequence[StoreRow], order: Order) -> list[StoreRow]:
+def sort_stores(stores: Sequence[StoreRow], order: Order) -> list[StoreRow]:
     """Return stores by name, or in descending order of another column."""
     by_name = sorted(stores, key=lambda store: store.name)
     if order == "name":
@@ -265,7 +267,7 @@ def ordered(stores: Sequence[StoreRow], order: Order) -> list[StoreRow]:
     return sorted(by_name, key=lambda store: getattr(store, order), reverse=True)
 
 
-def _stores(before: Reading, now: Reading) -> list[StoreRow]:
+def _stores(before: MetricsReading, now: MetricsReading) -> list[StoreRow]:
     columns = {field: now.scrape.by("store", f"kgserve_store_{name}") for field, name in _STORE_METRICS.items()}
     written = _rates(before, now, "kgserve_store_writes_total")
     checks = now.scrape.by("store", "kgserve_store_last_check_ok")
@@ -285,7 +287,7 @@ def _stores(before: Reading, now: Reading) -> list[StoreRow]:
     ]
 
 
-def _rates(before: Reading, now: Reading, name: str) -> dict[str, float]:
+def _rates(before: MetricsReading, now: MetricsReading, name: str) -> dict[str, float]:
     seconds = max(now.at - before.at, 1e-3)
     earlier = before.scrape.by("store", name)
     # A smaller value than before was reset: the store was reopened, or the server restarted.
@@ -295,11 +297,13 @@ def _rates(before: Reading, now: Reading, name: str) -> dict[str, float]:
     }
 
 
-def _rate(before: Reading, now: Reading, name: str) -> float | None:
+def _rate(before: MetricsReading, now: MetricsReading, name: str) -> float | None:
     return _growth_per_second(before, now, lambda scrape: scrape.value(name))
 
 
-def _growth_per_second(before: Reading, now: Reading, count: Callable[[Scrape], float | None]) -> float | None:
+def _growth_per_second(
+    before: MetricsReading, now: MetricsReading, count: Callable[[MetricsScrape], float | None]
+) -> float | None:
     """Return the growth of a counter per second."""
     value = count(now.scrape)
     if value is None:
@@ -307,29 +311,29 @@ def _growth_per_second(before: Reading, now: Reading, count: Callable[[Scrape], 
     return max(value - (count(before.scrape) or 0.0), 0.0) / max(now.at - before.at, 1e-3)
 
 
-def _requests(scrape: Scrape) -> float | None:
+def _requests(scrape: MetricsScrape) -> float | None:
     """Return the number of requests, except scrapes of the metrics."""
     total = scrape.value(_REQUESTS_METRIC)
     return None if total is None else total - (scrape.value(_REQUESTS_METRIC, route=_METRICS_PATH) or 0.0)
 
 
-def _errors(scrape: Scrape) -> float | None:
+def _errors(scrape: MetricsScrape) -> float | None:
     if _REQUESTS_METRIC not in scrape.samples:
         return None
     by_status = scrape.by("status", _REQUESTS_METRIC)
     return sum(count for status, count in by_status.items() if int(status) >= _MIN_ERROR_STATUS)
 
 
-def _p95(before: Reading, now: Reading) -> float | None:
+def _p95(before: MetricsReading, now: MetricsReading) -> float | None:
     """Return the 95th percentile of request durations between two readings, in seconds."""
-    from kgserve.platform.metrics.exposition import quantile
+    from kgserve.platform.metrics.exposition import estimate_quantile
 
     counts, earlier = _buckets(now.scrape), _buckets(before.scrape)
     grown = {bound: count - earlier.get(bound, 0.0) for bound, count in counts.items()}
-    return quantile(0.95, grown) if all(count >= 0 for count in grown.values()) else None
+    return estimate_quantile(0.95, grown) if all(count >= 0 for count in grown.values()) else None
 
 
-def _buckets(scrape: Scrape) -> dict[str, float]:
+def _buckets(scrape: MetricsScrape) -> dict[str, float]:
     """Return cumulative request counts by upper bound of duration, except scrapes of the metrics."""
     name = "kgserve_request_duration_seconds_bucket"
     own = scrape.by("le", name, route=_METRICS_PATH)
@@ -347,13 +351,13 @@ _STORE_TABLE_COLUMNS = (
     _Column("Writes/s", 0, lambda store: f"{store.writes:,.1f}"),
     _Column("Lag", 0, lambda store: f"{store.lag:,}"),
     _Column("Queue", 50, lambda store: f"{store.queue:,}"),
-    _Column("Engine", 65, lambda store: as_size(store.engine) if store.engine else ""),
+    _Column("Engine", 65, lambda store: format_size(store.engine) if store.engine else ""),
     _Column("Nodes", 60, lambda store: f"{store.nodes:,}"),
     _Column("Edges", 80, lambda store: f"{store.edges:,}"),
     _Column("Waiting", 95, lambda store: f"{store.waiting:,}"),
     _Column("Lost", 95, lambda store: f"{store.lost:,}"),
     _Column("Sequence", 105, lambda store: f"{store.sequence:,}"),
-    _Column("Journal", 115, lambda store: as_size(store.journal)),
+    _Column("Journal", 115, lambda store: format_size(store.journal)),
     _Column("Check", 125, lambda store: {None: "", True: "agreed", False: "FAILED"}[store.check]),
 )
 
@@ -368,7 +372,7 @@ class TopFrame(NamedTuple):
     keys: bool = True
 
 
-def draw(frame: TopFrame, width: int, height: int | None) -> RenderableType:
+def render_frame(frame: TopFrame, width: int, height: int | None) -> RenderableType:
     """Render a frame for a screen of ``width`` by ``height`` characters; without ``height``, include all stores."""
     from rich.console import Group
     from rich.text import Text
@@ -411,11 +415,11 @@ def _head(seen: ServerOverview, per_row: int) -> Table:
         ("in progress", _count(seen.in_progress)),
         ("writes/s", _rounded(seen.writes)),
         ("streams", _count(seen.streams)),
-        ("memory", _UNKNOWN_VALUE if seen.memory is None else as_size(int(seen.memory))),
+        ("memory", _UNKNOWN_VALUE if seen.memory is None else format_size(int(seen.memory))),
         ("CPU", _UNKNOWN_VALUE if seen.cpu is None else f"{seen.cpu * 100:,.0f} %"),
         ("threads", _count(seen.threads)),
         ("engines", f"{_count(seen.engines)}/{_count(seen.most_engines)}"),
-        ("engine memory", as_size(int(seen.engine_memory))),
+        ("engine memory", format_size(int(seen.engine_memory))),
         ("slow", _count(seen.slow)),
     )
     grid = Table.grid(padding=(0, 2))
@@ -432,7 +436,7 @@ def _table(stores: Sequence[StoreRow], order: Order, width: int, max_rows: int |
     from rich.table import Table
     from rich.text import Text
 
-    stores = ordered(stores, order)
+    stores = sort_stores(stores, order)
     limit = len(stores) if max_rows is None else max_rows
     table = Table(box=box.SIMPLE_HEAD, expand=False)
     columns = [column for column in _STORE_TABLE_COLUMNS if width >= column.width]

@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 from typing_extensions import override
 
-from kgserve.cli.options import connect, given, server_options
+from kgserve.cli.options import connect, option_value, server_options
 from kgserve.cli.stores import await_indexes
-from kgserve.cli.terminal import Progress, as_size
-from kgserve.graph.answers import ImportAnswer, nothing_imported
-from kgserve.platform.permissions import private_files
-from kgserve.platform.settings import load
+from kgserve.cli.terminal import TransferProgress, format_size
+from kgserve.graph.answers import ImportAnswer, empty_import_answer
+from kgserve.platform.permissions import private_umask
+from kgserve.platform.settings import load_settings
 
 if TYPE_CHECKING:
     from kgserve.client import Client
     from kgserve.client.embedded import Library
-    from kgserve.graph.transfer.formats.csv_pair import Sink
-    from kgserve.graph.transfer.formats.lines import Conversion, InputPart
+    from kgserve.graph.transfer.formats.csv_pair import TableFileOpener
+    from kgserve.graph.transfer.formats.lines import ImportConversion, InputPart
 
 EXPORT_FORMATS = ("ndjson", "parquet", "csv", "graphml", "memory-server")
 IMPORT_FORMATS = (*EXPORT_FORMATS, "graphiti", "kb")
@@ -67,7 +67,7 @@ KEEPALIVE_BLANKS = b" " * 1024
 )
 @click.option("--wait-index", is_flag=True, help="Wait until search finds what was imported.")
 @server_options
-@private_files()
+@private_umask()
 def import_(
     store: str, files: tuple[str, ...], *, kind: str | None, mapping: Path | None, as_memories: bool, wait_index: bool
 ) -> int:
@@ -84,10 +84,10 @@ def import_(
             raise click.UsageError("--as-memories requires files of the MCP memory server: --format memory-server.")
         conversion, blocks, total = _read(files, MEMORIES_FORMAT if as_memories else kind, mapping, stack)
         if conversion is not None and conversion.fault_count and not conversion.lines:
-            _summarise(store, conversion.answered(nothing_imported()), conversion)
+            _summarise(store, conversion.answered(empty_import_answer()), conversion)
             return 1
         with _open_backend(indexes=wait_index) as opened:
-            with Progress(f"Importing into {store}", total=total) as progress:
+            with TransferProgress(f"Importing into {store}", total=total) as progress:
                 answer = _send(opened, store, _counted(blocks, progress))
             if conversion is not None:
                 answer = conversion.answered(answer)
@@ -104,16 +104,16 @@ def _open_backend(*, indexes: bool = False) -> Generator[Client | Library]:
     ``indexes``: also fill the indexes of an opened folder, which the next server does otherwise. Raises Conflict when a
     process other than a server has locked the folder.
     """
-    from kgserve.platform.server_discovery import find
+    from kgserve.platform.server_discovery import find_server
 
-    data_dir, named = given("data_dir"), given("server") is not None
-    if named or data_dir is None or not Path(data_dir).is_dir() or find(Path(data_dir)) is not None:
+    data_dir, named = option_value("data_dir"), option_value("server") is not None
+    if named or data_dir is None or not Path(data_dir).is_dir() or find_server(Path(data_dir)) is not None:
         with connect() as client:
             yield client
         return
     from kgserve.client.embedded import Library
 
-    settings = load({"data_dir": data_dir})
+    settings = load_settings({"data_dir": data_dir})
     with (
         _without_warnings(),
         Library(data_dir, history=settings.history, indexes=settings.indexes if indexes else "none") as library,
@@ -169,7 +169,7 @@ def _export_blocks(
             yield blocks
 
 
-def lines_of(file: BinaryIO, silence: float = MAX_INPUT_SILENCE_SECONDS) -> Iterator[bytes]:
+def read_with_keepalive(file: BinaryIO, silence: float = MAX_INPUT_SILENCE_SECONDS) -> Iterator[bytes]:
     """Yield a file block by block. From a pipe, yield whitespace during pauses of ``silence`` seconds between lines."""
     read = getattr(file, "read1", file.read)  # waiting for a whole block would delay the data of a slow pipe
     between_lines = True
@@ -193,7 +193,7 @@ def _is_readable(file: BinaryIO, seconds: float) -> bool:
 
 def _read(
     files: tuple[str, ...], kind: str | None, mapping: Path | None, stack: ExitStack
-) -> tuple[Conversion | None, Iterator[bytes], int | None]:
+) -> tuple[ImportConversion | None, Iterator[bytes], int | None]:
     """Return the lines to send, their conversion if they are converted, and their size in bytes if known."""
     from kgserve.graph.transfer.formats.files import import_format
 
@@ -210,13 +210,13 @@ def _read(
     _check_files(paths, kind)
     if kind in LINE_FORMATS and len(paths) == 1:
         file = stack.enter_context(paths[0].open("rb"))
-        return None, lines_of(file), _size(file)
+        return None, read_with_keepalive(file), _size(file)
     return _convert(kind, paths, None, stack)
 
 
-def _from_pipe(files: tuple[str, ...], kind: str | None) -> tuple[Conversion | None, Iterator[bytes], int | None]:
+def _from_pipe(files: tuple[str, ...], kind: str | None) -> tuple[ImportConversion | None, Iterator[bytes], int | None]:
     from kgserve.graph.transfer.formats.files import stream_part
-    from kgserve.graph.transfer.formats.lines import Conversion
+    from kgserve.graph.transfer.formats.lines import ImportConversion
 
     kind = kind or "ndjson"
     if len(files) > 1:
@@ -225,19 +225,19 @@ def _from_pipe(files: tuple[str, ...], kind: str | None) -> tuple[Conversion | N
         raise click.UsageError(f"{kind} cannot be read from standard input; specify its files.")
     file = sys.stdin.buffer
     if kind in LINE_FORMATS:
-        return None, lines_of(file), _size(file)
-    conversion = Conversion([stream_part(kind, file, "")])
+        return None, read_with_keepalive(file), _size(file)
+    conversion = ImportConversion([stream_part(kind, file, "")])
     return conversion, _with_first_read(conversion.blocks()), None
 
 
 def _convert(
     kind: str, paths: list[Path], mapping: Path | None, stack: ExitStack
-) -> tuple[Conversion, Iterator[bytes], int | None]:
+) -> tuple[ImportConversion, Iterator[bytes], int | None]:
     from kgserve.graph.transfer.formats.files import open_parts
-    from kgserve.graph.transfer.formats.lines import Conversion
+    from kgserve.graph.transfer.formats.lines import ImportConversion
 
     parts = _open_graphiti(paths, stack) if kind == "graphiti" else open_parts(kind, paths, stack, mapping)
-    conversion = Conversion(parts)
+    conversion = ImportConversion(parts)
     return conversion, _with_first_read(conversion.blocks()), None
 
 
@@ -249,21 +249,21 @@ def _with_first_read(blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 def _open_graphiti(paths: list[Path], stack: ExitStack) -> list[InputPart]:
     from kgserve.graph.transfer.formats.graphiti import read_graphiti
-    from kgserve.projections.cypher_engine.driver.foreign import foreign_file
+    from kgserve.projections.cypher_engine.driver.foreign import open_graphiti_file
 
     parts: list[InputPart] = []
     for path in paths:
-        file = stack.enter_context(foreign_file(path))
+        file = stack.enter_context(open_graphiti_file(path))
         parts += read_graphiti(path.name, file.tables, file.rows)
     return parts
 
 
 def _check_files(paths: list[Path], kind: str) -> None:
-    from kgserve.graph.transfer.formats.files import PAIR_FORMATS, pair
+    from kgserve.graph.transfer.formats.files import PAIR_FORMATS, pair_paths
     from kgserve.graph.transfer.formats.kb import is_kb_folder
 
     for path in paths:
-        is_pair = kind in PAIR_FORMATS and any(each.exists() for each in pair(path, kind))
+        is_pair = kind in PAIR_FORMATS and any(each.exists() for each in pair_paths(path, kind))
         if not (path.exists() or is_pair):
             raise click.BadParameter(f"{str(path)!r}: No such file or directory", param_hint="FILE")
         if path.is_dir() and kind not in PAIR_FORMATS and not (kind == "kb" and is_kb_folder(path)):
@@ -305,23 +305,23 @@ def export(store: str, *, output: str | None, kind: str | None, as_of: str | Non
     with (
         _open_backend() as opened,
         _export_blocks(opened, store, as_of, valid_at) as blocks,
-        Progress(f"Exporting {store}", hidden=hidden) as progress,
+        TransferProgress(f"Exporting {store}", hidden=hidden) as progress,
     ):
         written = _write(chosen, _counted(blocks, progress), output)
     if written:
-        size = as_size(sum(path.stat().st_size for path in written))
+        size = format_size(sum(path.stat().st_size for path in written))
         click.echo(f"{progress.lines:,} lines, {size}, in {' and '.join(map(str, written))}", err=True)
 
 
 def _write(kind: str, blocks: Iterator[bytes], output: str | None) -> list[Path]:
     """Write an export and return its files."""
-    from kgserve.graph.transfer.formats.files import PAIR_FORMATS, pair
+    from kgserve.graph.transfer.formats.files import PAIR_FORMATS, pair_paths
 
     if output is not None and kind in PAIR_FORMATS:
         target = Path(output)
         if output.endswith(os.sep):
             target.mkdir(parents=True, exist_ok=True)
-        files = pair(target, kind)
+        files = pair_paths(target, kind)
         _write_pair(kind, blocks, files)
         return list(files)
     with _destination(None if output is None else Path(output)) as file:
@@ -335,16 +335,16 @@ def _write(kind: str, blocks: Iterator[bytes], output: str | None) -> list[Path]
 
 
 def _write_pair(kind: str, blocks: Iterator[bytes], files: tuple[Path, Path]) -> None:
-    from kgserve.client.lines import complete
+    from kgserve.client.lines import write_atomically
     from kgserve.graph.transfer.formats.files import write_pair
 
-    with complete(files[0]) as nodes, complete(files[1]) as edges:
+    with write_atomically(files[0]) as nodes, write_atomically(files[1]) as edges:
         opened = {"nodes": nodes, "edges": edges}
-        sink: Sink = lambda part: nullcontext(opened[part])  # noqa: E731 - annotated with its type
+        sink: TableFileOpener = lambda part: nullcontext(opened[part])  # noqa: E731 - annotated with its type
         write_pair(kind, blocks, sink)
 
 
-def _counted(blocks: Iterator[bytes], progress: Progress) -> Iterator[bytes]:
+def _counted(blocks: Iterator[bytes], progress: TransferProgress) -> Iterator[bytes]:
     for block in blocks:
         yield block
         progress.add(block)
@@ -358,7 +358,7 @@ def _size(file: BinaryIO) -> int | None:
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
-def _summarise(store: str, answer: ImportAnswer, conversion: Conversion | None) -> None:
+def _summarise(store: str, answer: ImportAnswer, conversion: ImportConversion | None) -> None:
     for kind in ("nodes", "edges"):
         created, updated, unchanged = (
             getattr(answer, f"{kind}_{outcome}") for outcome in ("created", "updated", "unchanged")
@@ -407,7 +407,7 @@ def _destination(output: Path | None) -> Generator[BinaryIO]:
         with output.open("wb") as file:
             yield file
     else:
-        from kgserve.client.lines import complete
+        from kgserve.client.lines import write_atomically
 
-        with complete(output) as file:
+        with write_atomically(output) as file:
             yield file

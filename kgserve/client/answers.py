@@ -24,7 +24,7 @@ _MAX_HTML_CELL_CHARS = 200
 _MAX_TEXT_CELL_CHARS = 60
 
 
-class Table(NamedTuple):
+class DisplayTable(NamedTuple):
     """Columns and rows, of which the first rows are displayed."""
 
     columns: Sequence[str]
@@ -51,7 +51,7 @@ class Table(NamedTuple):
         return max(len(self.rows) - _MAX_DISPLAYED_ROWS, 0)
 
 
-class Displayed:
+class DisplayableAnswer:
     """Base of answers that are displayed as a summary line and tables."""
 
     __slots__ = ()
@@ -61,7 +61,7 @@ class Displayed:
         """Return a short summary."""
 
     @abstractmethod
-    def _tables(self) -> Sequence[Table]:
+    def _tables(self) -> Sequence[DisplayTable]:
         """Return the tables to display."""
 
     @override
@@ -76,7 +76,7 @@ class Displayed:
         return f"<{type(self).__name__}: {self._about()}>"
 
 
-class Tabular(Displayed):
+class TabularAnswer(DisplayableAnswer):
     """Base of answers that consist of one table."""
 
     __slots__ = ()
@@ -90,7 +90,7 @@ class Tabular(Displayed):
         return _frame(self.to_arrow())
 
 
-class HitList(Tabular, Generic[H]):
+class HitList(TabularAnswer, Generic[H]):
     """Hits, best first. Supports `len` and iteration."""
 
     __slots__ = ()
@@ -103,12 +103,12 @@ class HitList(Tabular, Generic[H]):
         return iter(self.hits)
 
     @override
-    def _tables(self) -> tuple[Table]:
+    def _tables(self) -> tuple[DisplayTable]:
         rows = [(hit.score, hit.node.id, hit.node.type, hit.node.content) for hit in self.hits]
-        return (Table(("score", "id", "type", "content"), rows),)
+        return (DisplayTable(("score", "id", "type", "content"), rows),)
 
 
-def counted(number: int, what: str) -> str:
+def count_noun(number: int, what: str) -> str:
     """Return a number with its noun: ``1 node``, ``2 nodes``."""
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
@@ -133,7 +133,7 @@ def _text(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-class Traversal(Displayed, answers.TraverseAnswer, kw_only=True):
+class Traversal(DisplayableAnswer, answers.TraverseAnswer, kw_only=True):
     """The reached nodes, nearest first, and all edges between them. ``count`` is the number of nodes.
 
     Supports `len` and iteration over the nodes.
@@ -185,18 +185,19 @@ class Traversal(Displayed, answers.TraverseAnswer, kw_only=True):
     @override
     def _about(self) -> str:
         more = ", truncated" if self.truncated else ""
-        return f"{counted(len(self.nodes), 'node')}, {counted(len(self.edges), 'edge')}, sequence {self.sequence}{more}"
+        nodes, edges = count_noun(len(self.nodes), "node"), count_noun(len(self.edges), "edge")
+        return f"{nodes}, {edges}, sequence {self.sequence}{more}"
 
     @override
-    def _tables(self) -> tuple[Table, Table]:
+    def _tables(self) -> tuple[DisplayTable, DisplayTable]:
         if any(node.store for node in self.nodes):
             return self._through_stores()
         nodes = [(node.depth, node.id, node.type, node.content) for node in self.nodes]
         edges = [(edge.source, edge.relation_type, edge.target, edge.weight) for edge in self.edges]
         columns = ("from", "relation_type", "to", "weight")
-        return Table(("depth", "id", "type", "content"), nodes), Table(columns, edges)
+        return DisplayTable(("depth", "id", "type", "content"), nodes), DisplayTable(columns, edges)
 
-    def _through_stores(self) -> tuple[Table, Table]:
+    def _through_stores(self) -> tuple[DisplayTable, DisplayTable]:
         nodes = [
             (node.depth, node.store, node.id, node.type, "(missing)" if node.missing else node.content)
             for node in self.nodes
@@ -206,7 +207,7 @@ class Traversal(Displayed, answers.TraverseAnswer, kw_only=True):
             for edge in self.edges
         ]
         columns = ("store", "from", "relation_type", "to_graph", "to", "weight")
-        return Table(("depth", "store", "id", "type", "content"), nodes), Table(columns, edges)
+        return DisplayTable(("depth", "store", "id", "type", "content"), nodes), DisplayTable(columns, edges)
 
 
 class Hits(HitList[answers.SearchHit], answers.SearchAnswer, kw_only=True):
@@ -220,7 +221,7 @@ class Hits(HitList[answers.SearchHit], answers.SearchAnswer, kw_only=True):
 
     @override
     def _about(self) -> str:
-        return f"{counted(len(self.hits), 'hit')}, index at sequence {self.index_sequence}{_degraded(self.degraded)}"
+        return f"{count_noun(len(self.hits), 'hit')}, index at sequence {self.index_sequence}{_degraded(self.degraded)}"
 
 
 class BatchHits(HitList[answers.BatchHit], answers.BatchSearchAnswer, kw_only=True):
@@ -234,10 +235,10 @@ class BatchHits(HitList[answers.BatchHit], answers.BatchSearchAnswer, kw_only=Tr
 
     @override
     def _about(self) -> str:
-        return f"{counted(len(self.hits), 'hit')} of {self.query_count} queries{_degraded(self.degraded)}"
+        return f"{count_noun(len(self.hits), 'hit')} of {self.query_count} queries{_degraded(self.degraded)}"
 
 
-class CypherResult(Tabular, answers.CypherAnswer, kw_only=True):
+class CypherResult(TabularAnswer, answers.CypherAnswer, kw_only=True):
     """Rows of a Cypher statement. Supports `len` and iteration; each row is a list."""
 
     def __len__(self) -> int:
@@ -260,11 +261,11 @@ class CypherResult(Tabular, answers.CypherAnswer, kw_only=True):
     def _about(self) -> str:
         more = ", truncated" if self.truncated else ""
         wrote = f", sequence {self.changes.sequence}" if self.changes else ""
-        return f"{counted(self.row_count, 'row')} of {', '.join(self.columns)}{wrote}{more}"
+        return f"{count_noun(self.row_count, 'row')} of {', '.join(self.columns)}{wrote}{more}"
 
     @override
-    def _tables(self) -> tuple[Table]:
-        return (Table(self.columns, self.rows),)
+    def _tables(self) -> tuple[DisplayTable]:
+        return (DisplayTable(self.columns, self.rows),)
 
 
 def _node_key(store: str | msgspec.UnsetType, node_id: str) -> str | tuple[str, str]:

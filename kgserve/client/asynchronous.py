@@ -11,11 +11,19 @@ import anyio
 import anyio.to_thread
 import httpx
 
-from kgserve.client.failures import Attempts, Retries, Unreachable, refusal, translated
-from kgserve.client.following import Event, Following
-from kgserve.client.lines import SEQUENCE_RESPONSE_HEADER, Upload, complete
-from kgserve.client.streams import Paged
-from kgserve.client.wire import CONNECTION_LIMITS, MAX_OWNER_REDIRECTS, ClientRequest, Streamed, Target, limit, method
+from kgserve.client.failures import Retries, RetryState, Unreachable, error_from_answer, translate_httpx_errors
+from kgserve.client.following import Event, EventStreamState
+from kgserve.client.lines import SEQUENCE_RESPONSE_HEADER, Upload, write_atomically
+from kgserve.client.streams import PagedNodes
+from kgserve.client.wire import (
+    CONNECTION_LIMITS,
+    MAX_OWNER_REDIRECTS,
+    ClientRequest,
+    ServerTarget,
+    StreamedRequest,
+    bind_client_method,
+    httpx_timeout,
+)
 from kgserve.errors import KgserveError, TimedOut, Unavailable
 from kgserve.graph.answers import Node
 from kgserve.platform.server_discovery import DiscoveredServer
@@ -28,7 +36,7 @@ U = TypeVar("U")
 class AsyncConnection:
     """Connection to one server, shared by the tasks of one event loop."""
 
-    def __init__(self, target: Target, timeout: float | None, retries: Retries) -> None:
+    def __init__(self, target: ServerTarget, timeout: float | None, retries: Retries) -> None:
         self.target = target
         self.retries = retries
         self._timeout = timeout
@@ -67,7 +75,7 @@ class AsyncConnection:
                         yield response
                         return
                     if not left or (found := self.target.sent_on(call, response)) is None:
-                        raise refusal(response.status_code, response.headers, await response.aread())
+                        raise error_from_answer(response.status_code, response.headers, await response.aread())
                     to = found
         except (Unreachable, TimedOut, Unavailable):
             self.target.forget(call)
@@ -76,20 +84,20 @@ class AsyncConnection:
     @asynccontextmanager
     async def _send(self, call: ClientRequest[Any], to: DiscoveredServer) -> AsyncGenerator[httpx.Response]:
         body = call.body.blocks_async() if isinstance(call.body, Upload) else call.body
-        with translated(to.url):
+        with translate_httpx_errors(to.url):
             async with self._http.stream(
                 call.route.method,
                 to.url + call.path,
                 content=body,
                 headers=call.headers | self.target.reading(call) | to.headers,
-                timeout=limit(call, self._timeout),
+                timeout=httpx_timeout(call, self._timeout),
             ) as response:
                 yield response
 
     async def save(self, call: ClientRequest[bytes], path: str | os.PathLike[str]) -> int:
         """Write an answer to a file, which appears when complete. Return the sequence of the snapshot."""
         async with self.begun(call) as response:
-            with complete(path) as file:
+            with write_atomically(path) as file:
                 async for block in response.aiter_bytes():
                     await anyio.to_thread.run_sync(file.write, block)
                 return int(response.headers[SEQUENCE_RESPONSE_HEADER])
@@ -107,7 +115,7 @@ class AsyncConnection:
         self, call: ClientRequest[T], send: Callable[[ClientRequest[T]], Coroutine[Any, Any, U]]
     ) -> U:
         """Call ``send``, with retries as configured by `retries`."""
-        attempts = Attempts(self.retries, self.target.addresses)
+        attempts = RetryState(self.retries, self.target.addresses)
         while True:
             try:
                 return await send(call)
@@ -117,13 +125,13 @@ class AsyncConnection:
                 await self.rest(attempts.pause_after(error, idempotent=call.idempotent))
 
 
-class AsyncAsker(Protocol):
+class HasAsyncConnection(Protocol):
     """Object with an asynchronous connection."""
 
     connection: AsyncConnection
 
 
-class AsyncStoreAsker(AsyncAsker, Protocol):
+class HasAsyncStoreConnection(HasAsyncConnection, Protocol):
     """Object with an asynchronous connection, bound to one store."""
 
     name: str
@@ -154,7 +162,7 @@ class AsyncStream(Generic[T]):
         await self.close()
 
 
-async def _pages(connection: AsyncConnection, paged: Paged) -> AsyncGenerator[Node]:
+async def _pages(connection: AsyncConnection, paged: PagedNodes) -> AsyncGenerator[Node]:
     page = await connection.answer(paged.page())
     for node in page.nodes:
         yield node
@@ -164,7 +172,7 @@ async def _pages(connection: AsyncConnection, paged: Paged) -> AsyncGenerator[No
             yield node
 
 
-def _stream(connection: AsyncConnection, streamed: Streamed[T]) -> AsyncStream[T]:
+def _stream(connection: AsyncConnection, streamed: StreamedRequest[T]) -> AsyncStream[T]:
     decoder = streamed.decoder()
 
     async def items() -> AsyncGenerator[T]:
@@ -178,7 +186,7 @@ def _stream(connection: AsyncConnection, streamed: Streamed[T]) -> AsyncStream[T
     return AsyncStream(items(), decoder.about)
 
 
-async def _follow(connection: AsyncConnection, listener: Following) -> AsyncGenerator[Event]:
+async def _follow(connection: AsyncConnection, listener: EventStreamState) -> AsyncGenerator[Event]:
     while not listener.ended:
         trouble: KgserveError | None = None
         try:
@@ -193,14 +201,18 @@ async def _follow(connection: AsyncConnection, listener: Following) -> AsyncGene
             await connection.rest(pause)
 
 
-def asks(build: Callable[P, ClientRequest[T]]) -> Callable[Concatenate[AsyncAsker, P], Coroutine[Any, Any, T]]:
+def request_method(
+    build: Callable[P, ClientRequest[T]],
+) -> Callable[Concatenate[HasAsyncConnection, P], Coroutine[Any, Any, T]]:
     """Return a method that sends a request about the server or all stores."""
-    return method(build, AsyncConnection.answer, of_store=False)
+    return bind_client_method(build, AsyncConnection.answer, of_store=False)
 
 
-def listens(build: Callable[P, Following]) -> Callable[Concatenate[AsyncAsker, P], AsyncStream[Event]]:
+def events_method(
+    build: Callable[P, EventStreamState],
+) -> Callable[Concatenate[HasAsyncConnection, P], AsyncStream[Event]]:
     """Return a method that streams events."""
-    return method(
+    return bind_client_method(
         build,
         lambda connection, listener: AsyncStream(_follow(connection, listener), {}),
         "AsyncStream[Event]",
@@ -208,34 +220,34 @@ def listens(build: Callable[P, Following]) -> Callable[Concatenate[AsyncAsker, P
     )
 
 
-def store_asks(
+def store_request_method(
     build: Callable[Concatenate[str, P], ClientRequest[T]],
-) -> Callable[Concatenate[AsyncStoreAsker, P], Coroutine[Any, Any, T]]:
+) -> Callable[Concatenate[HasAsyncStoreConnection, P], Coroutine[Any, Any, T]]:
     """Return a method that sends a request about one store."""
-    return method(build, AsyncConnection.answer, of_store=True)
+    return bind_client_method(build, AsyncConnection.answer, of_store=True)
 
 
-def store_pages(
-    build: Callable[Concatenate[str, P], Paged],
-) -> Callable[Concatenate[AsyncStoreAsker, P], AsyncStream[Node]]:
+def store_pages_method(
+    build: Callable[Concatenate[str, P], PagedNodes],
+) -> Callable[Concatenate[HasAsyncStoreConnection, P], AsyncStream[Node]]:
     """Return a method that iterates over the nodes of all pages."""
-    return method(
+    return bind_client_method(
         build, lambda connection, paged: AsyncStream(_pages(connection, paged), {}), "AsyncStream[Node]", of_store=True
     )
 
 
-def store_streams(
-    build: Callable[Concatenate[str, P], Streamed[T]],
-) -> Callable[Concatenate[AsyncStoreAsker, P], AsyncStream[T]]:
+def store_stream_method(
+    build: Callable[Concatenate[str, P], StreamedRequest[T]],
+) -> Callable[Concatenate[HasAsyncStoreConnection, P], AsyncStream[T]]:
     """Return a method that streams items of one store."""
-    return method(build, _stream, "AsyncStream[{}]", of_store=True)
+    return bind_client_method(build, _stream, "AsyncStream[{}]", of_store=True)
 
 
-def store_listens(
-    build: Callable[Concatenate[str, P], Following],
-) -> Callable[Concatenate[AsyncStoreAsker, P], AsyncStream[Event]]:
+def store_events_method(
+    build: Callable[Concatenate[str, P], EventStreamState],
+) -> Callable[Concatenate[HasAsyncStoreConnection, P], AsyncStream[Event]]:
     """Return a method that streams events of one store."""
-    return method(
+    return bind_client_method(
         build,
         lambda connection, listener: AsyncStream(_follow(connection, listener), {}),
         "AsyncStream[Event]",

@@ -16,14 +16,22 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol
 import httpx
 from typing_extensions import override
 
-from kgserve.client.failures import Attempts, Retries, Unreachable, refusal, translated
-from kgserve.client.following import Event, Following
-from kgserve.client.lines import SEQUENCE_RESPONSE_HEADER, Upload, complete
-from kgserve.client.streams import Paged, events
-from kgserve.client.wire import CONNECTION_LIMITS, MAX_OWNER_REDIRECTS, ClientRequest, Streamed, Target, limit, method
+from kgserve.client.failures import Retries, RetryState, Unreachable, error_from_answer, translate_httpx_errors
+from kgserve.client.following import Event, EventStreamState
+from kgserve.client.lines import SEQUENCE_RESPONSE_HEADER, Upload, write_atomically
+from kgserve.client.streams import PagedNodes, events
+from kgserve.client.wire import (
+    CONNECTION_LIMITS,
+    MAX_OWNER_REDIRECTS,
+    ClientRequest,
+    ServerTarget,
+    StreamedRequest,
+    bind_client_method,
+    httpx_timeout,
+)
 from kgserve.errors import KgserveError, TimedOut, Unavailable
 from kgserve.graph.answers import Node
-from kgserve.platform.closing import Closing
+from kgserve.platform.closing import ClosableContext
 from kgserve.platform.server_discovery import DiscoveredServer
 
 if TYPE_CHECKING:
@@ -36,7 +44,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-class Stream(Closing, Generic[T]):
+class Stream(ClosableContext, Generic[T]):
     """Iterator of streamed items. Close it, or use it in a `with` block, unless it is exhausted."""
 
     def __init__(self, items: Generator[T], about: dict[str, Any]) -> None:
@@ -55,18 +63,18 @@ class Stream(Closing, Generic[T]):
         self._items.close()
 
 
-class Answering(Protocol):
+class CallTransport(Protocol):
     """Transport of client requests: to a server, or to the stores that are open in this process."""
 
     def answer(self, call: ClientRequest[T]) -> T:
         """Send a request and return the decoded answer, with retries."""
         ...
 
-    def stream(self, streamed: Streamed[T]) -> Stream[T]:
+    def stream(self, streamed: StreamedRequest[T]) -> Stream[T]:
         """Return the items of a streamed answer."""
         ...
 
-    def events(self, listener: Following) -> Stream[Event]:
+    def events(self, listener: EventStreamState) -> Stream[Event]:
         """Return a stream of events as they happen."""
         ...
 
@@ -75,51 +83,65 @@ class Answering(Protocol):
         ...
 
 
-class Asker(Protocol):
+class HasTransport(Protocol):
     """Object with a connection."""
 
-    connection: Answering
+    connection: CallTransport
 
 
-class StoreAsker(Asker, Protocol):
+class HasStoreTransport(HasTransport, Protocol):
     """Object with a connection, bound to one store."""
 
     name: str
 
 
-def asks(build: Callable[P, ClientRequest[T]]) -> Callable[Concatenate[Asker, P], T]:
+def request_method(build: Callable[P, ClientRequest[T]]) -> Callable[Concatenate[HasTransport, P], T]:
     """Return a method that sends a request about the server or all stores."""
-    return method(build, lambda connection, call: connection.answer(call), of_store=False)
+    return bind_client_method(build, lambda connection, call: connection.answer(call), of_store=False)
 
 
-def listens(build: Callable[P, Following]) -> Callable[Concatenate[Asker, P], Stream[Event]]:
+def events_method(build: Callable[P, EventStreamState]) -> Callable[Concatenate[HasTransport, P], Stream[Event]]:
     """Return a method that streams events."""
-    return method(build, lambda connection, listener: connection.events(listener), "Stream[Event]", of_store=False)
+    return bind_client_method(
+        build, lambda connection, listener: connection.events(listener), "Stream[Event]", of_store=False
+    )
 
 
-def store_asks(build: Callable[Concatenate[str, P], ClientRequest[T]]) -> Callable[Concatenate[StoreAsker, P], T]:
+def store_request_method(
+    build: Callable[Concatenate[str, P], ClientRequest[T]],
+) -> Callable[Concatenate[HasStoreTransport, P], T]:
     """Return a method that sends a request about one store."""
-    return method(build, lambda connection, call: connection.answer(call), of_store=True)
+    return bind_client_method(build, lambda connection, call: connection.answer(call), of_store=True)
 
 
-def store_pages(build: Callable[Concatenate[str, P], Paged]) -> Callable[Concatenate[StoreAsker, P], Stream[Node]]:
+def store_pages_method(
+    build: Callable[Concatenate[str, P], PagedNodes],
+) -> Callable[Concatenate[HasStoreTransport, P], Stream[Node]]:
     """Return a method that iterates over the nodes of all pages."""
-    return method(build, lambda connection, paged: Stream(_pages(connection, paged), {}), "Stream[Node]", of_store=True)
+    return bind_client_method(
+        build, lambda connection, paged: Stream(_pages(connection, paged), {}), "Stream[Node]", of_store=True
+    )
 
 
-def store_streams(build: Callable[Concatenate[str, P], Streamed[T]]) -> Callable[Concatenate[StoreAsker, P], Stream[T]]:
+def store_stream_method(
+    build: Callable[Concatenate[str, P], StreamedRequest[T]],
+) -> Callable[Concatenate[HasStoreTransport, P], Stream[T]]:
     """Return a method that streams items of one store."""
-    return method(build, lambda connection, streamed: connection.stream(streamed), "Stream[{}]", of_store=True)
+    return bind_client_method(
+        build, lambda connection, streamed: connection.stream(streamed), "Stream[{}]", of_store=True
+    )
 
 
-def store_listens(
-    build: Callable[Concatenate[str, P], Following],
-) -> Callable[Concatenate[StoreAsker, P], Stream[Event]]:
+def store_events_method(
+    build: Callable[Concatenate[str, P], EventStreamState],
+) -> Callable[Concatenate[HasStoreTransport, P], Stream[Event]]:
     """Return a method that streams events of one store."""
-    return method(build, lambda connection, listener: connection.events(listener), "Stream[Event]", of_store=True)
+    return bind_client_method(
+        build, lambda connection, listener: connection.events(listener), "Stream[Event]", of_store=True
+    )
 
 
-def _pages(connection: Answering, paged: Paged) -> Generator[Node]:
+def _pages(connection: CallTransport, paged: PagedNodes) -> Generator[Node]:
     page = connection.answer(paged.page())
     yield from page.nodes
     while page.next_cursor is not None:
@@ -127,10 +149,10 @@ def _pages(connection: Answering, paged: Paged) -> Generator[Node]:
         yield from page.nodes
 
 
-class BlockingConnection(Answering):
+class BlockingConnection(CallTransport):
     """Connection to one server, shared by threads."""
 
-    def __init__(self, target: Target, timeout: float | None, retries: Retries) -> None:
+    def __init__(self, target: ServerTarget, timeout: float | None, retries: Retries) -> None:
         self.target = target
         self.retries = retries
         self._timeout = timeout
@@ -153,7 +175,7 @@ class BlockingConnection(Answering):
         return answer
 
     @override
-    def stream(self, streamed: Streamed[T]) -> Stream[T]:
+    def stream(self, streamed: StreamedRequest[T]) -> Stream[T]:
         decoder = streamed.decoder()
 
         def items() -> Generator[T]:
@@ -165,12 +187,12 @@ class BlockingConnection(Answering):
         return Stream(items(), decoder.about)
 
     @override
-    def events(self, listener: Following) -> Stream[Event]:
+    def events(self, listener: EventStreamState) -> Stream[Event]:
         return Stream(self._follow(listener), {})
 
     @override
     def save(self, call: ClientRequest[bytes], path: str | os.PathLike[str]) -> int:
-        with self.begun(call) as response, complete(path) as file:
+        with self.begun(call) as response, write_atomically(path) as file:
             for block in response.iter_bytes():
                 file.write(block)
             return int(response.headers[SEQUENCE_RESPONSE_HEADER])
@@ -195,7 +217,7 @@ class BlockingConnection(Answering):
                         yield response
                         return
                     if not left or (found := self.target.sent_on(call, response)) is None:
-                        raise refusal(response.status_code, response.headers, response.read())
+                        raise error_from_answer(response.status_code, response.headers, response.read())
                     to = found
         except (Unreachable, TimedOut, Unavailable):
             self.target.forget(call)
@@ -205,13 +227,13 @@ class BlockingConnection(Answering):
     def _send(self, call: ClientRequest[Any], to: DiscoveredServer) -> Generator[httpx.Response]:
         body = call.body.blocks() if isinstance(call.body, Upload) else call.body
         with (
-            translated(to.url),
+            translate_httpx_errors(to.url),
             self._http.stream(
                 call.route.method,
                 to.url + call.path,
                 content=body,
                 headers=call.headers | self.target.reading(call) | to.headers,
-                timeout=limit(call, self._timeout),
+                timeout=httpx_timeout(call, self._timeout),
             ) as response,
         ):
             yield response
@@ -225,7 +247,7 @@ class BlockingConnection(Answering):
         """Close the connections."""
         self._http.close()
 
-    def _follow(self, listener: Following) -> Generator[Event]:
+    def _follow(self, listener: EventStreamState) -> Generator[Event]:
         while not listener.ended:
             trouble: KgserveError | None = None
             try:
@@ -242,7 +264,7 @@ class BlockingConnection(Answering):
 
     def _with_retries(self, call: ClientRequest[T], send: Callable[[ClientRequest[T]], U]) -> U:
         """Call ``send``, with retries as configured by `retries`."""
-        attempts = Attempts(self.retries, self.target.addresses)
+        attempts = RetryState(self.retries, self.target.addresses)
         while True:
             try:
                 return send(call)
@@ -277,7 +299,7 @@ class WriteHandler:
         """Handle all other events: deletions, counts of very large writes, and dropped stores."""
 
 
-class Subscription(Closing):
+class Subscription(ClosableContext):
     """Delivery of events to a handler until it is closed or its source ends. Also a context manager.
 
     An exception of the handler ends the subscription and is kept as ``error``. ``last_event_id`` is the id of the last
@@ -286,7 +308,7 @@ class Subscription(Closing):
 
     def __init__(
         self,
-        asker: Asker,
+        asker: HasTransport,
         handler: WriteHandler,
         stores: Iterable[str] = (),
         *,
@@ -353,7 +375,7 @@ class Subscription(Closing):
 
 
 def subscribe(
-    asker: Asker,
+    asker: HasTransport,
     handler: WriteHandler,
     stores: Iterable[str] = (),
     *,

@@ -8,7 +8,7 @@ from typing import Self
 from typing_extensions import override
 
 from kgserve.client.asynchronous import AsyncConnection
-from kgserve.client.blocking import Answering, BlockingConnection
+from kgserve.client.blocking import BlockingConnection, CallTransport
 from kgserve.client.failures import Retries
 from kgserve.client.methods import (
     AsyncServerMethods,
@@ -17,7 +17,7 @@ from kgserve.client.methods import (
     StoreMethods,
 )
 from kgserve.client.streams import export
-from kgserve.client.wire import DEFAULT_REQUEST_TIMEOUT_SECONDS, Target
+from kgserve.client.wire import DEFAULT_REQUEST_TIMEOUT_SECONDS, ServerTarget
 
 
 class Client(ServerMethods):
@@ -40,8 +40,8 @@ class Client(ServerMethods):
         copies: bool = False,
     ) -> None:
         policy = Retries(times=retries) if isinstance(retries, int) else retries
-        self.http = BlockingConnection(Target(url, data, key, copies=copies), timeout, policy)
-        self.connection: Answering = self.http
+        self.http = BlockingConnection(ServerTarget(url, data, key, copies=copies), timeout, policy)
+        self.connection: CallTransport = self.http
 
     def store(self, name: str) -> Store:
         """Return one store, whether it exists or not: the first inject creates it."""
@@ -65,7 +65,7 @@ class Client(ServerMethods):
 class Store(StoreMethods):
     """One store, of a server or of a folder opened in this process."""
 
-    def __init__(self, connection: Answering, name: str) -> None:
+    def __init__(self, connection: CallTransport, name: str) -> None:
         self.connection = connection
         self.name = name
 
@@ -98,7 +98,7 @@ class AsyncClient(AsyncServerMethods):
         copies: bool = False,
     ) -> None:
         policy = Retries(times=retries) if isinstance(retries, int) else retries
-        self.connection = AsyncConnection(Target(url, data, key, copies=copies), timeout, policy)
+        self.connection = AsyncConnection(ServerTarget(url, data, key, copies=copies), timeout, policy)
 
     def store(self, name: str) -> AsyncStore:
         """Return one store, whether it exists or not: the first inject creates it."""

@@ -38,8 +38,8 @@ from kgserve.errors import (
     InvalidInput,
     KgserveError,
     KindNotAllowed,
-    Limited,
     NotFound,
+    RateLimited,
     ServedElsewhere,
     StorageFull,
     TimedOut,
@@ -104,7 +104,7 @@ ERRORS_BY_CODE: dict[str, type[KgserveError]] = {
 
 
 @contextmanager
-def translated(url: str) -> Generator[None]:
+def translate_httpx_errors(url: str) -> Generator[None]:
     """Translate errors of httpx to Unreachable, Interrupted, TimedOut or InvalidInput; ``url`` is the server's."""
     try:
         yield
@@ -120,18 +120,18 @@ def translated(url: str) -> Generator[None]:
         raise Interrupted(f"the connection to {url} broke: {str(error) or type(error).__name__}") from None
 
 
-def refusal(status: int, headers: Mapping[str, str], body: bytes) -> KgserveError:
+def error_from_answer(status: int, headers: Mapping[str, str], body: bytes) -> KgserveError:
     """Return the error of an unsuccessful answer."""
     try:
         problem = decode_json(body, Problem)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return _error_from_status(status, body, _retry_after(headers))
-    error = of_problem(problem, _retry_after(headers))
+    error = error_from_problem(problem, _retry_after(headers))
     error.add_note(f"request: {problem.instance.rpartition(':')[2]}")
     return error
 
 
-def of_problem(problem: Problem, retry_after: int = 1) -> KgserveError:
+def error_from_problem(problem: Problem, retry_after: int = 1) -> KgserveError:
     """Return the error of a problem document; ``retry_after`` is in seconds."""
     code, detail = problem.type.removeprefix(_ERROR_TYPE_PREFIX), problem.detail or problem.title
     match code:
@@ -142,8 +142,8 @@ def of_problem(problem: Problem, retry_after: int = 1) -> KgserveError:
             return ConflictManual(detail, problem.node)
         case Gone.code:
             return Gone(detail, problem.oldest if isinstance(problem.oldest, int) else 0)
-        case Limited.code:
-            return Limited(detail, retry_after)
+        case RateLimited.code:
+            return RateLimited(detail, retry_after)
         case Unavailable.code:
             return Unavailable(detail, retry_after)
         case _:
@@ -151,7 +151,7 @@ def of_problem(problem: Problem, retry_after: int = 1) -> KgserveError:
             return known(detail) if known else Refused(detail, problem.status)
 
 
-def decoded(body: bytes, kind: Any) -> Any:
+def decode_answer(body: bytes, kind: Any) -> Any:
     """Decode the JSON of an answer to ``kind``. Raises Unintelligible."""
     try:
         return decode_json(body, kind)
@@ -168,7 +168,7 @@ def _error_from_status(status: int, body: bytes, retry_after: int) -> KgserveErr
     text = body[:_MAX_QUOTED_BODY_BYTES].decode("utf-8", "replace").strip()
     message = f"status {status}: {text}" if text else f"status {status}"
     if status == _TOO_MANY_REQUESTS:
-        return Limited(message, retry_after)
+        return RateLimited(message, retry_after)
     return Unavailable(message, retry_after) if status in _UNAVAILABLE_STATUSES else Refused(message, status)
 
 
@@ -209,7 +209,7 @@ class Retries(msgspec.Struct, frozen=True, kw_only=True):
         return max(at_least, whole * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
 
 
-class Attempts:
+class RetryState:
     """Retry state of one call over several ``addresses``; pauses grow after each round of addresses."""
 
     def __init__(self, retries: Retries, addresses: int = 1) -> None:
@@ -220,11 +220,13 @@ class Attempts:
 
     def pause_after(self, error: KgserveError, *, idempotent: bool) -> float:
         """Return the seconds to wait before a retry. Raises ``error`` when the call must not be retried."""
-        temporary = isinstance(error, Unreachable | Limited | Unavailable)
-        harmless = isinstance(error, Limited) or (isinstance(error, Unreachable) and not isinstance(error, Interrupted))
+        temporary = isinstance(error, Unreachable | RateLimited | Unavailable)
+        harmless = isinstance(error, RateLimited) or (
+            isinstance(error, Unreachable) and not isinstance(error, Interrupted)
+        )
         if not (temporary and (idempotent or harmless)) or not self._retries.allows(self._number, self._addresses):
             raise _without_traceback(error)
-        pause = self._retries.pause(self._number // self._addresses, asked_for(error))
+        pause = self._retries.pause(self._number // self._addresses, retry_after_seconds(error))
         if time.monotonic() + pause > self._deadline:
             raise _without_traceback(error)
         self._number += 1
@@ -236,6 +238,6 @@ def _without_traceback(error: KgserveError) -> KgserveError:
     return error.with_traceback(None) if isinstance(error, Unreachable) else error
 
 
-def asked_for(error: KgserveError | None) -> float:
+def retry_after_seconds(error: KgserveError | None) -> float:
     """Return the seconds that the server asks the client to wait."""
-    return float(error.retry_after) if isinstance(error, Limited | Unavailable) else 0.0
+    return float(error.retry_after) if isinstance(error, RateLimited | Unavailable) else 0.0

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from kgserve.client.failures import Retries, Unreachable, asked_for, decoded
-from kgserve.client.wire import ClientRequest, Route
-from kgserve.errors import KgserveError, Limited, NotFound, TimedOut, Unavailable
+from kgserve.client.failures import Retries, Unreachable, decode_answer, retry_after_seconds
+from kgserve.client.wire import ClientRequest, ClientRoute
+from kgserve.errors import KgserveError, NotFound, RateLimited, TimedOut, Unavailable
 from kgserve.graph.answers import Edge, Node
 from kgserve.platform.codecs import convert
 from kgserve.platform.media_types import EVENT_STREAM_MEDIA_TYPE
@@ -56,12 +56,12 @@ class _EventHeader(msgspec.Struct):
     time: str
 
 
-class Following:
+class EventStreamState:
     """Progress of one listener over any number of connections. Performs no I/O itself."""
 
     def __init__(
         self,
-        route: Route[bytes],
+        route: ClientRoute[bytes],
         store: str | None,
         query: dict[str, str | None],
         start: tuple[int | None, str | None],
@@ -71,7 +71,7 @@ class Following:
         self.store = store
         self.query = query
         self.since, self.last_id = start
-        self._parser = Parser()
+        self._parser = SseParser()
         self._parser.last_id = self.last_id or ""
         self._give_up_after = give_up_after
         self._blocks = 0  # of the current connection; the first is a greeting and proves nothing about its health
@@ -111,9 +111,9 @@ class Following:
         if self._known and self.store is not None and isinstance(error, NotFound):
             self.ended = True  # dropped while no connection was open
             return 0.0
-        if error is not None and not isinstance(error, Unreachable | Unavailable | Limited | TimedOut):
+        if error is not None and not isinstance(error, Unreachable | Unavailable | RateLimited | TimedOut):
             raise error
-        pause = self._next_pause(retries, asked_for(error))
+        pause = self._next_pause(retries, retry_after_seconds(error))
         if error is not None and self._is_exhausted(pause, retries):
             raise error
         self._failures += 1
@@ -130,10 +130,10 @@ class Following:
         self._lost_at = now if self._lost_at is None else self._lost_at
         return self._give_up_after is not None and now + pause > self._lost_at + self._give_up_after
 
-    def _event(self, block: Block) -> Event:
+    def _event(self, block: SseBlock) -> Event:
         body = block.data.encode()
-        data = decoded(body, dict[str, Any])
-        about = decoded(body, _EventHeader)
+        data = decode_answer(body, dict[str, Any])
+        about = decode_answer(body, _EventHeader)
         if block.kind == "store_dropped" and about.store == self.store:
             self.ended = True
         return Event(
@@ -146,14 +146,14 @@ class Following:
         )
 
 
-class Block(NamedTuple):
+class SseBlock(NamedTuple):
     """A block of a stream. ``data`` is empty if the block only reports progress."""
 
     kind: str
     data: str
 
 
-class Parser:
+class SseParser:
     """Incremental parser of server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html).
 
     ``last_id`` is the id of the last complete block that had one.
@@ -165,7 +165,7 @@ class Parser:
         """Seconds to wait before reconnecting, if the server sent them."""
         self._reset()
 
-    def feed(self, chunk: bytes) -> Iterator[Block]:
+    def feed(self, chunk: bytes) -> Iterator[SseBlock]:
         """Yield the blocks that ``chunk`` completes. ``last_id`` advances with each of them."""
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         for line in lines:
@@ -201,8 +201,8 @@ class Parser:
             case _:  # a comment, or a field of later versions
                 pass
 
-    def _finish_block(self) -> Block:
-        block = Block(self._kind or "message", "\n".join(self._data))
+    def _finish_block(self) -> SseBlock:
+        block = SseBlock(self._kind or "message", "\n".join(self._data))
         if self._id is not None:
             self.last_id = self._id
         self._clear_block()

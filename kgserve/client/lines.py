@@ -13,11 +13,11 @@ import anyio.to_thread
 import msgspec
 from typing_extensions import override
 
-from kgserve.admin.api import StoreLine
-from kgserve.client.failures import Interrupted, Unintelligible, of_problem
+from kgserve.admin.api import StoreExportLine
+from kgserve.client.failures import Interrupted, Unintelligible, error_from_problem
 from kgserve.errors import InvalidInput
 from kgserve.graph.answers import Problem
-from kgserve.graph.requests import EdgeInput, EdgeLine, HeadLine, NodeInput, NodeLine
+from kgserve.graph.requests import ConflictingVersionLine, EdgeInput, EdgeLine, NodeInput, NodeLine
 from kgserve.platform.codecs import convert, json_decoder
 
 T = TypeVar("T")
@@ -25,10 +25,10 @@ T = TypeVar("T")
 UPLOAD_BLOCK_BYTES = 256 << 10
 """Maximum size of an uploaded block in bytes."""
 
-Line = Mapping[str, Any] | NodeInput | EdgeInput | StoreLine
+ImportLine = Mapping[str, Any] | NodeInput | EdgeInput | StoreExportLine
 """A line of an import: a mapping with ``kind``, or a Struct. The kind of inject's Structs is added automatically."""
 
-Source = str | os.PathLike[str] | bytes | Iterable[Line | bytes] | AsyncIterable[Line | bytes]
+ImportSource = str | os.PathLike[str] | bytes | Iterable[ImportLine | bytes] | AsyncIterable[ImportLine | bytes]
 """Source of an import: a file's path, lines, or pieces of text (bytes) that may end within a line."""
 
 _encode = msgspec.json.Encoder().encode
@@ -37,7 +37,7 @@ _encode = msgspec.json.Encoder().encode
 class Upload:
     """Body of an import. Reads its source once, while it is sent."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ImportSource) -> None:
         self._source = source
         self.begun = False
 
@@ -85,7 +85,7 @@ class _BlockBuffer:
         self._parts: list[bytes] = []
         self._size = 0
 
-    def add(self, item: Line | bytes) -> bool:
+    def add(self, item: ImportLine | bytes) -> bool:
         """Add a line. Return True when the buffer has the size of a block."""
         part = item if isinstance(item, bytes) else _line(item)
         self._parts.append(part)
@@ -106,9 +106,9 @@ def json_body(value: Any) -> bytes:
         raise InvalidInput(f"the value cannot be encoded as JSON: {error}") from error
 
 
-def _line(item: Line) -> bytes:
+def _line(item: ImportLine) -> bytes:
     match item:
-        case NodeLine() | EdgeLine() | StoreLine() | Mapping():
+        case NodeLine() | EdgeLine() | StoreExportLine() | Mapping():
             return json_body(item) + b"\n"
         case NodeInput() | EdgeInput():
             kind = "node" if isinstance(item, NodeInput) else "edge"
@@ -117,7 +117,7 @@ def _line(item: Line) -> bytes:
             raise InvalidInput(f"a line of an import must be a mapping, a Struct or bytes, not {type(item).__name__}")
 
 
-class Decoder(Protocol[T]):
+class StreamDecoder(Protocol[T]):
     """Incremental decoder of a streamed answer."""
 
     about: dict[str, Any]
@@ -131,7 +131,7 @@ class Decoder(Protocol[T]):
         ...
 
 
-class LineDecoder(Decoder[T]):
+class LineDecoder(StreamDecoder[T]):
     """Decoder of JSON lines."""
 
     def __init__(self, decode: Callable[[bytes], list[T]]) -> None:
@@ -164,12 +164,12 @@ class LineDecoder(Decoder[T]):
             raise Unintelligible(f"the answer is not from kgserve: {error}") from error
 
 
-ExportLine = NodeLine | EdgeLine | HeadLine | StoreLine
+ExportLine = NodeLine | EdgeLine | ConflictingVersionLine | StoreExportLine
 _export_lines = json_decoder(ExportLine).decode_lines
 _row_lines = json_decoder(list[Any] | dict[str, Any]).decode_lines
 
 
-def export_decoder() -> Decoder[ExportLine]:
+def export_decoder() -> StreamDecoder[ExportLine]:
     """Return a decoder of exported nodes and edges."""
     return LineDecoder[ExportLine](_export_lines)
 
@@ -193,7 +193,7 @@ class RowDecoder(LineDecoder[list[Any]]):
             if isinstance(line, list):
                 rows.append(line)
             elif "detail" in line:
-                raise of_problem(convert(line, Problem))
+                raise error_from_problem(convert(line, Problem))
             else:
                 self.about.update(line)
         return rows
@@ -204,7 +204,7 @@ SEQUENCE_RESPONSE_HEADER = "kgserve-sequence"
 
 
 @contextmanager
-def complete(path: str | os.PathLike[str]) -> Generator[BinaryIO]:
+def write_atomically(path: str | os.PathLike[str]) -> Generator[BinaryIO]:
     """Yield a temporary file that replaces ``path`` at the end; an error leaves the existing file unchanged."""
     target = Path(path)
     partial = target.with_name(f".{target.name}.partial")

@@ -18,26 +18,26 @@ from kgserve.admin.api import (
     StoreStats,
 )
 from kgserve.client.answers import Hits, Traversal
-from kgserve.client.wire import ClientRequest, Route
+from kgserve.client.wire import ClientRequest, ClientRoute
 from kgserve.graph.answers import (
+    CallerInfo,
     ChangesPage,
     ContextAnswer,
     CountAnswer,
-    CypherWords,
+    CypherVocabulary,
     DeleteEdgeAnswer,
     DeleteNodeAnswer,
     DeleteNodesAnswer,
-    Health,
+    HealthStatus,
     InjectAnswer,
     NodeAnswer,
     NodeHistory,
     NodesAnswer,
-    Ready,
+    ReadinessStatus,
     ReindexAnswer,
     RestoreAnswer,
     SchemaDescription,
     TagList,
-    Whoami,
 )
 from kgserve.graph.compat.versioned_api import (
     EdgeAnswer,
@@ -48,18 +48,18 @@ from kgserve.graph.compat.versioned_api import (
     RetireAnswer,
     RetireEdgeRequest,
 )
-from kgserve.graph.merge_api import MergeAnswer, MergeNode, UnmergeAnswer, UnmergeNode
+from kgserve.graph.merge_api import MergeAnswer, MergeNodeRequest, UnmergeAnswer, UnmergeNodeRequest
 from kgserve.graph.queries import (
     ChangesQuery,
-    DropQuery,
-    EdgeId,
+    DropStoreQuery,
+    EdgeIdRequest,
     EdgesRequest,
     HistoryRequest,
-    IncomingRequest,
-    NodeId,
+    IncomingEdgesRequest,
+    NodeIdRequest,
     NodeRequest,
-    RetireNode,
-    RevertNode,
+    RetireNodeRequest,
+    RevertNodeRequest,
     TagsQuery,
 )
 from kgserve.graph.requests import (
@@ -68,7 +68,7 @@ from kgserve.graph.requests import (
     DeleteNodesRequest,
     EdgeInput,
     EdgeKeyRequest,
-    Fusion,
+    FusionMethod,
     NodeInput,
     NodesRequest,
     RestoreRequest,
@@ -76,30 +76,30 @@ from kgserve.graph.requests import (
     SearchRequest,
     TraverseRequest,
 )
-from kgserve.graph.visualization_api import Drawing, DrawRequest, Timeline, TimelineQuery
+from kgserve.graph.visualization_api import CommitTimeline, CommitTimelineQuery, Drawing, DrawingRequest
 from kgserve.memory.api import (
-    ApplyPlan,
     AssociatedEntity,
     ConsolidateRequest,
     ConsolidationReport,
     ConsolidationRuns,
     ConsolidationsQuery,
-    ConsolidationUndone,
     DeleteMemoriesRequest,
     MemoriesDeleted,
     MemoriesQuery,
     Memory,
     MemoryDeleted,
-    MemoryId,
+    MemoryIdRequest,
     MemoryPage,
     MemoryRequest,
+    PlanReference,
     PruneMemoriesRequest,
     PruneReport,
     RecallAnswer,
     RecallRequest,
-    StoredMemories,
     StoredMemory,
+    StoreMemoriesAnswer,
     StoreMemoryRequest,
+    UndoConsolidationAnswer,
     UndoConsolidationRequest,
     UpdatedMemory,
     UpdateMemoryRequest,
@@ -118,16 +118,16 @@ from kgserve.memory.entities_api import (
     EntityAnswer,
     EntityGraph,
     EntityGraphRequest,
-    EntityId,
+    EntityIdRequest,
     EntityInput,
     EntityMemoriesRequest,
     EntityPage,
-    Growth,
     GrowthQuery,
+    MemoryGrowth,
     MemoryStats,
     MemoryTags,
     MemoryTypes,
-    RelationId,
+    RelationIdRequest,
     RelationInput,
     RelationKey,
     RelationPage,
@@ -138,12 +138,19 @@ from kgserve.memory.entities_api import (
     UpdateEntityRequest,
 )
 from kgserve.memory.extraction.marks import ExtractAnswer, ExtractRequest
-from kgserve.memory.hierarchy_api import WholeMemoryRequest
-from kgserve.memory.reflect_api import Reflection, ReflectRequest
-from kgserve.memory.relationships import WholeMemory
-from kgserve.memory.retain_api import ForgetAnswer, ForgetRequest, Message, RetainAnswer, RetainedBatch, RetainRequest
+from kgserve.memory.hierarchy_api import MemoryDetailsRequest
+from kgserve.memory.reflect_api import ReflectAnswer, ReflectRequest
+from kgserve.memory.relationships import MemoryDetails
+from kgserve.memory.retain_api import (
+    ConversationMessage,
+    ForgetAnswer,
+    ForgetRequest,
+    RetainAnswer,
+    RetainBatchAnswer,
+    RetainRequest,
+)
 from kgserve.platform.access.audit_api import AuditAnswer, AuditQuery
-from kgserve.storage.model.walk import Direction
+from kgserve.storage.model.walk import TraversalDirection
 from kgserve.stores.backup.api import (
     BackupAnswer,
     BackupRequest,
@@ -162,98 +169,108 @@ from kgserve.stores.cluster_api import (
     UpgradeAnswer,
 )
 
-HEALTH_ROUTE = Route("health", "GET", "/health", Health)
-READY_ROUTE = Route("ready", "GET", "/ready", Ready)
-WHOAMI_ROUTE = Route("whoami", "GET", "/api/whoami", Whoami)
-AUDIT_ROUTE = Route("audit", "GET", "/api/audit", AuditAnswer)
-CLUSTER_ROUTE = Route("cluster", "GET", "/api/cluster", ClusterStatus)
-DRAIN_ROUTE = Route("drain", "POST", "/api/cluster/drain", DrainAnswer, in_body=True)
-FINISH_UPGRADE_ROUTE = Route("finish_upgrade", "POST", "/api/cluster/finish-upgrade", UpgradeAnswer)
-CYPHER_WORDS_ROUTE = Route("cypher_words", "GET", "/api/cypher/words", CypherWords)
-INJECT_ROUTE = Route("inject", "POST", "/api/memory/{store}/inject", InjectAnswer, in_body=True)
-DELETE_NODE_ROUTE = Route("delete_node", "DELETE", "/api/memory/{store}/nodes/{id}", DeleteNodeAnswer)
-DELETE_EDGE_ROUTE = Route("delete_edge", "DELETE", "/api/memory/{store}/edges", DeleteEdgeAnswer, in_body=True)
-TRAVERSE_ROUTE = Route("traverse", "POST", "/api/memory/{store}/traverse", Traversal, in_body=True, reads=True)
-GRAPH_ROUTE = Route("graph", "POST", "/api/memory/{store}/graph", Drawing, in_body=True, reads=True)
-TIMELINE_ROUTE = Route("timeline", "GET", "/api/memory/{store}/timeline", Timeline, reads=True)
-STORES_ROUTE = Route("stores", "GET", "/api/memory", StoreList)
-SETTINGS_ROUTE = Route("settings", "GET", "/api/memory/{store}", StoreSettingsAnswer, reads=True)
-DROP_ROUTE = Route("drop", "DELETE", "/api/memory/{store}", DropAnswer)
-MOVE_ROUTE = Route("move", "POST", "/api/memory/{store}/move", MoveAnswer, in_body=True)
-REPAIR_ROUTE = Route("repair", "POST", "/api/memory/{store}/repair", RepairAnswer)
-STATS_ROUTE = Route("stats", "GET", "/api/memory/{store}/stats", StoreStats, reads=True)
-LINKS_ROUTE = Route("links", "GET", "/api/memory/{store}/links", LinkManifest, reads=True)
-NODE_ROUTE = Route("node", "GET", "/api/memory/{store}/nodes/{id}", NodeAnswer, reads=True)
-GET_NODES_ROUTE = Route("get_nodes", "POST", "/api/memory/{store}/get", NodesAnswer, in_body=True, reads=True)
-COUNT_ROUTE = Route("count", "POST", "/api/memory/{store}/count", CountAnswer, in_body=True, reads=True)
-DELETE_NODES_ROUTE = Route("delete_nodes", "POST", "/api/memory/{store}/delete", DeleteNodesAnswer, in_body=True)
-DESCRIBE_SCHEMA_ROUTE = Route("describe_schema", "GET", "/api/memory/{store}/schema", SchemaDescription, reads=True)
-LIST_TAGS_ROUTE = Route("list_tags", "GET", "/api/memory/{store}/tags", TagList, reads=True)
-OUTGOING_ROUTE = Route("outgoing", "GET", "/api/memory/{store}/nodes/{id}/outgoing", EdgeList, reads=True)
-INCOMING_ROUTE = Route("incoming", "GET", "/api/memory/{store}/nodes/{id}/incoming", EdgeList, reads=True)
-PUT_SUBGRAPH_ROUTE = Route("put_subgraph", "POST", "/api/memory/{store}/subgraph", PutSubgraphAnswer, in_body=True)
-RETIRE_ROUTE = Route("retire", "POST", "/api/memory/{store}/nodes/{id}/retire", RetireAnswer, in_body=True)
-RETIRE_EDGE_ROUTE = Route("retire_edge", "POST", "/api/memory/{store}/edges/retire", RetireAnswer, in_body=True)
-MERGE_ROUTE = Route("merge", "POST", "/api/memory/{store}/nodes/{id}/merge", MergeAnswer, in_body=True)
-UNMERGE_ROUTE = Route("unmerge", "POST", "/api/memory/{store}/nodes/{id}/unmerge", UnmergeAnswer, in_body=True)
-EDGE_ROUTE = Route("edge", "GET", "/api/memory/{store}/edges/{id}", EdgeAnswer, reads=True)
-DELETE_EDGE_BY_ID_ROUTE = Route("delete_edge_by_id", "DELETE", "/api/memory/{store}/edges/{id}", DeleteEdgeAnswer)
-HISTORY_ROUTE = Route("history", "GET", "/api/memory/{store}/nodes/{id}/history", NodeHistory, reads=True)
-REVERT_ROUTE = Route("revert", "POST", "/api/memory/{store}/nodes/{id}/revert", InjectAnswer, in_body=True)
-CHANGES_ROUTE = Route("changes", "GET", "/api/memory/{store}/changes", ChangesPage, reads=True)
-RESTORE_ROUTE = Route("restore", "POST", "/api/memory/{store}/restore", RestoreAnswer, in_body=True)
-PRUNE_HISTORY_ROUTE = Route("prune_history", "POST", "/api/memory/{store}/history/prune", PruneAnswer, in_body=True)
-BACKUP_ROUTE = Route("backup", "POST", "/api/memory/{store}/backup", StoreBackupAnswer, in_body=True)
-BACKUP_STORES_ROUTE = Route("backup_stores", "POST", "/api/backup", BackupAnswer, in_body=True)
-RESTORE_BACKUP_ROUTE = Route("restore_backup", "POST", "/api/restore", RestoreBackupAnswer, in_body=True)
-REINDEX_ROUTE = Route("reindex", "POST", "/api/memory/{store}/reindex", ReindexAnswer)
-SEARCH_ROUTE = Route("search", "POST", "/api/memory/{store}/search", Hits, in_body=True, reads=True)
-CONTEXT_ROUTE = Route("context", "POST", "/api/memory/{store}/context", ContextAnswer, in_body=True, reads=True)
-STORE_MEMORY_ROUTE = Route("store_memory", "POST", "/api/memories", StoredMemory, in_body=True)
-STORE_MEMORIES_ROUTE = Route("store_memories", "POST", "/api/memories/batch", StoredMemories, in_body=True)
-MEMORIES_ROUTE = Route("memories", "GET", "/api/memories", MemoryPage, reads=True)
-MEMORY_ROUTE = Route("memory", "GET", "/api/memories/{id}", Memory, reads=True)
-WHOLE_MEMORY_ROUTE = Route("whole_memory", "GET", "/api/v1/memories/{id}", WholeMemory, reads=True)
-UPDATE_MEMORY_ROUTE = Route("update_memory", "PUT", "/api/memories/{id}", UpdatedMemory, in_body=True)
-DELETE_MEMORY_ROUTE = Route("delete_memory", "DELETE", "/api/memories/{id}", MemoryDeleted)
-DELETE_MEMORIES_ROUTE = Route("delete_memories", "POST", "/api/memories/delete", MemoriesDeleted, in_body=True)
-RECALL_ROUTE = Route("recall", "POST", "/api/memories/search", RecallAnswer, in_body=True, reads=True)
-RETAIN_ROUTE = Route("retain", "POST", "/api/v1/retain", RetainAnswer, in_body=True)
-RETAIN_BATCH_ROUTE = Route("retain_batch", "POST", "/api/v1/retain/batch", RetainedBatch, in_body=True)
-FORGET_ROUTE = Route("forget", "POST", "/api/v1/forget", ForgetAnswer, in_body=True)
-CONSOLIDATE_ROUTE = Route("consolidate", "POST", "/api/memories/consolidate", ConsolidationReport, in_body=True)
-CONSOLIDATIONS_ROUTE = Route("consolidations", "GET", "/api/memories/consolidations", ConsolidationRuns, reads=True)
-UNDO_CONSOLIDATION_ROUTE = Route(
-    "undo_consolidation", "POST", "/api/memories/consolidations/{id}/undo", ConsolidationUndone, in_body=True
+HEALTH_ROUTE = ClientRoute("health", "GET", "/health", HealthStatus)
+READY_ROUTE = ClientRoute("ready", "GET", "/ready", ReadinessStatus)
+WHOAMI_ROUTE = ClientRoute("whoami", "GET", "/api/whoami", CallerInfo)
+AUDIT_ROUTE = ClientRoute("audit", "GET", "/api/audit", AuditAnswer)
+CLUSTER_ROUTE = ClientRoute("cluster", "GET", "/api/cluster", ClusterStatus)
+DRAIN_ROUTE = ClientRoute("drain", "POST", "/api/cluster/drain", DrainAnswer, in_body=True)
+FINISH_UPGRADE_ROUTE = ClientRoute("finish_upgrade", "POST", "/api/cluster/finish-upgrade", UpgradeAnswer)
+CYPHER_WORDS_ROUTE = ClientRoute("cypher_words", "GET", "/api/cypher/words", CypherVocabulary)
+INJECT_ROUTE = ClientRoute("inject", "POST", "/api/memory/{store}/inject", InjectAnswer, in_body=True)
+DELETE_NODE_ROUTE = ClientRoute("delete_node", "DELETE", "/api/memory/{store}/nodes/{id}", DeleteNodeAnswer)
+DELETE_EDGE_ROUTE = ClientRoute("delete_edge", "DELETE", "/api/memory/{store}/edges", DeleteEdgeAnswer, in_body=True)
+TRAVERSE_ROUTE = ClientRoute("traverse", "POST", "/api/memory/{store}/traverse", Traversal, in_body=True, reads=True)
+GRAPH_ROUTE = ClientRoute("graph", "POST", "/api/memory/{store}/graph", Drawing, in_body=True, reads=True)
+TIMELINE_ROUTE = ClientRoute("timeline", "GET", "/api/memory/{store}/timeline", CommitTimeline, reads=True)
+STORES_ROUTE = ClientRoute("stores", "GET", "/api/memory", StoreList)
+SETTINGS_ROUTE = ClientRoute("settings", "GET", "/api/memory/{store}", StoreSettingsAnswer, reads=True)
+DROP_ROUTE = ClientRoute("drop", "DELETE", "/api/memory/{store}", DropAnswer)
+MOVE_ROUTE = ClientRoute("move", "POST", "/api/memory/{store}/move", MoveAnswer, in_body=True)
+REPAIR_ROUTE = ClientRoute("repair", "POST", "/api/memory/{store}/repair", RepairAnswer)
+STATS_ROUTE = ClientRoute("stats", "GET", "/api/memory/{store}/stats", StoreStats, reads=True)
+LINKS_ROUTE = ClientRoute("links", "GET", "/api/memory/{store}/links", LinkManifest, reads=True)
+NODE_ROUTE = ClientRoute("node", "GET", "/api/memory/{store}/nodes/{id}", NodeAnswer, reads=True)
+GET_NODES_ROUTE = ClientRoute("get_nodes", "POST", "/api/memory/{store}/get", NodesAnswer, in_body=True, reads=True)
+COUNT_ROUTE = ClientRoute("count", "POST", "/api/memory/{store}/count", CountAnswer, in_body=True, reads=True)
+DELETE_NODES_ROUTE = ClientRoute("delete_nodes", "POST", "/api/memory/{store}/delete", DeleteNodesAnswer, in_body=True)
+DESCRIBE_SCHEMA_ROUTE = ClientRoute(
+    "describe_schema", "GET", "/api/memory/{store}/schema", SchemaDescription, reads=True
 )
-PRUNE_MEMORIES_ROUTE = Route("prune_memories", "POST", "/api/memories/prune", PruneReport, in_body=True)
-REFLECT_ROUTE = Route("reflect", "POST", "/api/v1/reflect", Reflection, in_body=True)
-EXTRACT_MEMORIES_ROUTE = Route("extract_memories", "POST", "/api/v1/extract", ExtractAnswer, in_body=True)
-CREATE_ENTITY_ROUTE = Route("create_entity", "POST", "/api/entities", CreatedEntity, in_body=True)
-CREATE_ENTITIES_ROUTE = Route("create_entities", "POST", "/api/entities/batch", EntitiesCreated, in_body=True)
-ENTITIES_ROUTE = Route("entities", "GET", "/api/entities", EntityPage, reads=True)
-ENTITY_ROUTE = Route("entity", "GET", "/api/entities/{id}", EntityAnswer, reads=True)
-UPDATE_ENTITY_ROUTE = Route("update_entity", "PUT", "/api/entities/{id}", UpdatedEntity, in_body=True)
-DELETE_ENTITY_ROUTE = Route("delete_entity", "DELETE", "/api/entities/{id}", EntitiesDeleted)
-DELETE_ENTITIES_ROUTE = Route("delete_entities", "POST", "/api/entities/delete", EntitiesDeleted, in_body=True)
-ENTITY_GRAPH_ROUTE = Route("entity_graph", "GET", "/api/entities/{id}/graph", EntityGraph, reads=True)
-MERGE_ENTITIES_ROUTE = Route("merge_entities", "POST", "/api/entities/{id}/merge", MergeAnswer, in_body=True)
-ENTITY_MEMORIES_ROUTE = Route("entity_memories", "GET", "/api/entities/{id}/memories", MemoryPage, reads=True)
-RELATIONS_ROUTE = Route("relations", "GET", "/api/relations", RelationPage, reads=True)
-RELATE_ROUTE = Route("relate", "POST", "/api/relations", CreatedRelation, in_body=True)
-CREATE_RELATIONS_ROUTE = Route("create_relations", "POST", "/api/relations/batch", RelationsCreated, in_body=True)
-DELETE_RELATION_ROUTE = Route("delete_relation", "DELETE", "/api/relations/{id}", RelationsDeleted)
-DELETE_RELATIONS_ROUTE = Route("delete_relations", "POST", "/api/relations/delete", RelationsDeleted, in_body=True)
-MEMORY_STATS_ROUTE = Route("memory_stats", "GET", "/api/analytics/overview", MemoryStats, reads=True)
-MEMORY_GROWTH_ROUTE = Route("memory_growth", "GET", "/api/analytics/growth", Growth, reads=True)
-MEMORY_TYPES_ROUTE = Route("memory_types", "GET", "/api/analytics/types", MemoryTypes, reads=True)
-MEMORY_TAGS_ROUTE = Route("memory_tags", "GET", "/api/analytics/tags", MemoryTags, reads=True)
-MEMORY_CONFIDENCE_ROUTE = Route(
+LIST_TAGS_ROUTE = ClientRoute("list_tags", "GET", "/api/memory/{store}/tags", TagList, reads=True)
+OUTGOING_ROUTE = ClientRoute("outgoing", "GET", "/api/memory/{store}/nodes/{id}/outgoing", EdgeList, reads=True)
+INCOMING_ROUTE = ClientRoute("incoming", "GET", "/api/memory/{store}/nodes/{id}/incoming", EdgeList, reads=True)
+PUT_SUBGRAPH_ROUTE = ClientRoute(
+    "put_subgraph", "POST", "/api/memory/{store}/subgraph", PutSubgraphAnswer, in_body=True
+)
+RETIRE_ROUTE = ClientRoute("retire", "POST", "/api/memory/{store}/nodes/{id}/retire", RetireAnswer, in_body=True)
+RETIRE_EDGE_ROUTE = ClientRoute("retire_edge", "POST", "/api/memory/{store}/edges/retire", RetireAnswer, in_body=True)
+MERGE_ROUTE = ClientRoute("merge", "POST", "/api/memory/{store}/nodes/{id}/merge", MergeAnswer, in_body=True)
+UNMERGE_ROUTE = ClientRoute("unmerge", "POST", "/api/memory/{store}/nodes/{id}/unmerge", UnmergeAnswer, in_body=True)
+EDGE_ROUTE = ClientRoute("edge", "GET", "/api/memory/{store}/edges/{id}", EdgeAnswer, reads=True)
+DELETE_EDGE_BY_ID_ROUTE = ClientRoute("delete_edge_by_id", "DELETE", "/api/memory/{store}/edges/{id}", DeleteEdgeAnswer)
+HISTORY_ROUTE = ClientRoute("history", "GET", "/api/memory/{store}/nodes/{id}/history", NodeHistory, reads=True)
+REVERT_ROUTE = ClientRoute("revert", "POST", "/api/memory/{store}/nodes/{id}/revert", InjectAnswer, in_body=True)
+CHANGES_ROUTE = ClientRoute("changes", "GET", "/api/memory/{store}/changes", ChangesPage, reads=True)
+RESTORE_ROUTE = ClientRoute("restore", "POST", "/api/memory/{store}/restore", RestoreAnswer, in_body=True)
+PRUNE_HISTORY_ROUTE = ClientRoute(
+    "prune_history", "POST", "/api/memory/{store}/history/prune", PruneAnswer, in_body=True
+)
+BACKUP_ROUTE = ClientRoute("backup", "POST", "/api/memory/{store}/backup", StoreBackupAnswer, in_body=True)
+BACKUP_STORES_ROUTE = ClientRoute("backup_stores", "POST", "/api/backup", BackupAnswer, in_body=True)
+RESTORE_BACKUP_ROUTE = ClientRoute("restore_backup", "POST", "/api/restore", RestoreBackupAnswer, in_body=True)
+REINDEX_ROUTE = ClientRoute("reindex", "POST", "/api/memory/{store}/reindex", ReindexAnswer)
+SEARCH_ROUTE = ClientRoute("search", "POST", "/api/memory/{store}/search", Hits, in_body=True, reads=True)
+CONTEXT_ROUTE = ClientRoute("context", "POST", "/api/memory/{store}/context", ContextAnswer, in_body=True, reads=True)
+STORE_MEMORY_ROUTE = ClientRoute("store_memory", "POST", "/api/memories", StoredMemory, in_body=True)
+STORE_MEMORIES_ROUTE = ClientRoute("store_memories", "POST", "/api/memories/batch", StoreMemoriesAnswer, in_body=True)
+MEMORIES_ROUTE = ClientRoute("memories", "GET", "/api/memories", MemoryPage, reads=True)
+MEMORY_ROUTE = ClientRoute("memory", "GET", "/api/memories/{id}", Memory, reads=True)
+WHOLE_MEMORY_ROUTE = ClientRoute("whole_memory", "GET", "/api/v1/memories/{id}", MemoryDetails, reads=True)
+UPDATE_MEMORY_ROUTE = ClientRoute("update_memory", "PUT", "/api/memories/{id}", UpdatedMemory, in_body=True)
+DELETE_MEMORY_ROUTE = ClientRoute("delete_memory", "DELETE", "/api/memories/{id}", MemoryDeleted)
+DELETE_MEMORIES_ROUTE = ClientRoute("delete_memories", "POST", "/api/memories/delete", MemoriesDeleted, in_body=True)
+RECALL_ROUTE = ClientRoute("recall", "POST", "/api/memories/search", RecallAnswer, in_body=True, reads=True)
+RETAIN_ROUTE = ClientRoute("retain", "POST", "/api/v1/retain", RetainAnswer, in_body=True)
+RETAIN_BATCH_ROUTE = ClientRoute("retain_batch", "POST", "/api/v1/retain/batch", RetainBatchAnswer, in_body=True)
+FORGET_ROUTE = ClientRoute("forget", "POST", "/api/v1/forget", ForgetAnswer, in_body=True)
+CONSOLIDATE_ROUTE = ClientRoute("consolidate", "POST", "/api/memories/consolidate", ConsolidationReport, in_body=True)
+CONSOLIDATIONS_ROUTE = ClientRoute(
+    "consolidations", "GET", "/api/memories/consolidations", ConsolidationRuns, reads=True
+)
+UNDO_CONSOLIDATION_ROUTE = ClientRoute(
+    "undo_consolidation", "POST", "/api/memories/consolidations/{id}/undo", UndoConsolidationAnswer, in_body=True
+)
+PRUNE_MEMORIES_ROUTE = ClientRoute("prune_memories", "POST", "/api/memories/prune", PruneReport, in_body=True)
+REFLECT_ROUTE = ClientRoute("reflect", "POST", "/api/v1/reflect", ReflectAnswer, in_body=True)
+EXTRACT_MEMORIES_ROUTE = ClientRoute("extract_memories", "POST", "/api/v1/extract", ExtractAnswer, in_body=True)
+CREATE_ENTITY_ROUTE = ClientRoute("create_entity", "POST", "/api/entities", CreatedEntity, in_body=True)
+CREATE_ENTITIES_ROUTE = ClientRoute("create_entities", "POST", "/api/entities/batch", EntitiesCreated, in_body=True)
+ENTITIES_ROUTE = ClientRoute("entities", "GET", "/api/entities", EntityPage, reads=True)
+ENTITY_ROUTE = ClientRoute("entity", "GET", "/api/entities/{id}", EntityAnswer, reads=True)
+UPDATE_ENTITY_ROUTE = ClientRoute("update_entity", "PUT", "/api/entities/{id}", UpdatedEntity, in_body=True)
+DELETE_ENTITY_ROUTE = ClientRoute("delete_entity", "DELETE", "/api/entities/{id}", EntitiesDeleted)
+DELETE_ENTITIES_ROUTE = ClientRoute("delete_entities", "POST", "/api/entities/delete", EntitiesDeleted, in_body=True)
+ENTITY_GRAPH_ROUTE = ClientRoute("entity_graph", "GET", "/api/entities/{id}/graph", EntityGraph, reads=True)
+MERGE_ENTITIES_ROUTE = ClientRoute("merge_entities", "POST", "/api/entities/{id}/merge", MergeAnswer, in_body=True)
+ENTITY_MEMORIES_ROUTE = ClientRoute("entity_memories", "GET", "/api/entities/{id}/memories", MemoryPage, reads=True)
+RELATIONS_ROUTE = ClientRoute("relations", "GET", "/api/relations", RelationPage, reads=True)
+RELATE_ROUTE = ClientRoute("relate", "POST", "/api/relations", CreatedRelation, in_body=True)
+CREATE_RELATIONS_ROUTE = ClientRoute("create_relations", "POST", "/api/relations/batch", RelationsCreated, in_body=True)
+DELETE_RELATION_ROUTE = ClientRoute("delete_relation", "DELETE", "/api/relations/{id}", RelationsDeleted)
+DELETE_RELATIONS_ROUTE = ClientRoute(
+    "delete_relations", "POST", "/api/relations/delete", RelationsDeleted, in_body=True
+)
+MEMORY_STATS_ROUTE = ClientRoute("memory_stats", "GET", "/api/analytics/overview", MemoryStats, reads=True)
+MEMORY_GROWTH_ROUTE = ClientRoute("memory_growth", "GET", "/api/analytics/growth", MemoryGrowth, reads=True)
+MEMORY_TYPES_ROUTE = ClientRoute("memory_types", "GET", "/api/analytics/types", MemoryTypes, reads=True)
+MEMORY_TAGS_ROUTE = ClientRoute("memory_tags", "GET", "/api/analytics/tags", MemoryTags, reads=True)
+MEMORY_CONFIDENCE_ROUTE = ClientRoute(
     "memory_confidence", "GET", "/api/analytics/confidence", ConfidenceHistogram, reads=True
 )
 
 
-def health() -> ClientRequest[Health]:
+def health() -> ClientRequest[HealthStatus]:
     """Report that the process is alive.
 
     Return the version of the running process, without access to disk or stores.
@@ -261,7 +278,7 @@ def health() -> ClientRequest[Health]:
     return HEALTH_ROUTE.ask(None)
 
 
-def ready() -> ClientRequest[Ready]:
+def ready() -> ClientRequest[ReadinessStatus]:
     """Report whether stores can be opened and written.
 
     Check that a write would be accepted now; answers 503 or 507 with the reason otherwise.
@@ -271,7 +288,7 @@ def ready() -> ClientRequest[Ready]:
     return READY_ROUTE.ask(None)
 
 
-def whoami() -> ClientRequest[Whoami]:
+def whoami() -> ClientRequest[CallerInfo]:
     """Show the identity and permissions of the API key.
 
     Return name, role, stores and expiry of the key that was sent; `open` is true if no key is required.
@@ -321,7 +338,7 @@ def finish_upgrade() -> ClientRequest[UpgradeAnswer]:
     return FINISH_UPGRADE_ROUTE.ask(None)
 
 
-def cypher_words() -> ClientRequest[CypherWords]:
+def cypher_words() -> ClientRequest[CypherVocabulary]:
     """List the words that a Cypher statement may use.
 
     Return keywords, functions, procedures, and labels with their properties, for completion in editors.
@@ -360,7 +377,7 @@ def delete_node(store: str, node_id: str) -> ClientRequest[DeleteNodeAnswer]:
 
     Deleting a memory deletes its former versions. Memories about the node are kept, and the answer names them.
     """
-    return DELETE_NODE_ROUTE.ask(store, NodeId(node_id=node_id))
+    return DELETE_NODE_ROUTE.ask(store, NodeIdRequest(node_id=node_id))
 
 
 def delete_edge(
@@ -383,7 +400,7 @@ def traverse(  # noqa: PLR0913 - the fields of the request
     *,
     depth: int = 1,
     max_depth: int | None = None,
-    direction: Direction | Literal[""] = "outgoing",
+    direction: TraversalDirection | Literal[""] = "outgoing",
     relation_types: Iterable[str] | None = None,
     edge_kinds: Iterable[str] | None = None,
     min_weight: float | None = None,
@@ -426,7 +443,7 @@ def graph(  # noqa: PLR0913 - the fields of the request
     around: Iterable[str] | None = None,
     overview: int | None = None,
     depth: int = 1,
-    direction: Direction = "both",
+    direction: TraversalDirection = "both",
     per_node: int = 50,
     max_nodes: int = 300,
     types: Iterable[str] | None = None,
@@ -452,7 +469,7 @@ def graph(  # noqa: PLR0913 - the fields of the request
     """
     return GRAPH_ROUTE.ask(
         store,
-        DrawRequest(
+        DrawingRequest(
             ids=_listed(ids),
             around=_listed(around),
             overview=overview,
@@ -470,7 +487,7 @@ def graph(  # noqa: PLR0913 - the fields of the request
     )
 
 
-def timeline(store: str, *, buckets: int = 120) -> ClientRequest[Timeline]:
+def timeline(store: str, *, buckets: int = 120) -> ClientRequest[CommitTimeline]:
     """Count commits over time.
 
     Return the number of commits over time, in spans of equal length from the oldest known commit to the last.
@@ -479,7 +496,7 @@ def timeline(store: str, *, buckets: int = 120) -> ClientRequest[Timeline]:
 
     Raises NotFound for the store, Conflict without a history.
     """
-    return TIMELINE_ROUTE.ask(store, TimelineQuery(buckets=buckets))
+    return TIMELINE_ROUTE.ask(store, CommitTimelineQuery(buckets=buckets))
 
 
 def stores() -> ClientRequest[StoreList]:
@@ -507,7 +524,7 @@ def drop(name: str, *, confirm: str) -> ClientRequest[DropAnswer]:
 
     Raises NotFound.
     """
-    return DROP_ROUTE.ask(name, DropQuery(confirm=confirm), idempotent=False)
+    return DROP_ROUTE.ask(name, DropStoreQuery(confirm=confirm), idempotent=False)
 
 
 def move(store: str, to: str) -> ClientRequest[MoveAnswer]:
@@ -711,7 +728,7 @@ def incoming(  # noqa: PLR0913 - the fields of the request
     """
     return INCOMING_ROUTE.ask(
         store,
-        IncomingRequest(
+        IncomingEdgesRequest(
             node_id=node_id,
             kinds=list(kinds),
             limit=limit,
@@ -756,7 +773,7 @@ def retire(
 
     Raises NotFound, and InvalidInput for an end before the beginning.
     """
-    return RETIRE_ROUTE.ask(store, RetireNode(node_id=node_id, valid_to=valid_to, created_by=created_by))
+    return RETIRE_ROUTE.ask(store, RetireNodeRequest(node_id=node_id, valid_to=valid_to, created_by=created_by))
 
 
 def retire_edge(
@@ -812,7 +829,7 @@ def merge(  # noqa: PLR0913 - the fields of the request
     """
     return MERGE_ROUTE.ask(
         store,
-        MergeNode(
+        MergeNodeRequest(
             node_id=node_id,
             into=into,
             attributes=attributes,
@@ -837,7 +854,7 @@ def unmerge(store: str, node_id: str, *, created_by: str | None = None) -> Clien
     Raises NotFound, Conflict if no history is kept, if the node was imported as merged, or if the survivor was itself
     merged, and Gone for a merge that the history no longer holds.
     """
-    return UNMERGE_ROUTE.ask(store, UnmergeNode(node_id=node_id, created_by=created_by))
+    return UNMERGE_ROUTE.ask(store, UnmergeNodeRequest(node_id=node_id, created_by=created_by))
 
 
 def edge(store: str, edge_id: str) -> ClientRequest[EdgeAnswer]:
@@ -850,7 +867,7 @@ def edge(store: str, edge_id: str) -> ClientRequest[EdgeAnswer]:
 
     Raises InvalidInput for an invalid id, and NotFound.
     """
-    return EDGE_ROUTE.ask(store, EdgeId(edge_id=edge_id))
+    return EDGE_ROUTE.ask(store, EdgeIdRequest(edge_id=edge_id))
 
 
 def delete_edge_by_id(store: str, edge_id: str) -> ClientRequest[DeleteEdgeAnswer]:
@@ -858,7 +875,7 @@ def delete_edge_by_id(store: str, edge_id: str) -> ClientRequest[DeleteEdgeAnswe
 
     Delete one edge by its id. Deleting an edge that does not exist is not an error.
     """
-    return DELETE_EDGE_BY_ID_ROUTE.ask(store, EdgeId(edge_id=edge_id))
+    return DELETE_EDGE_BY_ID_ROUTE.ask(store, EdgeIdRequest(edge_id=edge_id))
 
 
 def history(store: str, node_id: str, *, limit: int = 50, before: int | None = None) -> ClientRequest[NodeHistory]:
@@ -881,7 +898,7 @@ def revert(store: str, node_id: str, version: int) -> ClientRequest[InjectAnswer
 
     Its edges do not change. Raises NotFound.
     """
-    return REVERT_ROUTE.ask(store, RevertNode(node_id=node_id, version=version))
+    return REVERT_ROUTE.ask(store, RevertNodeRequest(node_id=node_id, version=version))
 
 
 def changes(store: str, *, since: int = 0, limit: int = 50) -> ClientRequest[ChangesPage]:
@@ -992,7 +1009,7 @@ def search(  # noqa: PLR0913 - the fields of the request
     id_prefix: str = "",
     min_similarity: float | None = None,
     alpha: float = 0.4,
-    fusion: Fusion = "weighted",
+    fusion: FusionMethod = "weighted",
     start_id: str | None = None,
     depth: int = 2,
     at_least: int | None = None,
@@ -1148,7 +1165,7 @@ def store_memory(  # noqa: PLR0913 - the fields of the request
 
 def store_memories(
     store: str, memories: Iterable[Mapping[str, Any] | StoreMemoryRequest] = ()
-) -> ClientRequest[StoredMemories]:
+) -> ClientRequest[StoreMemoriesAnswer]:
     """Store memories in one commit.
 
     Store up to 1,000 memories in one commit, each after the ones listed before it.
@@ -1221,7 +1238,7 @@ def memory(store: str, memory_id: str, *, touch: bool = True) -> ClientRequest[M
     return MEMORY_ROUTE.ask(store, MemoryRequest(memory_id=memory_id, touch=touch))
 
 
-def whole_memory(store: str, memory_id: str, *, touch: bool = True) -> ClientRequest[WholeMemory]:
+def whole_memory(store: str, memory_id: str, *, touch: bool = True) -> ClientRequest[MemoryDetails]:
     """Get a memory or version with everything that belongs to it.
 
     Return a memory with its parent, number of children, relationships and former versions.
@@ -1229,7 +1246,7 @@ def whole_memory(store: str, memory_id: str, *, touch: bool = True) -> ClientReq
     The id of a version, as listed by a history, returns that version, which `belongs_to` the memory. Memories count as
     used, versions do not; nor with `touch` false or a read-only key. Raises NotFound.
     """
-    return WHOLE_MEMORY_ROUTE.ask(store, WholeMemoryRequest(memory_id=memory_id, touch=touch))
+    return WHOLE_MEMORY_ROUTE.ask(store, MemoryDetailsRequest(memory_id=memory_id, touch=touch))
 
 
 def update_memory(  # noqa: PLR0913 - the fields of the request
@@ -1290,7 +1307,7 @@ def delete_memory(store: str, memory_id: str) -> ClientRequest[MemoryDeleted]:
 
     Raises Conflict for a node that is not a memory.
     """
-    return DELETE_MEMORY_ROUTE.ask(store, MemoryId(memory_id=memory_id))
+    return DELETE_MEMORY_ROUTE.ask(store, MemoryIdRequest(memory_id=memory_id))
 
 
 def delete_memories(
@@ -1409,7 +1426,7 @@ def recall(  # noqa: PLR0913 - the fields of the request
 
 def retain(  # noqa: PLR0913 - the fields of the request
     store: str,
-    content: str | Iterable[Mapping[str, Any] | Message],
+    content: str | Iterable[Mapping[str, Any] | ConversationMessage],
     *,
     entity_id: str | None = None,
     supersedes: str | None = None,
@@ -1478,7 +1495,9 @@ def retain(  # noqa: PLR0913 - the fields of the request
     )
 
 
-def retain_batch(store: str, items: Iterable[Mapping[str, Any] | RetainRequest] = ()) -> ClientRequest[RetainedBatch]:
+def retain_batch(
+    store: str, items: Iterable[Mapping[str, Any] | RetainRequest] = ()
+) -> ClientRequest[RetainBatchAnswer]:
     """Remember texts and conversations in one commit.
 
     Retain up to 1,000 texts or conversations in one commit, each after the ones before it.
@@ -1562,7 +1581,7 @@ def consolidate(
             dry_run=dry_run,
             guard=guard,
             types=_listed(types),
-            apply=None if apply is None else ApplyPlan(plan=apply),
+            apply=None if apply is None else PlanReference(plan=apply),
         ),
         wait=None,
     )
@@ -1576,7 +1595,7 @@ def consolidations(store: str, *, limit: int = 20) -> ClientRequest[Consolidatio
     return CONSOLIDATIONS_ROUTE.ask(store, ConsolidationsQuery(limit=limit))
 
 
-def undo_consolidation(store: str, run_id: str, *, force: bool = False) -> ClientRequest[ConsolidationUndone]:
+def undo_consolidation(store: str, run_id: str, *, force: bool = False) -> ClientRequest[UndoConsolidationAnswer]:
     """Undo a run of consolidation.
 
     Undo a run: restore the absorbed memories with their relations, and the previous state of the others.
@@ -1616,7 +1635,7 @@ def reflect(  # noqa: PLR0913 - the fields of the request
     names: Mapping[str, Any] | None = None,
     undo: bool = False,
     answer: bool = False,
-) -> ClientRequest[Reflection]:
+) -> ClientRequest[ReflectAnswer]:
     """Assign memories to concepts, or propose it.
 
     Place memories without a parent below matching concepts, and propose uncertain placements.
@@ -1720,7 +1739,7 @@ def entity(store: str, entity_id: str) -> ClientRequest[EntityAnswer]:
 
     Raises NotFound, and Conflict for an ambiguous name.
     """
-    return ENTITY_ROUTE.ask(store, EntityId(entity_id=entity_id))
+    return ENTITY_ROUTE.ask(store, EntityIdRequest(entity_id=entity_id))
 
 
 def update_entity(
@@ -1831,7 +1850,7 @@ def merge_entities(  # noqa: PLR0913 - the fields of the request
     """
     return MERGE_ENTITIES_ROUTE.ask(
         store,
-        MergeNode(
+        MergeNodeRequest(
             node_id=node_id,
             into=into,
             attributes=attributes,
@@ -1931,7 +1950,7 @@ def delete_relation(store: str, relation_id: str) -> ClientRequest[RelationsDele
 
     Delete one relation by its id. A missing relation is not an error.
     """
-    return DELETE_RELATION_ROUTE.ask(store, RelationId(relation_id=relation_id))
+    return DELETE_RELATION_ROUTE.ask(store, RelationIdRequest(relation_id=relation_id))
 
 
 def delete_relations(
@@ -1956,7 +1975,7 @@ def memory_stats(store: str) -> ClientRequest[MemoryStats]:
 
 def memory_growth(
     store: str, *, by: Literal["day", "week", "month"] = "day", limit: int = 100
-) -> ClientRequest[Growth]:
+) -> ClientRequest[MemoryGrowth]:
     """Count new memories by day, week or month.
 
     Return counts of memories by day, week or month of creation, for the latest periods. Raises NotFound.

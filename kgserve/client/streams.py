@@ -14,44 +14,50 @@ import msgspec
 
 from kgserve.admin.api import StoreAnswer, StoreSettingsAnswer
 from kgserve.client.answers import BatchHits, CypherResult
-from kgserve.client.following import RECONNECT_TIMEOUT_SECONDS, Following
-from kgserve.client.lines import ExportLine, RowDecoder, Source, Upload, export_decoder, json_body
-from kgserve.client.wire import ClientRequest, Route, Streamed
-from kgserve.graph.answers import BrowserKey, EntityVersion, ImportAnswer, ListedPage, NodePage
+from kgserve.client.following import RECONNECT_TIMEOUT_SECONDS, EventStreamState
+from kgserve.client.lines import ExportLine, ImportSource, RowDecoder, Upload, export_decoder, json_body
+from kgserve.client.wire import ClientRequest, ClientRoute, StreamedRequest
+from kgserve.graph.answers import BrowserKey, EntityVersion, ImportAnswer, ListedNodePage, NodePage
 from kgserve.graph.compat.versioned_api import PutNodeAnswer, PutNodeRequest
 from kgserve.graph.queries import EntityHistoryRequest, NodesQuery
 from kgserve.graph.requests import CypherRequest, SearchVariant
-from kgserve.memory.hierarchy_api import AncestorsRequest, BelowRequest, PlacedMemory
+from kgserve.memory.hierarchy_api import AncestorsRequest, DescendantsRequest, HierarchyMemory
 from kgserve.platform.media_types import JSON_MEDIA_TYPE, NDJSON_MEDIA_TYPE
-from kgserve.storage.model.store_settings import ConflictPolicy, IndexesKept, Keeping
+from kgserve.storage.model.store_settings import ConflictPolicy, HistoryRetention, IndexChoice
 
 QUERY_TIMEOUT_MARGIN_SECONDS = 30.0
 """Seconds added to a query's time limit, because it may wait in a queue."""
 
 _STORE_PATH = "/api/memory/{store}"
-OPENAPI_ROUTE = Route("openapi", "GET", "/openapi.json", dict[str, Any])
-BROWSER_KEY_ROUTE = Route("browser_key", "POST", "/api/browser-key", BrowserKey, in_body=True)
-EVENTS_ROUTE = Route("events", "GET", "/api/events", bytes)
+OPENAPI_ROUTE = ClientRoute("openapi", "GET", "/openapi.json", dict[str, Any])
+BROWSER_KEY_ROUTE = ClientRoute("browser_key", "POST", "/api/browser-key", BrowserKey, in_body=True)
+EVENTS_ROUTE = ClientRoute("events", "GET", "/api/events", bytes)
 
 
-CREATE_ROUTE = Route("create", "PUT", _STORE_PATH, StoreAnswer, in_body=True)
-UPDATE_SETTINGS_ROUTE = Route("update_settings", "PATCH", _STORE_PATH, StoreSettingsAnswer, in_body=True)
-NODES_ROUTE = Route("nodes", "GET", f"{_STORE_PATH}/nodes", NodePage, reads=True)
-COMPACT_NODES_ROUTE = Route("nodes", "GET", f"{_STORE_PATH}/nodes", ListedPage, reads=True)
-PUT_NODE_ROUTE = Route("put_node", "POST", f"{_STORE_PATH}/nodes", PutNodeAnswer, in_body=True)
-SEARCH_BATCH_ROUTE = Route("search_batch", "POST", f"{_STORE_PATH}/search/batch", BatchHits, in_body=True, reads=True)
-CYPHER_ROUTE = Route("cypher", "POST", f"{_STORE_PATH}/cypher", CypherResult, in_body=True, reads=True)
-IMPORT_ROUTE = Route("import_", "POST", f"{_STORE_PATH}/import", ImportAnswer)
-EXPORT_ROUTE = Route("export", "GET", f"{_STORE_PATH}/export", bytes, reads=True)
-STORE_EVENTS_ROUTE = Route("store_events", "GET", f"{_STORE_PATH}/events", bytes)
-ENTITY_HISTORY_ROUTE = Route("entity_history", "GET", "/api/v1/entities/{id}/history", list[EntityVersion], reads=True)
+CREATE_ROUTE = ClientRoute("create", "PUT", _STORE_PATH, StoreAnswer, in_body=True)
+UPDATE_SETTINGS_ROUTE = ClientRoute("update_settings", "PATCH", _STORE_PATH, StoreSettingsAnswer, in_body=True)
+NODES_ROUTE = ClientRoute("nodes", "GET", f"{_STORE_PATH}/nodes", NodePage, reads=True)
+COMPACT_NODES_ROUTE = ClientRoute("nodes", "GET", f"{_STORE_PATH}/nodes", ListedNodePage, reads=True)
+PUT_NODE_ROUTE = ClientRoute("put_node", "POST", f"{_STORE_PATH}/nodes", PutNodeAnswer, in_body=True)
+SEARCH_BATCH_ROUTE = ClientRoute(
+    "search_batch", "POST", f"{_STORE_PATH}/search/batch", BatchHits, in_body=True, reads=True
+)
+CYPHER_ROUTE = ClientRoute("cypher", "POST", f"{_STORE_PATH}/cypher", CypherResult, in_body=True, reads=True)
+IMPORT_ROUTE = ClientRoute("import_", "POST", f"{_STORE_PATH}/import", ImportAnswer)
+EXPORT_ROUTE = ClientRoute("export", "GET", f"{_STORE_PATH}/export", bytes, reads=True)
+STORE_EVENTS_ROUTE = ClientRoute("store_events", "GET", f"{_STORE_PATH}/events", bytes)
+ENTITY_HISTORY_ROUTE = ClientRoute(
+    "entity_history", "GET", "/api/v1/entities/{id}/history", list[EntityVersion], reads=True
+)
 
-CHILDREN_ROUTE = Route("children", "GET", "/api/v1/memories/{id}/children", list[PlacedMemory], reads=True)
-DESCENDANTS_ROUTE = Route("descendants", "GET", "/api/v1/memories/{id}/descendants", list[PlacedMemory], reads=True)
-ANCESTORS_ROUTE = Route("ancestors", "GET", "/api/v1/memories/{id}/ancestors", list[PlacedMemory], reads=True)
+CHILDREN_ROUTE = ClientRoute("children", "GET", "/api/v1/memories/{id}/children", list[HierarchyMemory], reads=True)
+DESCENDANTS_ROUTE = ClientRoute(
+    "descendants", "GET", "/api/v1/memories/{id}/descendants", list[HierarchyMemory], reads=True
+)
+ANCESTORS_ROUTE = ClientRoute("ancestors", "GET", "/api/v1/memories/{id}/ancestors", list[HierarchyMemory], reads=True)
 
 
-class Paged(msgspec.Struct, frozen=True):
+class PagedNodes(msgspec.Struct, frozen=True):
     """A paginated list of nodes."""
 
     store: str
@@ -61,7 +67,7 @@ class Paged(msgspec.Struct, frozen=True):
         """Return the request for the first page, or for the page after ``cursor``."""
         offset = 0 if cursor else self.query.offset
         # compact nodes are decoded alike; they only lack fields
-        route = cast("Route[NodePage]", COMPACT_NODES_ROUTE) if self.query.compact else NODES_ROUTE
+        route = cast("ClientRoute[NodePage]", COMPACT_NODES_ROUTE) if self.query.compact else NODES_ROUTE
         return route.ask(self.store, msgspec.structs.replace(self.query, cursor=cursor, offset=offset))
 
 
@@ -83,8 +89,8 @@ def create(  # noqa: PLR0913 - the fields of the request
     kind_whitelist: Iterable[str] | None = None,
     metadata: Mapping[str, Any] | None = None,
     indexed_attributes: Iterable[str] | None = None,
-    indexes: IndexesKept | None = None,
-    history: Keeping | None = None,
+    indexes: IndexChoice | None = None,
+    history: HistoryRetention | None = None,
     memory: Mapping[str, Any] | None = None,
 ) -> ClientRequest[StoreAnswer]:
     """Create an empty store with settings. An existing store is unchanged. The first inject also creates a store.
@@ -112,8 +118,8 @@ def update_settings(  # noqa: PLR0913 - the fields of the request
     kind_whitelist: Iterable[str] | None = None,
     metadata: Mapping[str, Any] | None = None,
     indexed_attributes: Iterable[str] | None = None,
-    indexes: IndexesKept | None = None,
-    history: Keeping | None = None,
+    indexes: IndexChoice | None = None,
+    history: HistoryRetention | None = None,
     memory: Mapping[str, Any] | None = None,
 ) -> ClientRequest[StoreSettingsAnswer]:
     """Change the store's settings. None leaves a setting unchanged; an empty value resets it.
@@ -155,7 +161,7 @@ def nodes(  # noqa: PLR0913 - the fields of the query
     valid_at: str | None = None,
     offset: int = 0,
     compact: bool = False,
-) -> Paged:
+) -> PagedNodes:
     """List nodes ordered by id, optionally only of some types, fetched ``page_size`` (1 to 1,000) at a time.
 
     ``tags``: only nodes with all of them. ``attributes``: only nodes with all of these values. ``offset``: number of
@@ -173,7 +179,7 @@ def nodes(  # noqa: PLR0913 - the fields of the query
         offset=offset,
         compact=compact,
     )
-    return Paged(store, query)
+    return PagedNodes(store, query)
 
 
 def put_node(store: str, node: Mapping[str, Any] | PutNodeRequest) -> ClientRequest[PutNodeAnswer]:
@@ -203,7 +209,7 @@ def children(
     cursor: str | None = None,
     layer: int | None = None,
     as_of: int | str | None = None,
-) -> ClientRequest[list[PlacedMemory]]:
+) -> ClientRequest[list[HierarchyMemory]]:
     """List the direct children of a memory, ordered by id. ``cursor``: last id of the previous page."""
     return CHILDREN_ROUTE.ask(store, _below(memory_id, limit, cursor, layer, as_of))
 
@@ -216,7 +222,7 @@ def descendants(
     cursor: str | None = None,
     layer: int | None = None,
     as_of: int | str | None = None,
-) -> ClientRequest[list[PlacedMemory]]:
+) -> ClientRequest[list[HierarchyMemory]]:
     """List all descendants of a memory, ordered by id. ``cursor``: last id of the previous page.
 
     With ``layer``, a page may be short or empty although more follow. REST reports that in the header `Link`.
@@ -226,13 +232,15 @@ def descendants(
 
 def ancestors(
     store: str, memory_id: str, *, layer: int | None = None, as_of: int | str | None = None
-) -> ClientRequest[list[PlacedMemory]]:
+) -> ClientRequest[list[HierarchyMemory]]:
     """List the ancestors of a memory, nearest first."""
     return ANCESTORS_ROUTE.ask(store, AncestorsRequest(memory_id=memory_id, layer=layer, as_of=_as_of_text(as_of)))
 
 
-def _below(memory_id: str, limit: int, cursor: str | None, layer: int | None, as_of: int | str | None) -> BelowRequest:
-    return BelowRequest(memory_id=memory_id, limit=limit, cursor=cursor, layer=layer, as_of=_as_of_text(as_of))
+def _below(
+    memory_id: str, limit: int, cursor: str | None, layer: int | None, as_of: int | str | None
+) -> DescendantsRequest:
+    return DescendantsRequest(memory_id=memory_id, limit=limit, cursor=cursor, layer=layer, as_of=_as_of_text(as_of))
 
 
 def _as_of_text(as_of: int | str | None) -> str | None:
@@ -280,17 +288,17 @@ def cypher_rows(
     mode: Literal["read", "write"] = "read",
     timeout_ms: int | None = None,
     max_rows: int | None = None,
-) -> Streamed[list[Any]]:
+) -> StreamedRequest[list[Any]]:
     """Stream the rows of a Cypher statement as lists.
 
     The stream's ``about`` holds columns and types from the first row on, and row_count, truncated and took_ms at the
     end.
     """
     request = CypherRequest(query=query, mode=mode, timeout_ms=timeout_ms, max_rows=max_rows)
-    return Streamed(_cypher(store, request, params, NDJSON_MEDIA_TYPE), RowDecoder)
+    return StreamedRequest(_cypher(store, request, params, NDJSON_MEDIA_TYPE), RowDecoder)
 
 
-def import_(store: str, source: Source) -> ClientRequest[ImportAnswer]:
+def import_(store: str, source: ImportSource) -> ClientRequest[ImportAnswer]:
     """Import a file (by path), lines (mappings with ``kind``, or Structs), or pieces of text (bytes).
 
     Uses constant memory. Invalid lines are skipped and listed in the answer. If the connection breaks, committed
@@ -302,10 +310,12 @@ def import_(store: str, source: Source) -> ClientRequest[ImportAnswer]:
     return IMPORT_ROUTE.call({"store": store}, body=Upload(source), store=store, wait=None)
 
 
-def export(store: str, *, as_of: int | str | None = None, valid_at: str | None = None) -> Streamed[ExportLine]:
+def export(store: str, *, as_of: int | str | None = None, valid_at: str | None = None) -> StreamedRequest[ExportLine]:
     """Stream all nodes and then all edges of one snapshot, line by line. Raises Interrupted when the stream breaks."""
     asked = {"as_of": as_of, "valid_at": valid_at}
-    return Streamed(EXPORT_ROUTE.ask(store, asked, headers={"Accept": NDJSON_MEDIA_TYPE}, wait=None), export_decoder)
+    return StreamedRequest(
+        EXPORT_ROUTE.ask(store, asked, headers={"Accept": NDJSON_MEDIA_TYPE}, wait=None), export_decoder
+    )
 
 
 def store_events(
@@ -316,7 +326,7 @@ def store_events(
     kinds: Iterable[str] = (),
     types: Iterable[str] = (),
     give_up_after: float | None = RECONNECT_TIMEOUT_SECONDS,
-) -> Following:
+) -> EventStreamState:
     """Stream the changes of the store from now on, after a sequence, or after an event's id.
 
     A lost connection is resumed at the same position for ``give_up_after`` seconds (None: no limit), then Unreachable
@@ -324,7 +334,7 @@ def store_events(
     back.
     """
     query = {"kinds": _joined(kinds), "types": _joined(types)}
-    return Following(STORE_EVENTS_ROUTE, store, query, (since, last_event_id), give_up_after)
+    return EventStreamState(STORE_EVENTS_ROUTE, store, query, (since, last_event_id), give_up_after)
 
 
 def events(
@@ -335,10 +345,10 @@ def events(
     kinds: Iterable[str] = (),
     types: Iterable[str] = (),
     give_up_after: float | None = RECONNECT_TIMEOUT_SECONDS,
-) -> Following:
+) -> EventStreamState:
     """Stream the changes of several stores, or of all current and future ones."""
     query = {"store": _joined(stores), "kinds": _joined(kinds), "types": _joined(types)}
-    return Following(EVENTS_ROUTE, None, query, (since, last_event_id), give_up_after)
+    return EventStreamState(EVENTS_ROUTE, None, query, (since, last_event_id), give_up_after)
 
 
 def _cypher(

@@ -14,14 +14,20 @@ from urllib.parse import quote, urlencode
 import httpx
 import msgspec
 
-from kgserve.client.failures import decoded
-from kgserve.client.lines import Decoder, Upload, json_body
+from kgserve.client.failures import decode_answer
+from kgserve.client.lines import StreamDecoder, Upload, json_body
 from kgserve.errors import InvalidInput
 from kgserve.platform.hosts import is_loopback
 from kgserve.platform.media_types import JSON_MEDIA_TYPE, NDJSON_MEDIA_TYPE
-from kgserve.platform.server_discovery import DiscoveredServer, at, configured, find, trust
-from kgserve.platform.settings import load
-from kgserve.stores.cluster_api import MIN_SEQUENCE_HEADER, READ_FROM_HEADER
+from kgserve.platform.server_discovery import (
+    DiscoveredServer,
+    configured_server,
+    create_tls_context,
+    find_server,
+    server_at,
+)
+from kgserve.platform.settings import load_settings
+from kgserve.stores.cluster_api import MIN_SEQUENCE_HEADER, READ_SOURCE_HEADER
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -40,7 +46,7 @@ class ClientRequest(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     object that it was built from, for execution without a network.
     """
 
-    route: Route[T]
+    route: ClientRoute[T]
     store: str | None = None
     asked: Any = None
     path: str
@@ -56,10 +62,10 @@ class ClientRequest(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
     def decode(self, body: bytes) -> T:
         """Decode the answer. Raises Unintelligible."""
-        return decoded(body, self.route.answer)
+        return decode_answer(body, self.route.answer)
 
 
-class Route(msgspec.Struct, Generic[T], frozen=True):
+class ClientRoute(msgspec.Struct, Generic[T], frozen=True):
     """Method, path and answer type of a request; the items of a stream have their own decoder.
 
     ``reads``: the request only reads a store, so a replica can answer it. ``in_body``: the fields are sent in the body.
@@ -109,11 +115,11 @@ def _query_value(value: Any) -> Any:
     return value
 
 
-class Streamed(msgspec.Struct, Generic[U], frozen=True):
+class StreamedRequest(msgspec.Struct, Generic[U], frozen=True):
     """A request whose answer is decoded incrementally."""
 
     call: ClientRequest[Any]
-    decoder: Callable[[], Decoder[U]]
+    decoder: Callable[[], StreamDecoder[U]]
 
 
 def _segment(text: str) -> str:
@@ -137,13 +143,15 @@ SERVER_CONNECT_TIMEOUT_SECONDS = 2.0
 CONNECTION_LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=2.0)
 
 
-def limit(call: ClientRequest[Any], usual: float | None) -> httpx.Timeout:
+def httpx_timeout(call: ClientRequest[Any], usual: float | None) -> httpx.Timeout:
     """Return the time limits of a call; ``usual`` is the client's own limit in seconds."""
     wait = usual if isinstance(call.wait, msgspec.UnsetType) else call.wait
     return httpx.Timeout(wait, connect=SERVER_CONNECT_TIMEOUT_SECONDS, pool=None)
 
 
-def method(build: Callable[..., Any], give: Callable[[Any, Any], Any], returns: str = "{}", *, of_store: bool) -> Any:
+def bind_client_method(
+    build: Callable[..., Any], give: Callable[[Any, Any], Any], returns: str = "{}", *, of_store: bool
+) -> Any:
     """Return a client method that builds a request with ``build`` and passes it to ``give`` with the connection.
 
     Methods of a store pass its name automatically. The method has the name, docstring and parameters of ``build``. In
@@ -177,7 +185,7 @@ MAX_OWNER_REDIRECTS = 5
 """Maximum number of redirects of one call to the owner of its store, which may move meanwhile."""
 
 
-class Target:
+class ServerTarget:
     """A server: given by its URL, or the one that currently serves a data folder.
 
     Several URLs, separated by commas, are nodes of one cluster; any of them can be called. The owners of stores are
@@ -188,7 +196,7 @@ class Target:
         self, url: str | None, data: str | os.PathLike[str] | None, key: str | None, *, copies: bool = False
     ) -> None:
         """Locate the server. Raises InvalidInput for an invalid URL, and for invalid settings in the environment."""
-        self._settings = load({"data_dir": data, "key": key})
+        self._settings = load_settings({"data_dir": data, "key": key})
         self._urls = [] if url is None else [_validate_url(each) for each in url.split(",")]
         self._owners: dict[str, DiscoveredServer] = {}
         self._copies = copies
@@ -235,7 +243,7 @@ class Target:
         if not self._reads_copy(call):
             return {}
         seen = self._seen.get(_subject(call))
-        return {READ_FROM_HEADER: "copy"} | ({} if seen is None else {MIN_SEQUENCE_HEADER: str(seen)})
+        return {READ_SOURCE_HEADER: "copy"} | ({} if seen is None else {MIN_SEQUENCE_HEADER: str(seen)})
 
     def saw(self, call: ClientRequest[Any], answer: Any) -> None:
         """Record the sequence of an answer, so that later answers from replicas are not older."""
@@ -254,7 +262,7 @@ class Target:
         location, asked = response.headers.get("location", ""), response.request.url.raw_path.decode("ascii")
         if response.status_code != HTTPStatus.TEMPORARY_REDIRECT or not location.endswith(asked):
             return None
-        found = at(location.removesuffix(asked), self._settings.data_dir).with_key(self._settings.key)
+        found = server_at(location.removesuffix(asked), self._settings.data_dir).with_key(self._settings.key)
         if not self._reads_copy(call):
             self._owners[_subject(call)] = found
         return found if not call.spent or (isinstance(call.body, Upload) and call.body.is_repeatable) else None
@@ -265,10 +273,10 @@ class Target:
     def _find(self) -> DiscoveredServer:
         settings = self._settings
         if self._urls:
-            found = at(self._urls[0], settings.data_dir)
+            found = server_at(self._urls[0], settings.data_dir)
         else:
-            listening = configured(settings.host, settings.port, tls=settings.tls_cert is not None)
-            found = find(settings.data_dir) or listening
+            listening = configured_server(settings.host, settings.port, tls=settings.tls_cert is not None)
+            found = find_server(settings.data_dir) or listening
         return found.with_key(settings.key)
 
     def _authorities(self) -> ssl.SSLContext | bool:
@@ -278,7 +286,7 @@ class Target:
         """
         if self.address.url.startswith("https:") and self._urls and self.address.certificate is None:
             return True
-        return trust(self.address.certificate or "")
+        return create_tls_context(self.address.certificate or "")
 
 
 def _subject(call: ClientRequest[Any]) -> str:

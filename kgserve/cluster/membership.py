@@ -16,10 +16,10 @@ import msgspec
 import structlog
 from typing_extensions import override
 
-from kgserve.cluster.protocols import Heard, Heartbeat, Registry
+from kgserve.cluster.protocols import ClusterRegistry, Heartbeat, ObservedHeartbeat
 from kgserve.cluster.records import RECORD_FORMAT
 from kgserve.errors import Conflict, KgserveError
-from kgserve.platform.closing import Closing
+from kgserve.platform.closing import ClosableContext
 
 log = structlog.get_logger()
 
@@ -39,7 +39,7 @@ MIN_HEARTBEAT_ROUNDS = 3
 _MAX_START_ATTEMPTS = 3
 
 
-def uptime() -> float:
+def read_uptime_seconds() -> float:
     """Return a monotonic time in seconds that includes sleep of the machine, where the system provides one."""
     # Falls back to CLOCK_MONOTONIC, which includes sleep on some systems.
     return time.clock_gettime(_MONOTONIC_CLOCK_ID)
@@ -48,7 +48,7 @@ def uptime() -> float:
 _MONOTONIC_CLOCK_ID: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
-class Watch:
+class FailureDetector:
     """Failure detector: what one node observes of the others' heartbeats.
 
     A node is gone when its heartbeat has not changed for the lease and for `MIN_HEARTBEAT_ROUNDS` rounds. A round is an
@@ -57,20 +57,20 @@ class Watch:
     """
 
     def __init__(self) -> None:
-        self._heard: dict[str, Heard] = {}
+        self._heard: dict[str, ObservedHeartbeat] = {}
         self._since: dict[str, tuple[int, float]] = {}
         self._reported_gone: dict[str, int] = {}
         self._rounds = 0
         self._began: float | None = None
 
-    def look(self, heard: dict[str, Heard], now: float) -> None:
+    def look(self, heard: dict[str, ObservedHeartbeat], now: float) -> None:
         """Process the current heartbeats and count a round; ``now`` is in seconds of this process."""
         self._rounds += 1
         if self._began is None:
             self._began = now
         self.hear(heard, now)
 
-    def hear(self, heard: dict[str, Heard], now: float) -> None:
+    def hear(self, heard: dict[str, ObservedHeartbeat], now: float) -> None:
         """Process heartbeats without counting a round, so that silence is noticed even while none is accepted."""
         for node, each in heard.items():
             # Ignore outdated heartbeats from a lagging server.
@@ -115,17 +115,19 @@ class Watch:
         return {node: each.beat for node, each in self._heard.items() if not self.is_gone(node, now)}
 
 
-class Membership(Closing):
+class ClusterMembership(ClosableContext):
     """Heartbeats of this node and observation of the others, in background threads from `start` to `close`."""
 
-    def __init__(self, registry: Registry, beat: Heartbeat, clock: Callable[[], float] = uptime) -> None:
+    def __init__(
+        self, registry: ClusterRegistry, beat: Heartbeat, clock: Callable[[], float] = read_uptime_seconds
+    ) -> None:
         self.beat = beat
         self._announced = beat
         self.silences = 0
         """Number of silent periods, in which other nodes may have taken over this node's stores."""
         self._registry = registry
         self._clock = clock
-        self._watch = Watch()
+        self._watch = FailureDetector()
         self._alive: AbstractSet[str] = set()
         self._revision = 0
         self._accepted_at: float | None = None
@@ -284,16 +286,16 @@ class Membership(Closing):
 
 
 _FORMAT_ENTRY = "format"
-FIRST_CLUSTER_FORMAT = 1
+INITIAL_RECORD_FORMAT = 1
 
 
-class Formats:
+class ClusterFormat:
     """Record format of the cluster, stored in the registry.
 
     Newer programs support older formats; older programs are refused.
     """
 
-    def __init__(self, registry: Registry, known: int = RECORD_FORMAT) -> None:
+    def __init__(self, registry: ClusterRegistry, known: int = RECORD_FORMAT) -> None:
         """Read the format. ``known`` is the newest that this program supports.
 
         Raises Unavailable, and Conflict if the cluster's format is newer.
@@ -326,4 +328,4 @@ class Formats:
 
     def _entry(self) -> tuple[int, int]:
         found = self._registry.entries().get(_FORMAT_ENTRY)
-        return (FIRST_CLUSTER_FORMAT, 0) if found is None else (int(found.data), found.revision)
+        return (INITIAL_RECORD_FORMAT, 0) if found is None else (int(found.data), found.revision)

@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterable
 import msgspec
 import xxhash
 
-from kgserve.cluster.membership import Membership
-from kgserve.cluster.protocols import Claim, Heartbeat, Owner, Registry
-from kgserve.cluster.records import Position
+from kgserve.cluster.membership import ClusterMembership
+from kgserve.cluster.protocols import ClusterRegistry, Heartbeat, OwnershipClaim, StoreOwner
+from kgserve.cluster.records import LogPosition
 from kgserve.errors import Fenced, NoStore, Unavailable
 
 
-class OwnedHere(msgspec.Struct, frozen=True):
+class LocalOwnership(msgspec.Struct, frozen=True):
     """The store is owned by this node. Only the log can confirm that the claim is still valid."""
 
-    claim: Claim
+    claim: OwnershipClaim
     made: bool = False
 
     @property
@@ -26,7 +26,7 @@ class OwnedHere(msgspec.Struct, frozen=True):
         return self.claim.owner.epoch
 
 
-class OwnedBy(msgspec.Struct, frozen=True):
+class RemoteOwnership(msgspec.Struct, frozen=True):
     """Another node owns the store or is about to take it over. A ``quiet`` node may be gone."""
 
     node: str
@@ -34,14 +34,14 @@ class OwnedBy(msgspec.Struct, frozen=True):
     quiet: bool = False
 
 
-class NoOwner(msgspec.Struct, frozen=True):
+class ClaimOpportunity(msgspec.Struct, frozen=True):
     """Permission to claim a store with an epoch, replacing the claim of a revision."""
 
     epoch: int
     revision: int
 
 
-def ranked(store: str, nodes: Iterable[str]) -> list[str]:
+def rank_nodes(store: str, nodes: Iterable[str]) -> list[str]:
     """Return the nodes in the order in which they should take over a store (rendezvous hashing).
 
     A node that joins or leaves changes the order for few stores.
@@ -49,17 +49,17 @@ def ranked(store: str, nodes: Iterable[str]) -> list[str]:
     return sorted(nodes, key=lambda node: (xxhash.xxh3_64_intdigest(f"{node}\0{store}".encode()), node), reverse=True)
 
 
-class Ownership:
+class StoreOwnership:
     """The cluster's stores and their owners. This node claims stores lazily, when a caller asks for them."""
 
-    def __init__(self, registry: Registry, membership: Membership) -> None:
+    def __init__(self, registry: ClusterRegistry, membership: ClusterMembership) -> None:
         self._registry = registry
         self._membership = membership
         self._lock = threading.Lock()
         # Epochs claimed by this process. Older claims of the same node belong to an earlier process.
         self._epochs: dict[str, int] = {}
         # Claims up to revision `_seen`, and newer ones that this process has read.
-        self._claims: dict[str, Claim] = {}
+        self._claims: dict[str, OwnershipClaim] = {}
         self._seen = 0
         # Called with the name of a store whose older replicas are obsolete. Callbacks must not block.
         self.outdated: list[Callable[[str], object]] = []
@@ -76,12 +76,12 @@ class Ownership:
             self._record_claim(store, claim)
         self._seen = max([self._seen, *(claim.revision for claim in found.values())])
 
-    def stores(self) -> dict[str, Owner]:
+    def stores(self) -> dict[str, StoreOwner]:
         """Return the existing stores and their owners, as of the last `look` or newer."""
         with self._lock:
             return {store: each.owner for store, each in self._claims.items() if not each.owner.dropped}
 
-    def known(self, store: str) -> Owner | None:
+    def known(self, store: str) -> StoreOwner | None:
         """Return the cached owner of a store, or None."""
         with self._lock:
             claim = self._claims.get(store)
@@ -100,7 +100,7 @@ class Ownership:
         with self._lock:
             return store in self._epochs
 
-    def seek(self, store: str, made: bytes | None = None, *, coming: bool = False) -> OwnedHere | OwnedBy:
+    def seek(self, store: str, made: bytes | None = None, *, coming: bool = False) -> LocalOwnership | RemoteOwnership:
         """Return the owner of a store; this node claims it if no live node owns it. Raises Unavailable and Unconfirmed.
 
         A missing store is created with the description ``made``, or NoStore is raised; with ``coming`` this node has
@@ -111,16 +111,16 @@ class Ownership:
         if is_new and made is None:
             raise NoStore(store)
         found = self.decided(store, claim)
-        if not isinstance(found, NoOwner):
+        if not isinstance(found, ClaimOpportunity):
             return found
         if self._membership.is_silent:
             raise Unavailable("this node has lost contact with its cluster and cannot take over stores", retry_after=5)
         own_beat = self._membership.beat
         if claim is None:
-            owner = Owner(own_beat.node, found.epoch, own_beat.url, made or b"", coming=coming)
+            owner = StoreOwner(own_beat.node, found.epoch, own_beat.url, made or b"", coming=coming)
         elif is_new:
             before = claim.owner
-            owner = Owner(own_beat.node, found.epoch, own_beat.url, made or b"", before.begins, coming=coming)
+            owner = StoreOwner(own_beat.node, found.epoch, own_beat.url, made or b"", before.begins, coming=coming)
         else:
             _require_arrived(store, claim.owner, own_beat.node)
             owner = msgspec.structs.replace(claim.owner, node=own_beat.node, epoch=found.epoch, url=own_beat.url)
@@ -129,29 +129,29 @@ class Ownership:
             raise Unavailable(f"store {store!r} is being taken over by another node", retry_after=1)
         with self._lock:
             self._epochs[store] = found.epoch
-        return OwnedHere(self._record_claim(store, Claim(owner, revision)), is_new)
+        return LocalOwnership(self._record_claim(store, OwnershipClaim(owner, revision)), is_new)
 
-    def decided(self, store: str, claim: Claim | None) -> OwnedHere | OwnedBy | NoOwner:
+    def decided(self, store: str, claim: OwnershipClaim | None) -> LocalOwnership | RemoteOwnership | ClaimOpportunity:
         """Return what a claim means, given what this node knows of itself and of the others."""
         own_name = self._membership.beat.node
         if claim is None or claim.owner.dropped:
             # The node that is asked creates the store, unless it is draining.
             taker = self.taker(store) if self._membership.beat.draining else self._membership.beat
             if taker.node != own_name:
-                return OwnedBy(taker.node, taker.url)
-            return NoOwner(1, 0) if claim is None else NoOwner(claim.owner.epoch + 1, claim.revision)
-        owner, free = claim.owner, NoOwner(claim.owner.epoch + 1, claim.revision)
+                return RemoteOwnership(taker.node, taker.url)
+            return ClaimOpportunity(1, 0) if claim is None else ClaimOpportunity(claim.owner.epoch + 1, claim.revision)
+        owner, free = claim.owner, ClaimOpportunity(claim.owner.epoch + 1, claim.revision)
         if owner.node == own_name:
             with self._lock:
                 is_owned = self._epochs.get(store) == owner.epoch
-            return OwnedHere(claim) if is_owned else free
+            return LocalOwnership(claim) if is_owned else free
         alive = self._membership.alive()
         if not self._membership.is_gone(owner.node):
             # A restarted node may have another URL than when it claimed the store.
             url = alive[owner.node].url if owner.node in alive else owner.url
-            return OwnedBy(owner.node, url, self._membership.is_quiet(owner.node))
+            return RemoteOwnership(owner.node, url, self._membership.is_quiet(owner.node))
         first = self.taker(store)
-        return free if first.node == own_name else OwnedBy(first.node, first.url)
+        return free if first.node == own_name else RemoteOwnership(first.node, first.url)
 
     def keeps_copy(self, store: str, copies: int) -> bool:
         """Return whether this node is one of the ``copies`` nodes that keep a replica of a store for failover."""
@@ -159,7 +159,7 @@ class Ownership:
         if owner is None or owner.coming or owner.node == self.node:
             return False
         others = self._membership.alive().keys() - {owner.node}
-        return self.node in ranked(store, others)[:copies]
+        return self.node in rank_nodes(store, others)[:copies]
 
     def taker(self, store: str, *others_than: str) -> Heartbeat:
         """Return the node that should take over a store without owner. Raises Unavailable.
@@ -170,39 +170,39 @@ class Ownership:
         if not alive:
             raise Unavailable("no other node of the cluster is alive", retry_after=10)
         ready = [name for name, beat in alive.items() if not beat.draining]
-        return alive[ranked(store, ready or alive)[0]]
+        return alive[rank_nodes(store, ready or alive)[0]]
 
-    def claimed(self, store: str) -> Claim:
+    def claimed(self, store: str) -> OwnershipClaim:
         """Return the current claim to a store. Raises NoStore and Unavailable."""
         claim = self._read_claim(store)
         if claim is None or claim.owner.dropped:
             raise NoStore(store)
         return claim
 
-    def arrived(self, store: str) -> Claim:
+    def arrived(self, store: str) -> OwnershipClaim:
         """Return the current claim to a store whose log is complete. Raises NoStore and Unavailable."""
         claim = self.claimed(store)
         _require_arrived(store, claim.owner, "")
         return claim
 
-    def seize(self, store: str, begins: Position) -> None:
+    def seize(self, store: str, begins: LogPosition) -> None:
         """Claim a store whose files only this process has; its log starts again after position ``begins``.
 
         The previous owner loses the store. Raises NoStore, Unconfirmed and Unavailable.
         """
         claim = self.claimed(store)
         before, own_beat = claim.owner, self._membership.beat
-        owner = Owner(own_beat.node, before.epoch + 1, own_beat.url, before.description, begins, coming=True)
+        owner = StoreOwner(own_beat.node, before.epoch + 1, own_beat.url, before.description, begins, coming=True)
         if self._registry.claim(store, owner, claim.revision) is None:
             raise Unavailable(f"store {store!r} is being taken over by another node", retry_after=1)
         with self._lock:
             self._epochs[store] = owner.epoch
         self._record_claim(store, self._registry.owner(store) or claim)
 
-    def still_mine(self, store: str) -> Claim:
+    def still_mine(self, store: str) -> OwnershipClaim:
         """Return the claim by which this process owns a store. Raises Unavailable, and Fenced if it no longer does."""
         claim = self._read_claim(store)
-        if claim is None or not isinstance(self.decided(store, claim), OwnedHere):
+        if claim is None or not isinstance(self.decided(store, claim), LocalOwnership):
             raise Fenced(f"store {store!r} is no longer served by node {self.node!r}")
         return claim
 
@@ -210,13 +210,13 @@ class Ownership:
         """Store the description of an owned store in the registry. Raises Fenced, Unconfirmed and Unavailable."""
         self._replace(store, lambda owner: msgspec.structs.replace(owner, description=description))
 
-    def keep(self, store: str, change: Callable[[Owner], Owner]) -> Owner:
+    def keep(self, store: str, change: Callable[[StoreOwner], StoreOwner]) -> StoreOwner:
         """Update the registry entry of an owned store, and return it. Raises the errors of `describe`."""
         return self._replace(store, change)
 
     def drop(self, store: str, begins: int) -> None:
         """Mark an owned store as dropped; its log up to ``begins`` is obsolete. Raises the errors of `describe`."""
-        self._replace(store, lambda owner: Owner(owner.node, owner.epoch, owner.url, begins=begins, dropped=True))
+        self._replace(store, lambda owner: StoreOwner(owner.node, owner.epoch, owner.url, begins=begins, dropped=True))
         self.give_up(store)
 
     def hand_over(self, store: str, node: str, url: str) -> None:
@@ -229,20 +229,20 @@ class Ownership:
         with self._lock:
             self._epochs.pop(store, None)
 
-    def _replace(self, store: str, change: Callable[[Owner], Owner]) -> Owner:
+    def _replace(self, store: str, change: Callable[[StoreOwner], StoreOwner]) -> StoreOwner:
         claim = self.still_mine(store)
         owner = change(claim.owner)
         revision = self._registry.claim(store, owner, claim.revision)
         if revision is None:
             raise Fenced(f"store {store!r} was claimed by another node meanwhile")
-        self._record_claim(store, Claim(owner, revision))
+        self._record_claim(store, OwnershipClaim(owner, revision))
         return owner
 
-    def _read_claim(self, store: str) -> Claim | None:
+    def _read_claim(self, store: str) -> OwnershipClaim | None:
         claim = self._registry.owner(store)
         return claim and self._record_claim(store, claim)
 
-    def _record_claim(self, store: str, claim: Claim) -> Claim:
+    def _record_claim(self, store: str, claim: OwnershipClaim) -> OwnershipClaim:
         outdated = False
         with self._lock:
             known = self._claims.get(store)
@@ -258,11 +258,11 @@ class Ownership:
         return claim
 
 
-def _is_obsoleted(before: Owner, after: Owner) -> bool:
+def _is_obsoleted(before: StoreOwner, after: StoreOwner) -> bool:
     return before.oldest < after.oldest or before.erasures < after.erasures
 
 
-def _require_arrived(store: str, owner: Owner, node: str) -> None:
+def _require_arrived(store: str, owner: StoreOwner, node: str) -> None:
     """Raise Unavailable if only another node has the files of a store."""
     if owner.coming and owner.node != node:
         raise Unavailable(

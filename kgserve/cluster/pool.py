@@ -15,45 +15,58 @@ import msgspec
 import structlog
 from typing_extensions import override
 
-from kgserve.cluster.bases import sweep
-from kgserve.cluster.handover import HandoverTarget, await_opened
-from kgserve.cluster.membership import Formats, Membership
-from kgserve.cluster.ownership import OwnedBy, Ownership
-from kgserve.cluster.protocols import Blobs, Claim, Heartbeat, Log, Owner, Registry
-from kgserve.cluster.read_replicas import Bases, Copies, fetch_store, refusal, served_elsewhere
-from kgserve.cluster.shared import shared_records
-from kgserve.cluster.shipping import (
-    ShippedPosition,
-    Shipping,
-    fence,
-    forget_reached,
-    matching,
-    note_reached,
-    reached_by,
-    read_reached,
-    take_over,
+from kgserve.cluster.bases import delete_unreferenced_blobs
+from kgserve.cluster.handover import HandoverTarget, wait_until_opened
+from kgserve.cluster.membership import ClusterFormat, ClusterMembership
+from kgserve.cluster.ownership import RemoteOwnership, StoreOwnership
+from kgserve.cluster.protocols import BlobStorage, ClusterRegistry, Heartbeat, OwnershipClaim, ReplicatedLog, StoreOwner
+from kgserve.cluster.read_replicas import (
+    BootstrapSnapshots,
+    ReadReplicas,
+    download_store,
+    redirect_or_unreachable,
+    redirect_to_owner,
 )
-from kgserve.errors import Conflict, Fenced, KgserveError, NotFound, ServedElsewhere, Unavailable, Unconfirmed
-from kgserve.platform.access.audit import newest_records
+from kgserve.cluster.shared import read_shared_audit_records
+from kgserve.cluster.shipping import (
+    LogShipper,
+    ShippedPosition,
+    count_matching_frames,
+    delete_shipped_position,
+    fence_log,
+    read_shipped_position,
+    take_over_log,
+    verify_shipped_position,
+    write_shipped_position,
+)
+from kgserve.errors import Conflict, Fenced, KgserveError, NotFound, OutcomeUnknown, ServedElsewhere, Unavailable
+from kgserve.platform.access.audit import read_newest_audit_records
 from kgserve.platform.access.audit_api import AuditRecord
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.durable_files import sync_folder, write_whole
-from kgserve.platform.metrics.observation import NodeCounts
-from kgserve.platform.permissions import private_folder
+from kgserve.platform.durable_files import sync_folder, write_file_atomically
+from kgserve.platform.metrics.observation import ClusterNodeMetrics
+from kgserve.platform.permissions import create_private_folder
 from kgserve.platform.settings import Settings
 from kgserve.storage.journal.journal import Journal, list_segments
 from kgserve.storage.journal.snapshot import list_snapshots
-from kgserve.storage.layout import Layout, StoreFile, open_journal
+from kgserve.storage.layout import StoreDescription, StoreLayout, open_journal
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.store_settings import StoreSettings
 from kgserve.stores.cluster_api import ClusterNode, ClusterStatus, MoveAnswer, NodeState, UpgradeAnswer
-from kgserve.stores.placement import NODE_FILE, Away, CommitLog, HeldStores, Placement, described
+from kgserve.stores.placement import (
+    NODE_FILE,
+    CommitLog,
+    OpenStoreLookup,
+    Placement,
+    RemoteStore,
+    new_store_description,
+)
 
 log = structlog.get_logger()
 
 _encode = msgspec.json.Encoder().encode
 _SET_ASIDE_PREFIX = ".aside-"
-_FAILURE_NAMES: dict[type[KgserveError], str] = {Fenced: "fenced", Unconfirmed: "unconfirmed"}
+_FAILURE_NAMES: dict[type[KgserveError], str] = {Fenced: "fenced", OutcomeUnknown: "unconfirmed"}
 
 
 class ClusterPlacement(Placement):
@@ -69,24 +82,24 @@ class ClusterPlacement(Placement):
         self,
         data_dir: Path,
         settings: Settings,
-        logs: Log,
-        registry: Registry,
-        blobs: Blobs,
-        membership: Membership,
+        logs: ReplicatedLog,
+        registry: ClusterRegistry,
+        blobs: BlobStorage,
+        membership: ClusterMembership,
     ) -> None:
         """Open the data folder. Raises Unavailable, and Conflict if the folder belongs to another node."""
         self._log = logs
         self._registry = registry
         self._blobs = blobs
         self._membership = membership
-        self._ownership = Ownership(registry, membership)
-        self._formats = Formats(registry)
+        self._ownership = StoreOwnership(registry, membership)
+        self._formats = ClusterFormat(registry)
         self._lock = threading.Lock()
         # The claim by which each store was placed, and the number of silent periods before it.
         self._placed: dict[str, _PlacedStore] = {}
-        self.counts = counts = NodeCounts()
+        self.counts = counts = ClusterNodeMetrics()
         self._counts = counts
-        self._copies = Copies(logs, self._ownership, self, settings.cluster_copies, settings.compact_wal_mb)
+        self._copies = ReadReplicas(logs, self._ownership, self, settings.cluster_copies, settings.compact_wal_mb)
         super().__init__(data_dir, settings)
         self._ownership.look()
         self._ownership.outdated.append(self._was_outdated)
@@ -111,32 +124,32 @@ class ClusterPlacement(Placement):
         return self._ownership.owns(name)
 
     @override
-    def away(self, name: str) -> Away | None:
+    def away(self, name: str) -> RemoteStore | None:
         owner = self._ownership.known(name)
         if owner is None or self.is_here(name):
             return None
-        return Away(owner.node, decode_json(owner.description, StoreFile))
+        return RemoteStore(owner.node, decode_json(owner.description, StoreDescription))
 
     @override
     def elsewhere(self, name: str) -> ServedElsewhere | None:
         owner, others = self._ownership.known(name), self.others()
         if owner is None or owner.node not in others or self._membership.is_quiet(owner.node):
             return None
-        return served_elsewhere(name, OwnedBy(owner.node, others[owner.node]))
+        return redirect_to_owner(name, RemoteOwnership(owner.node, others[owner.node]))
 
     @override
     def place(self, name: str, chosen: StoreSettings | None) -> bool:
         layout = self.layout(name)
         if chosen is not None:
             self._refuse_twin(name)
-        description = None if chosen is None else described(chosen)
+        description = None if chosen is None else new_store_description(chosen)
         if coming := self._is_unregistered(name):
             description = layout.as_described()
         began, silences = time.perf_counter(), self._membership.silences
         made = None if description is None else _encode(description)
         found = self._ownership.seek(name, made, coming=coming)
-        if isinstance(found, OwnedBy):
-            raise refusal(name, found)
+        if isinstance(found, RemoteOwnership):
+            raise redirect_or_unreachable(name, found)
         try:
             self._prepare(layout, found.claim.owner)
         except BaseException:
@@ -164,13 +177,13 @@ class ClusterPlacement(Placement):
         layout.mark_open()
         journal = open_journal(layout, self._settings.journal_segment_mb)
         try:
-            return journal, reached_by(journal, name, owner)
+            return journal, verify_shipped_position(journal, name, owner)
         except BaseException:
             journal.close()
             raise
 
     @override
-    def begin(self, pool: HeldStores) -> None:
+    def begin(self, pool: OpenStoreLookup) -> None:
         self._copies.begin(pool)
 
     @override
@@ -219,7 +232,7 @@ class ClusterPlacement(Placement):
         alive = self._membership.alive()
         if node not in alive:
             return f"node {node!r} is no longer alive; another node takes over store {name!r}"
-        return await_opened(name, HandoverTarget(node, alive[node].url, alive[node].token), until)
+        return wait_until_opened(name, HandoverTarget(node, alive[node].url, alive[node].token), until)
 
     @override
     def drain(self, *, undo: bool) -> list[str]:
@@ -238,23 +251,23 @@ class ClusterPlacement(Placement):
         if not layout.exists:
             raise Conflict(f"node {self._ownership.node!r} has no files of store {name!r}; ask another node")
         try:
-            begins = fence(self._log, name, claim.owner.epoch + 1)
+            begins = fence_log(self._log, name, claim.owner.epoch + 1)
             found = self._count_matching_frames(layout, claim.owner)
             self._ownership.seize(name, begins)
         except BaseException:
             self._ownership.give_up(name)
             raise
-        forget_reached(layout.root)
+        delete_shipped_position(layout.root)
         log.warning("log_made_anew", store=name, found=found, begins=begins)
         return found
 
-    def _count_matching_frames(self, layout: Layout, owner: Owner) -> int:
+    def _count_matching_frames(self, layout: StoreLayout, owner: StoreOwner) -> int:
         """Return the number of frames that a damaged log still has, all of which match the local files.
 
         Raises Conflict.
         """
         with closing(open_journal(layout, self._settings.journal_segment_mb)) as journal:
-            return matching(journal, self._log, layout.name, owner)
+            return count_matching_frames(journal, self._log, layout.name, owner)
 
     @override
     def finish_upgrade(self) -> UpgradeAnswer:
@@ -270,8 +283,8 @@ class ClusterPlacement(Placement):
 
     def _recorded_by(self, node: str, limit: int) -> list[AuditRecord]:
         if node != self._ownership.node:
-            return shared_records(self._log, node, limit)
-        return [msgspec.structs.replace(each, node=node) for each in newest_records(self.data_dir, limit)]
+            return read_shared_audit_records(self._log, node, limit)
+        return [msgspec.structs.replace(each, node=node) for each in read_newest_audit_records(self.data_dir, limit)]
 
     @override
     def token_of(self, node: str) -> str:
@@ -289,10 +302,10 @@ class ClusterPlacement(Placement):
             claim, silences, began, is_copy = self._placed[name]
         if is_copy:
             return self._copies.opened(journal, name, claim.owner)
-        bases = Bases(self.layout(name), self._settings, self._blobs, self._log, self._ownership)
+        bases = BootstrapSnapshots(self.layout(name), self._settings, self._blobs, self._log, self._ownership)
         try:
             arrived = bases.arrival(claim.owner, journal) if claim.owner.coming else None
-            shipping = take_over(journal, self._log, name, claim.owner)
+            shipping = take_over_log(journal, self._log, name, claim.owner)
             if arrived is not None:
                 self._ownership.keep(name, arrived)
                 self._log.trim(name, claim.owner.begins)
@@ -300,10 +313,10 @@ class ClusterPlacement(Placement):
             self._ownership.give_up(name)
             raise
         self._counts.takeovers.observe(time.perf_counter() - began)
-        return OwnedCommits(shipping, bases, self._ownership, self._membership, silences, self._counts)
+        return OwnedCommitLog(shipping, bases, self._ownership, self._membership, silences, self._counts)
 
     @override
-    def describe(self, layout: Layout, description: StoreFile) -> StoreFile:
+    def describe(self, layout: StoreLayout, description: StoreDescription) -> StoreDescription:
         self._ownership.describe(layout.name, _encode(description))
         return layout.describe(description)
 
@@ -317,19 +330,19 @@ class ClusterPlacement(Placement):
     def drop(self, name: str) -> None:
         with self._lock:
             claim = self._placed.pop(name).claim
-        begins = fence(self._log, name, claim.owner.epoch)
+        begins = fence_log(self._log, name, claim.owner.epoch)
         self._ownership.drop(name, begins)
         self.remove(name)
         try:
             self._log.trim(name, begins)
-            sweep(self._blobs, name, claim.owner, ())
+            delete_unreferenced_blobs(self._blobs, name, claim.owner, ())
         except KgserveError as error:
             log.warning("log_not_trimmed", store=name, reason=str(error))
 
     @override
     def forget_outdated(self, name: str) -> bool:
         self._copies.let_go(name)
-        reached = read_reached(self.layout(name).root)
+        reached = read_shipped_position(self.layout(name).root)
         if reached is None:
             return False
         exists = self._ownership.exists(name)
@@ -356,7 +369,7 @@ class ClusterPlacement(Placement):
             if before != own_name:
                 raise Conflict(f"{self.data_dir} belongs to node {before!r} of the cluster, not to {own_name!r}")
         else:
-            write_whole(file, _encode(_ClusterFile(own_name)))
+            write_file_atomically(file, _encode(_ClusterFile(own_name)))
 
     @override
     def _others(self) -> Iterable[str]:
@@ -365,37 +378,37 @@ class ClusterPlacement(Placement):
     def _is_unregistered(self, name: str) -> bool:
         """Return whether the folder holds a store of this name that the cluster does not know yet."""
         layout = self.layout(name)
-        return layout.exists and read_reached(layout.root) is None and not self._ownership.exists(name)
+        return layout.exists and read_shipped_position(layout.root) is None and not self._ownership.exists(name)
 
-    def _prepare(self, layout: Layout, owner: Owner, *, to_own: bool = True) -> None:
+    def _prepare(self, layout: StoreLayout, owner: StoreOwner, *, to_own: bool = True) -> None:
         """Prepare local files from which the store's log can be continued, with the settings from the registry."""
         self._copies.let_go(layout.name)
-        reached = read_reached(layout.root)
+        reached = read_shipped_position(layout.root)
         if reached is not None and reached.is_outdated(owner):
             self.remove(layout.name)
         if reached is None and layout.exists and not owner.coming and not self._is_beginning(layout, owner):
             self._set_aside(layout)
-        description = decode_json(owner.description, StoreFile)
+        description = decode_json(owner.description, StoreDescription)
         if layout.exists:
             if layout.description() != description:
                 layout.describe(description)
         elif owner.bases:
             staging = self.staging(layout.name)
             segment_mb = self._settings.journal_segment_mb
-            fetch_store(staging, layout, owner, self._blobs, self._log, segment_mb, to_own=to_own)
+            download_store(staging, layout, owner, self._blobs, self._log, segment_mb, to_own=to_own)
             super().adopt(layout.name, staging)
         else:
             # Written before the journal, whose presence makes it a store. Without this position, the files would be
             # taken for a new store once the store was dropped elsewhere.
-            private_folder(layout.root)
-            note_reached(layout.root, ShippedPosition(owner.begins, 0, owner.begins, owner.erasures))
+            create_private_folder(layout.root)
+            write_shipped_position(layout.root, ShippedPosition(owner.begins, 0, owner.begins, owner.erasures))
             self._make(layout, description)
 
-    def _is_beginning(self, layout: Layout, owner: Owner) -> bool:
+    def _is_beginning(self, layout: StoreLayout, owner: StoreOwner) -> bool:
         """Return whether the files are empty and the log can be read from its beginning."""
         return _is_empty(layout) and not owner.bases
 
-    def _set_aside(self, layout: Layout) -> None:
+    def _set_aside(self, layout: StoreLayout) -> None:
         """Rename files that are not a known replica of the log, so that the store is fetched; nothing is deleted."""
         aside = self.data_dir / f"{_SET_ASIDE_PREFIX}{layout.name}-{time.time_ns()}"
         layout.root.rename(aside)
@@ -408,13 +421,13 @@ class ClusterPlacement(Placement):
 class _PlacedStore(NamedTuple):
     """Claim by which a store was placed, with the number of silent periods before it and its start time."""
 
-    claim: Claim
+    claim: OwnershipClaim
     silences: int
     began: float
     is_copy: bool = False
 
 
-class OwnedCommits(CommitLog):
+class OwnedCommitLog(CommitLog):
     """Commit log of an owned store.
 
     Commits are durable on a majority of the cluster's servers and on the local disk.
@@ -422,12 +435,12 @@ class OwnedCommits(CommitLog):
 
     def __init__(
         self,
-        shipping: Shipping,
-        bases: Bases,
-        ownership: Ownership,
-        membership: Membership,
+        shipping: LogShipper,
+        bases: BootstrapSnapshots,
+        ownership: StoreOwnership,
+        membership: ClusterMembership,
         silences: int,
-        counts: NodeCounts,
+        counts: ClusterNodeMetrics,
     ) -> None:
         """Create the log of a store. ``silences`` is the number of silent periods before the store was claimed."""
         super().__init__(shipping.journal)
@@ -490,7 +503,7 @@ def _state(beat: Heartbeat | None) -> NodeState:
     return "draining" if beat.draining else "alive"
 
 
-def _is_empty(layout: Layout) -> bool:
+def _is_empty(layout: StoreLayout) -> bool:
     """Return whether a store's files contain no data, as during creation."""
     return not any(each.size for each in list_segments(layout.journal)) and not list_snapshots(layout.journal)
 

@@ -15,21 +15,21 @@ from typing import Protocol
 
 import msgspec
 
-from kgserve.cluster.records import Logged, Position, Record, parted
+from kgserve.cluster.records import LogPosition, LogRecord, PositionedRecord, split_record
 
 
-class Log(Protocol):
+class ReplicatedLog(Protocol):
     """Replicated logs of all stores. Appended records are durable on a majority of the servers. Thread-safe."""
 
-    def end(self, store: str) -> Position:
+    def end(self, store: str) -> LogPosition:
         """Return the position of a store's last record, or 0; read from the leader. Raises Unavailable."""
         ...
 
-    def left(self, store: str, after: Position) -> Iterator[Logged]:
+    def left(self, store: str, after: LogPosition) -> Iterator[PositionedRecord]:
         """Yield the intact records after a position of a damaged log, regardless of gaps. Raises Unavailable."""
         ...
 
-    def append(self, store: str, after: Position, record: Record) -> Position:
+    def append(self, store: str, after: LogPosition, record: LogRecord) -> LogPosition:
         """Append a record of limited size to a log that ends at ``after``, and return its position.
 
         This is the fence: after another writer has appended, a writer that does not know the new end is rejected.
@@ -39,7 +39,7 @@ class Log(Protocol):
         """
         ...
 
-    def read(self, store: str, after: Position, to: Position) -> Iterator[Logged]:
+    def read(self, store: str, after: LogPosition, to: LogPosition) -> Iterator[PositionedRecord]:
         """Yield the records after one position up to another, in order, checking that each names the one before it.
 
         Raises Unavailable, and ReplicatedLogCorrupt if a record is missing or damaged, or if ``to`` lies before
@@ -52,11 +52,11 @@ class Log(Protocol):
         """Number of shards, numbered from 0, over which the stores' logs are distributed."""
         ...
 
-    def latest(self, shard: int) -> Position:
+    def latest(self, shard: int) -> LogPosition:
         """Return the position of the last record in a shard, or 0. Raises Unavailable."""
         ...
 
-    def recent(self, shard: int, after: Position) -> list[tuple[str, Logged]]:
+    def recent(self, shard: int, after: LogPosition) -> list[tuple[str, PositionedRecord]]:
         """Return some records of a shard after a position, in order, with their stores; empty if none are new.
 
         The newest records may be missing until a later call, and damaged records are skipped; callers detect gaps by
@@ -64,7 +64,7 @@ class Log(Protocol):
         """
         ...
 
-    def trim(self, store: str, before: Position, *, erase: bool = False) -> None:
+    def trim(self, store: str, before: LogPosition, *, erase: bool = False) -> None:
         """Delete the records before a position except the last one. Idempotent. Raises Unavailable.
 
         With ``erase`` they are overwritten, if the backend supports that.
@@ -76,17 +76,17 @@ class BootstrapSnapshot(msgspec.Struct, frozen=True, omit_defaults=True):
     """Files from which any node can continue a store's log: a snapshot, the history and the embeddings.
 
     They contain at least what the log has up to ``position``, the end of the frame with ``sequence``, and nothing
-    beyond the log. ``files`` maps paths in the store's folder to names in `Blobs`. ``vectors`` is the size of the
+    beyond the log. ``files`` maps paths in the store's folder to names in `BlobStorage`. ``vectors`` is the size of the
     embeddings in bytes.
     """
 
     sequence: int
-    position: Position
+    position: LogPosition
     files: dict[str, str]
     vectors: int = 0
 
 
-class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
+class StoreOwner(msgspec.Struct, frozen=True, omit_defaults=True):
     """Registry entry of a store: the node that serves it, its URL and the fencing epoch.
 
     ``description`` is the encoded description of the store. ``dropped`` marks a store that was dropped; after it is
@@ -99,26 +99,26 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
     epoch: int
     url: str
     description: bytes = b""
-    begins: Position = 0
+    begins: LogPosition = 0
     dropped: bool = False
     bases: tuple[BootstrapSnapshot, ...] = ()
     coming: bool = False
     erasures: int = 0
 
     @property
-    def oldest(self) -> Position:
+    def oldest(self) -> LogPosition:
         """Position from which the log is certain to be available."""
         return self.bases[0].position if self.bases else self.begins
 
-    def outdates(self, begins: Position, position: Position, erasures: int) -> bool:
+    def outdates(self, begins: LogPosition, position: LogPosition, erasures: int) -> bool:
         """Return whether a replica of the log from ``begins`` to ``position`` is obsolete or contains purged data."""
         return begins != self.begins or position < self.oldest or erasures < self.erasures
 
 
-class Claim(msgspec.Struct, frozen=True):
+class OwnershipClaim(msgspec.Struct, frozen=True):
     """Registry entry of a store, and its revision for compare-and-set."""
 
-    owner: Owner
+    owner: StoreOwner
     revision: int
 
 
@@ -140,7 +140,7 @@ class Heartbeat(msgspec.Struct, frozen=True):
     gone: dict[str, int] = msgspec.field(default_factory=dict[str, int])
 
 
-class Heard(msgspec.Struct, frozen=True):
+class ObservedHeartbeat(msgspec.Struct, frozen=True):
     """Last heartbeat of a node, with a rising revision."""
 
     beat: Heartbeat
@@ -154,7 +154,7 @@ class RegistryEntry(msgspec.Struct, frozen=True):
     revision: int
 
 
-class Registry(Protocol):
+class ClusterRegistry(Protocol):
     """Small entries with compare-and-set: store owners, heartbeats and shared entries."""
 
     def entries(self, after: int = 0) -> dict[str, RegistryEntry]:
@@ -168,18 +168,18 @@ class Registry(Protocol):
         """Replace an entry of a revision, like `claim`. Names consist of letters, digits and dots."""
         ...
 
-    def owners(self, after: int = 0) -> dict[str, Claim]:
+    def owners(self, after: int = 0) -> dict[str, OwnershipClaim]:
         """Return the claims with a revision above ``after``, of all stores that ever had an owner. Raises Unavailable.
 
         The result may lag and be incomplete.
         """
         ...
 
-    def owner(self, store: str) -> Claim | None:
+    def owner(self, store: str) -> OwnershipClaim | None:
         """Return the current claim to a store. Raises Unavailable."""
         ...
 
-    def claim(self, store: str, owner: Owner, revision: int) -> int | None:
+    def claim(self, store: str, owner: StoreOwner, revision: int) -> int | None:
         """Replace the claim of a revision (0 for none). Return the new revision, or None if another node was first.
 
         Raises Unconfirmed if the outcome is unknown: the claim may be in effect, so read it again.
@@ -190,19 +190,19 @@ class Registry(Protocol):
         """Replace a node's heartbeat of a revision, like `claim`. None: another process uses the same node name."""
         ...
 
-    def beats(self) -> dict[str, Heard]:
+    def beats(self) -> dict[str, ObservedHeartbeat]:
         """Return the last heartbeat of each node. The result may lag, even behind an earlier call.
 
         Raises Unavailable.
         """
         ...
 
-    def seen_beats(self) -> dict[str, Heard]:
+    def seen_beats(self) -> dict[str, ObservedHeartbeat]:
         """Return the last heartbeats that any server has, even during an election; empty if no server answers."""
         ...
 
 
-class Blobs(Protocol):
+class BlobStorage(Protocol):
     """Files shared by all nodes, by name. They are written once and never change."""
 
     def put(self, name: str, path: Path) -> bool:
@@ -221,15 +221,15 @@ class Blobs(Protocol):
         ...
 
     def drop(self, name: str, *, erase: bool = False) -> None:
-        """Delete a file if it exists; ``erase`` as in `Log.trim`. Raises Unavailable."""
+        """Delete a file if it exists; ``erase`` as in `ReplicatedLog.trim`. Raises Unavailable."""
         ...
 
 
-def append_whole(log: Log, store: str, after: Position, record: Record) -> Position:
+def append_in_parts(log: ReplicatedLog, store: str, after: LogPosition, record: LogRecord) -> LogPosition:
     """Append a record of any size, split into parts if large. Return the position of the last part.
 
-    Raises the errors of `Log.append`.
+    Raises the errors of `ReplicatedLog.append`.
     """
-    for part in parted(record):
+    for part in split_record(record):
         after = log.append(store, after, part)
     return after

@@ -21,11 +21,24 @@ import structlog
 from msgspec.structs import replace
 from typing_extensions import override
 
-from kgserve.cluster.bases import fetch, is_whole, names_of, put_files, sweep
-from kgserve.cluster.ownership import OwnedBy, Ownership
-from kgserve.cluster.protocols import Blobs, BootstrapSnapshot, Log, Owner
-from kgserve.cluster.records import Logged, Position, joined
-from kgserve.cluster.shipping import ShippedPosition, copied, frame_of, note_reached, reached_by, require_not_ahead
+from kgserve.cluster.bases import (
+    blob_names_of,
+    delete_unreferenced_blobs,
+    download_snapshot,
+    is_snapshot_intact,
+    upload_snapshot_files,
+)
+from kgserve.cluster.ownership import RemoteOwnership, StoreOwnership
+from kgserve.cluster.protocols import BlobStorage, BootstrapSnapshot, ReplicatedLog, StoreOwner
+from kgserve.cluster.records import LogPosition, PositionedRecord, join_records
+from kgserve.cluster.shipping import (
+    ShippedPosition,
+    copy_records,
+    decode_frame_record,
+    require_not_ahead,
+    verify_shipped_position,
+    write_shipped_position,
+)
 from kgserve.errors import (
     JournalDamaged,
     KgserveError,
@@ -41,10 +54,16 @@ from kgserve.platform.settings import MEBIBYTE, Settings
 from kgserve.platform.sqlite_files import copy_database
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import Journal
-from kgserve.storage.layout import JOURNAL_FOLDER, Layout, StoreFile, seen_by_history, write_description
+from kgserve.storage.layout import (
+    JOURNAL_FOLDER,
+    StoreDescription,
+    StoreLayout,
+    read_history_sequence,
+    write_description,
+)
 from kgserve.storage.model.change import ChangeSet
-from kgserve.storage.rebuild import fresh_folder
-from kgserve.stores.placement import CommitLog, CommittingStore, HeldStores
+from kgserve.storage.rebuild import create_empty_folder
+from kgserve.stores.placement import CommitLog, OpenStoreLookup, ReplicaStore
 
 log = structlog.get_logger()
 
@@ -56,7 +75,7 @@ _REFETCH_GROWTH_FACTOR = 2
 """Journal growth, as a multiple of the compaction threshold, after which a replica is fetched again."""
 
 
-def refusal(store: str, found: OwnedBy) -> ServedElsewhere | OwnerUnreachable:
+def redirect_or_unreachable(store: str, found: RemoteOwnership) -> ServedElsewhere | OwnerUnreachable:
     """Return the error for a request for a store that another node serves."""
     if found.quiet:
         return OwnerUnreachable(
@@ -64,21 +83,23 @@ def refusal(store: str, found: OwnedBy) -> ServedElsewhere | OwnerUnreachable:
             "seconds; another node may take over. Try again",
             retry_after=1,
         )
-    return served_elsewhere(store, found)
+    return redirect_to_owner(store, found)
 
 
-def served_elsewhere(store: str, found: OwnedBy) -> ServedElsewhere:
+def redirect_to_owner(store: str, found: RemoteOwnership) -> ServedElsewhere:
     """Return the error that redirects to the node that serves a store."""
     message = f"store {store!r} is served by node {found.node!r} of the cluster, at {found.url}"
     return ServedElsewhere(message, found.node, found.url)
 
 
-class CopyCommits(CommitLog):
+class ReplicaCommitLog(CommitLog):
     """Commit log of a replica, which only applies commits from the store's log."""
 
     is_copy = True
 
-    def __init__(self, journal: Journal, logs: Log, ownership: Ownership, store: str, reached: ShippedPosition) -> None:
+    def __init__(
+        self, journal: Journal, logs: ReplicatedLog, ownership: StoreOwnership, store: str, reached: ShippedPosition
+    ) -> None:
         super().__init__(journal)
         self._log = logs
         self._ownership = ownership
@@ -108,8 +129,8 @@ class CopyCommits(CommitLog):
         Raises NoStore and Unavailable.
         """
         found = self._ownership.decided(self._store, self._ownership.claimed(self._store))
-        if isinstance(found, OwnedBy):
-            raise refusal(self._store, found)
+        if isinstance(found, RemoteOwnership):
+            raise redirect_or_unreachable(self._store, found)
 
     @override
     def append(self, changes: list[ChangeSet]) -> None:
@@ -120,17 +141,17 @@ class CopyCommits(CommitLog):
 
     @override
     def note(self) -> None:
-        note_reached(self.journal.folder.parent, self._reached)
+        write_shipped_position(self.journal.folder.parent, self._reached)
 
     @override
-    def catch_up(self, store: CommittingStore, found: Sequence[Logged] = ()) -> None:
+    def catch_up(self, store: ReplicaStore, found: Sequence[PositionedRecord] = ()) -> None:
         """Apply the new records of the log, some of which may be ``found`` already. Blocks.
 
         Raises StorageFull, Unavailable, and ReplicatedLogCorrupt, after which the replica is unusable.
         """
         with self._turn:
             try:
-                for logged in joined(_new_records(self._log, self._store, self._reached.position, found)):
+                for logged in join_records(_new_records(self._log, self._store, self._reached.position, found)):
                     self._take(store, logged)
             except ReplicatedLogCorrupt:
                 self._is_over = True
@@ -138,10 +159,10 @@ class CopyCommits(CommitLog):
             finally:
                 self._incoming_frame = None
 
-    def _take(self, store: CommittingStore, logged: Logged) -> None:
+    def _take(self, store: ReplicaStore, logged: PositionedRecord) -> None:
         sequence = self._reached.sequence
         if logged.record.kind == "frame":
-            frame = frame_of(self._store, logged)
+            frame = decode_frame_record(self._store, logged)
             if frame.first != sequence + 1:
                 raise ReplicatedLogCorrupt(
                     f"the log of store {self._store!r} continues with sequence {frame.first} after {sequence}"
@@ -151,7 +172,9 @@ class CopyCommits(CommitLog):
         self._reached = replace(self._reached, position=logged.position, sequence=sequence)
 
 
-def _new_records(logs: Log, store: str, after: Position, found: Sequence[Logged]) -> Iterable[Logged]:
+def _new_records(
+    logs: ReplicatedLog, store: str, after: LogPosition, found: Sequence[PositionedRecord]
+) -> Iterable[PositionedRecord]:
     """Return the records after a position: ``found`` if that matches, else read from the log.
 
     Raises ReplicatedLogCorrupt and Unavailable.
@@ -171,7 +194,7 @@ class _ReplicaFiles(NamedTuple):
     used: float
 
 
-class CopiedFiles(Protocol):
+class ReplicaFileStorage(Protocol):
     """Local files of replicas."""
 
     def copied_files(self, name: str) -> tuple[Journal, ShippedPosition]:
@@ -183,40 +206,44 @@ class CopiedFiles(Protocol):
         ...
 
 
-class Copies:
+class ReadReplicas:
     """Keeps all replicas of a node up to date, in a thread of its own from `begin` to `close`.
 
     ``copies`` is the number of nodes that keep the files of each store they do not serve.
     """
 
-    def __init__(self, logs: Log, ownership: Ownership, files: CopiedFiles, copies: int, compact_mb: int) -> None:
+    def __init__(
+        self, logs: ReplicatedLog, ownership: StoreOwnership, files: ReplicaFileStorage, copies: int, compact_mb: int
+    ) -> None:
         self._log = logs
         self._ownership = ownership
         self._storage = files
         self._copies = copies
         self._max_journal_bytes = _REFETCH_GROWTH_FACTOR * compact_mb * MEBIBYTE
-        self._seen: list[Position] = []
+        self._seen: list[LogPosition] = []
         self._files: dict[str, _ReplicaFiles] = {}
         self._lock = threading.Lock()
         self._first = threading.Lock()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def begin(self, held: HeldStores) -> None:
+    def begin(self, held: OpenStoreLookup) -> None:
         """Start following the logs, for the ``held`` stores and for stores whose files this node keeps."""
         self._thread = threading.Thread(target=self._run, args=(held,), name="copies", daemon=True)
         self._thread.start()
 
-    def opened(self, journal: Journal, name: str, owner: Owner) -> CopyCommits:
+    def opened(self, journal: Journal, name: str, owner: StoreOwner) -> ReplicaCommitLog:
         """Return the commit log of a replica that is being opened, after applying all records of the log.
 
         Raises CopyTooOld, ReplicatedLogCorrupt and Unavailable.
         """
         self._record_log_ends()
-        reached = reached_by(journal, name, owner)
-        reached = copied(journal, self._log.read(name, reached.position, self._log.end(name)), name, None, reached)
+        reached = verify_shipped_position(journal, name, owner)
+        reached = copy_records(
+            journal, self._log.read(name, reached.position, self._log.end(name)), name, None, reached
+        )
         require_not_ahead(journal, name, reached)
-        return CopyCommits(journal, self._log, self._ownership, name, reached)
+        return ReplicaCommitLog(journal, self._log, self._ownership, name, reached)
 
     def close(self) -> None:
         """Stop following, and sync all files."""
@@ -234,13 +261,13 @@ class Copies:
             return
         try:
             files.journal.sync()
-            note_reached(files.journal.folder.parent, files.reached)
+            write_shipped_position(files.journal.folder.parent, files.reached)
         except (KgserveError, OSError) as error:
             # The recorded position is older than the files, which are compared when opened.
             log.warning("copy_not_noted", store=name, reason=str(error))
         files.journal.close()
 
-    def _run(self, held: HeldStores) -> None:
+    def _run(self, held: OpenStoreLookup) -> None:
         while not self._closing.wait(REPLICA_POLL_SECONDS):
             try:
                 self._record_log_ends()
@@ -262,20 +289,20 @@ class Copies:
             if not self._seen:
                 self._seen = [self._log.latest(shard) for shard in range(self._log.shards)]
 
-    def _follow(self, shard: int, held: HeldStores) -> None:
+    def _follow(self, shard: int, held: OpenStoreLookup) -> None:
         while not self._closing.is_set() and (found := self._log.recent(shard, self._seen[shard])):
-            news: defaultdict[str, list[Logged]] = defaultdict(list)
+            news: defaultdict[str, list[PositionedRecord]] = defaultdict(list)
             for store, logged in found:
                 news[store].append(logged)
             for store, each in news.items():
                 self._take(store, each, held)
             self._seen[shard] = found[-1][1].position
 
-    def _take(self, name: str, found: list[Logged], held: HeldStores) -> None:
+    def _take(self, name: str, found: list[PositionedRecord], held: OpenStoreLookup) -> None:
         try:
             with held.held_open(name) as store:
                 if store is not None:
-                    if isinstance(store.commits, CopyCommits) and store.commits.is_current:
+                    if isinstance(store.commits, ReplicaCommitLog) and store.commits.is_current:
                         store.commits.catch_up(store, found)
                     return
             if self._ownership.keeps_copy(name, self._copies):
@@ -285,7 +312,7 @@ class Copies:
         except (KgserveError, OSError) as error:
             log.warning("copy_not_followed", store=name, reason=str(error))
 
-    def _update_closed_replica(self, name: str, found: list[Logged]) -> None:
+    def _update_closed_replica(self, name: str, found: list[PositionedRecord]) -> None:
         """Apply new records to the files of a closed replica. The store's gate must be held."""
         files = self._files.get(name)
         journal, reached = (files.journal, files.reached) if files else self._storage.copied_files(name)
@@ -293,7 +320,7 @@ class Copies:
         self._files[name] = _ReplicaFiles(journal, reached, time.monotonic())
         try:
             news = _new_records(self._log, name, reached.position, found)
-            reached = copied(journal, news, name, None, reached, durable=False)
+            reached = copy_records(journal, news, name, None, reached, durable=False)
             require_not_ahead(journal, name, reached)
         except BaseException:
             self.let_go(name)
@@ -306,7 +333,7 @@ class Copies:
         owner = self._ownership.known(name)
         return owner is not None and bool(owner.bases) and owner.bases[-1].sequence >= journal.oldest
 
-    def _close_idle(self, held: HeldStores) -> None:
+    def _close_idle(self, held: OpenStoreLookup) -> None:
         before = time.monotonic() - REPLICA_IDLE_SECONDS
         for name in [name for name, each in self._files.items() if each.used < before]:
             with held.unopened(name) as is_unopened:
@@ -321,10 +348,17 @@ REPLICA_HISTORY_TIMEOUT_SECONDS = 5.0
 _REPLICA_HISTORY_POLL_SECONDS = 0.05
 
 
-class Bases:
+class BootstrapSnapshots:
     """Bootstrap snapshots of one store that this node serves."""
 
-    def __init__(self, layout: Layout, settings: Settings, blobs: Blobs, logs: Log, ownership: Ownership) -> None:
+    def __init__(
+        self,
+        layout: StoreLayout,
+        settings: Settings,
+        blobs: BlobStorage,
+        logs: ReplicatedLog,
+        ownership: StoreOwnership,
+    ) -> None:
         self._layout = layout
         self._settings = settings
         self._blobs = blobs
@@ -344,7 +378,7 @@ class Bases:
         with self._turn:
             self._keep(since, alone=alone)
 
-    def arrival(self, owner: Owner, journal: Journal) -> Callable[[Owner], Owner]:
+    def arrival(self, owner: StoreOwner, journal: Journal) -> Callable[[StoreOwner], StoreOwner]:
         """Return the change of the registry entry once the log of an imported store is complete.
 
         Uploads a snapshot if its journal begins with one. Raises JournalDamaged, StorageFull and Unavailable.
@@ -363,21 +397,21 @@ class Bases:
         if not alone and before is not None and _snapshot_of(self._layout).keys() <= before.files.keys():
             return
         base = self._put(owner, since, self._awaited_history(owner, since.sequence), None if alone else before)
-        if alone and not is_whole(self._blobs, name, base, scratch):
+        if alone and not is_snapshot_intact(self._blobs, name, base, scratch):
             raise ReplicatedLogCorrupt(f"the uploaded snapshot of store {name!r} is damaged in the cluster")
         first = base if alone else before
-        if not alone and before is not None and not is_whole(self._blobs, name, before, scratch):
+        if not alone and before is not None and not is_snapshot_intact(self._blobs, name, before, scratch):
             first = None
         kept = (base,) if first is None or first is base else (first, base)
         erasures = owner.erasures + 1 if alone else owner.erasures
         owner = self._ownership.keep(name, partial(replace, bases=kept, erasures=erasures))
         if first is not None:
             self._log.trim(name, first.position, erase=alone)
-        sweep(self._blobs, name, owner, names_of(kept), erase=alone)
+        delete_unreferenced_blobs(self._blobs, name, owner, blob_names_of(kept), erase=alone)
         log.info("base_kept", store=name, sequence=base.sequence, trimmed=first is not None)
 
     def _put(
-        self, owner: Owner, since: ShippedPosition, history: Path | None, before: BootstrapSnapshot | None
+        self, owner: StoreOwner, since: ShippedPosition, history: Path | None, before: BootstrapSnapshot | None
     ) -> BootstrapSnapshot:
         """Upload the newest snapshot, reusing the previous embeddings if they are nearly complete."""
         paths = _snapshot_of(self._layout)
@@ -391,12 +425,12 @@ class Bases:
             else:
                 paths[key] = self._copy_of(self._layout.embeddings)
         try:
-            names = put_files(self._blobs, self._layout.name, owner.epoch, paths)
+            names = upload_snapshot_files(self._blobs, self._layout.name, owner.epoch, paths)
         finally:
             shutil.rmtree(self._layout.scratch / "base", ignore_errors=True)
         return BootstrapSnapshot(since.sequence, since.position, names | ({key: reused} if reused else {}), size)
 
-    def _awaited_history(self, owner: Owner, sequence: int) -> Path | None:
+    def _awaited_history(self, owner: StoreOwner, sequence: int) -> Path | None:
         """Return a copy of the history once it has applied a commit; None if the store keeps none.
 
         Raises Unavailable.
@@ -410,12 +444,12 @@ class Bases:
             time.sleep(_REPLICA_HISTORY_POLL_SECONDS)
         return self._history()
 
-    def _keeps_history(self, owner: Owner) -> bool:
-        return self._settings.history and decode_json(owner.description, StoreFile).history != "none"
+    def _keeps_history(self, owner: StoreOwner) -> bool:
+        return self._settings.history and decode_json(owner.description, StoreDescription).history != "none"
 
-    def _sees(self, owner: Owner, sequence: int) -> bool:
+    def _sees(self, owner: StoreOwner, sequence: int) -> bool:
         exists = self._keeps_history(owner) and self._layout.history.exists()
-        return exists and seen_by_history(self._layout) >= sequence
+        return exists and read_history_sequence(self._layout) >= sequence
 
     def _history(self) -> Path:
         return self._copy_of(self._layout.history)
@@ -431,17 +465,24 @@ class Bases:
         return str(path.relative_to(self._layout.root))
 
 
-def _snapshot_of(layout: Layout) -> dict[str, Path]:
+def _snapshot_of(layout: StoreLayout) -> dict[str, Path]:
     """Return the files of a store's newest snapshot, by path relative to the store's folder. Raises JournalDamaged."""
     snapshots = snapshot.list_snapshots(layout.journal)
     if not snapshots:
         raise JournalDamaged(f"store {layout.name!r} has no snapshot")
-    names = [*snapshot.verify(snapshots[0]).files, snapshot.SNAPSHOT_MANIFEST_FILE]
+    names = [*snapshot.verify_snapshot(snapshots[0]).files, snapshot.SNAPSHOT_MANIFEST_FILE]
     return {f"{JOURNAL_FOLDER}/{snapshots[0].name}/{name}": snapshots[0] / name for name in names}
 
 
-def fetch_store(
-    folder: Path, layout: Layout, owner: Owner, blobs: Blobs, logs: Log, segment_mb: int, *, to_own: bool
+def download_store(
+    folder: Path,
+    layout: StoreLayout,
+    owner: StoreOwner,
+    blobs: BlobStorage,
+    logs: ReplicatedLog,
+    segment_mb: int,
+    *,
+    to_own: bool,
 ) -> None:
     """Build a store's files in an empty folder from the newest intact bootstrap snapshot and the log after it.
 
@@ -451,16 +492,17 @@ def fetch_store(
     failed = ReplicatedLogCorrupt(f"store {layout.name!r} has no snapshot in the cluster")
     for base in reversed(owner.bases):
         try:
-            fetch(blobs, base, fresh_folder(folder))
+            download_snapshot(blobs, base, create_empty_folder(folder))
             for each in snapshot.list_snapshots(folder / JOURNAL_FOLDER):
-                snapshot.verify(each)
-            write_description(folder, decode_json(owner.description, StoreFile))
+                snapshot.verify_snapshot(each)
+            write_description(folder, decode_json(owner.description, StoreDescription))
             journal = Journal.create(folder / JOURNAL_FOLDER, segment_mb * MEBIBYTE, base.sequence + 1)
             try:
                 begun = ShippedPosition(base.position, base.sequence, owner.begins, owner.erasures)
                 found = logs.read(layout.name, base.position, logs.end(layout.name))
-                note_reached(
-                    folder, copied(journal, found, layout.name, owner.epoch if to_own else None, begun, durable=False)
+                write_shipped_position(
+                    folder,
+                    copy_records(journal, found, layout.name, owner.epoch if to_own else None, begun, durable=False),
                 )
                 journal.sync()
             finally:

@@ -21,38 +21,38 @@ RECORD_FORMAT = 1
 MAX_RECORD_BYTES = 1_000_000
 """Maximum data bytes per message; NATS servers accept 1 MiB by default."""
 
-Position: TypeAlias = int
+LogPosition: TypeAlias = int
 """Position of a record in its store's log. Positions rise but need not be consecutive; 0 is before the first record."""
 
-Kind: TypeAlias = Literal["take", "frame", "part"]
+RecordKind: TypeAlias = Literal["take", "frame", "part"]
 
 
-class Record(msgspec.Struct, frozen=True):
+class LogRecord(msgspec.Struct, frozen=True):
     """A record of a store's log: a journal `frame`, a `part` of one, or a `take` that starts an ownership epoch.
 
     A `take` fences off earlier owners. ``first`` and ``last`` are the sequences of a frame's change sets; ``data`` is
     the frame as stored in the journal.
     """
 
-    kind: Kind
+    kind: RecordKind
     epoch: int
     first: int = 0
     last: int = 0
     data: bytes = b""
 
 
-class Logged(msgspec.Struct, frozen=True):
+class PositionedRecord(msgspec.Struct, frozen=True):
     """A record with its position and that of the previous record."""
 
-    position: Position
-    before: Position
-    record: Record
+    position: LogPosition
+    before: LogPosition
+    record: LogRecord
 
 
 class _RecordMessage(msgspec.Struct, frozen=True, array_like=True):
     format: int
-    before: Position
-    kind: Kind
+    before: LogPosition
+    kind: RecordKind
     epoch: int
     first: int
     last: int
@@ -64,7 +64,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgpack_decoder(_RecordMessage).decode
 
 
-def encode_record(before: Position, record: Record) -> bytes:
+def encode_record(before: LogPosition, record: LogRecord) -> bytes:
     """Return the bytes of a record that follows the one at ``before``."""
     data = _encode(
         _RecordMessage(RECORD_FORMAT, before, record.kind, record.epoch, record.first, record.last, record.data)
@@ -72,7 +72,7 @@ def encode_record(before: Position, record: Record) -> bytes:
     return _RECORD_CHECKSUM_STRUCT.pack(xxhash.xxh3_64_intdigest(data)) + data
 
 
-def decode_record(position: Position, data: bytes) -> Logged:
+def decode_record(position: LogPosition, data: bytes) -> PositionedRecord:
     """Decode the record at a position. Raises ValueError if its bytes are damaged."""
     body = data[_RECORD_CHECKSUM_STRUCT.size :]
     if len(data) < _RECORD_CHECKSUM_STRUCT.size or _RECORD_CHECKSUM_STRUCT.unpack_from(data)[
@@ -82,11 +82,11 @@ def decode_record(position: Position, data: bytes) -> Logged:
     message = _decode(body)
     if message.format != RECORD_FORMAT:
         raise ValueError(f"format {message.format} is not supported by this version of kgserve")
-    record = Record(message.kind, message.epoch, message.first, message.last, message.data)
-    return Logged(position, message.before, record)
+    record = LogRecord(message.kind, message.epoch, message.first, message.last, message.data)
+    return PositionedRecord(position, message.before, record)
 
 
-def check_follows(store: str, after: Position, found: Logged) -> Logged:
+def require_follows(store: str, after: LogPosition, found: PositionedRecord) -> PositionedRecord:
     """Return a record that was read after another one, which it must name. Raises ReplicatedLogCorrupt."""
     if found.before != after:
         raise ReplicatedLogCorrupt(
@@ -96,7 +96,7 @@ def check_follows(store: str, after: Position, found: Logged) -> Logged:
     return found
 
 
-def parted(record: Record, most: int = MAX_RECORD_BYTES) -> Iterator[Record]:
+def split_record(record: LogRecord, most: int = MAX_RECORD_BYTES) -> Iterator[LogRecord]:
     """Split a record into pieces of at most ``most`` bytes, to be appended in order."""
     data = record.data
     final = max(0, (len(data) - 1) // most * most)
@@ -105,12 +105,12 @@ def parted(record: Record, most: int = MAX_RECORD_BYTES) -> Iterator[Record]:
     yield msgspec.structs.replace(record, data=data[final:])
 
 
-def joined(found: Iterable[Logged]) -> Iterator[Logged]:
-    """Reassemble records that were split by `parted`, at the position of their last piece.
+def join_records(found: Iterable[PositionedRecord]) -> Iterator[PositionedRecord]:
+    """Reassemble records that were split by `split_record`, at the position of their last piece.
 
     Incomplete ones are dropped.
     """
-    parts: list[Record] = []
+    parts: list[LogRecord] = []
     for logged in found:
         record = logged.record
         if parts and (parts[0].epoch, parts[0].first, parts[0].last) != (record.epoch, record.first, record.last):

@@ -14,18 +14,18 @@ from typing import NamedTuple, Self
 import msgspec
 import structlog
 
-from kgserve.cluster.protocols import Log, Registry, RegistryEntry
-from kgserve.cluster.records import Position, Record
-from kgserve.errors import Fenced, KgserveError, ReplicatedLogCorrupt, Unconfirmed
-from kgserve.platform.access.audit import AUDIT_FILE, AuditPosition, decode_records, lines_after
+from kgserve.cluster.protocols import ClusterRegistry, RegistryEntry, ReplicatedLog
+from kgserve.cluster.records import LogPosition, LogRecord
+from kgserve.errors import Fenced, KgserveError, OutcomeUnknown, ReplicatedLogCorrupt
+from kgserve.platform.access.audit import AUDIT_FILE, AuditPosition, decode_audit_records, read_audit_lines_after
 from kgserve.platform.access.audit_api import AuditRecord
-from kgserve.platform.access.authentication import KEY_FILE, Key, merge_keys
+from kgserve.platform.access.authentication import KEY_FILE, ApiKey, merge_keys
 from kgserve.platform.codecs import decode_json, msgpack_decoder
 
 log = structlog.get_logger()
 
 SHARING_INTERVAL_SECONDS = 1.0
-AUDIT_STRETCH_BYTES = 1 << 20
+MIN_AUDIT_STRETCH_BYTES = 1 << 20
 MAX_AUDIT_STRETCHES = 60
 """Number of stretches kept in a node's log, about as much as its own files hold; older ones are trimmed."""
 
@@ -33,13 +33,13 @@ MAX_AUDIT_STRETCHES = 60
 class _AuditLogEntry(msgspec.Struct, frozen=True, array_like=True):
     """A log entry: some audit lines, and the read position after them in the node's files.
 
-    ``stretches`` are the positions before which stretches of `AUDIT_STRETCH_BYTES` begin, oldest first; ``size`` is
+    ``stretches`` are the positions before which stretches of `MIN_AUDIT_STRETCH_BYTES` begin, oldest first; ``size`` is
     that of the last one in bytes. Readers start at a stretch, depending on how many lines they want.
     """
 
     file: int
     to: int
-    stretches: tuple[Position, ...]
+    stretches: tuple[LogPosition, ...]
     size: int
     lines: bytes
 
@@ -47,7 +47,7 @@ class _AuditLogEntry(msgspec.Struct, frozen=True, array_like=True):
 class _LogEnd(NamedTuple):
     """Position and content of a log's last entry."""
 
-    position: Position
+    position: LogPosition
     entry: _AuditLogEntry | None
 
 
@@ -56,10 +56,10 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgpack_decoder(_AuditLogEntry).decode
 
 
-class SharedAudit:
+class AuditShipper:
     """Ships a node's audit records to its log, in a thread of its own while entered."""
 
-    def __init__(self, logs: Log, node: str, data_dir: Path) -> None:
+    def __init__(self, logs: ReplicatedLog, node: str, data_dir: Path) -> None:
         self._log = logs
         self._name = _log_of(node)
         self._data_dir = data_dir
@@ -82,17 +82,17 @@ class SharedAudit:
             return
         end = self._end or _end(self._log, self._name)
         self._end = None
-        while (found := lines_after(self._data_dir, _place(end.entry))) is not None:
+        while (found := read_audit_lines_after(self._data_dir, _place(end.entry))) is not None:
             end = self._append(end, *found)
         self._end, self._mark = end, mark
 
     def _append(self, end: _LogEnd, place: AuditPosition, lines: bytes) -> _LogEnd:
         last = end.entry or _EMPTY_ENTRY
         stretches, size = last.stretches, last.size + len(lines)
-        if last.size > AUDIT_STRETCH_BYTES:
+        if last.size > MIN_AUDIT_STRETCH_BYTES:
             stretches, size = (*stretches, end.position), len(lines)
         entry = _AuditLogEntry(*place, stretches[-MAX_AUDIT_STRETCHES:], size, lines)
-        position = self._log.append(self._name, end.position, Record("frame", 0, data=_encode(entry)))
+        position = self._log.append(self._name, end.position, LogRecord("frame", 0, data=_encode(entry)))
         if len(stretches) > MAX_AUDIT_STRETCHES:
             self._log.trim(self._name, entry.stretches[0] + 1)
         return _LogEnd(position, entry)
@@ -110,7 +110,7 @@ class SharedAudit:
             is_last = self._closing.wait(SHARING_INTERVAL_SECONDS)
             try:
                 self.ship()
-            except (Fenced, Unconfirmed):
+            except (Fenced, OutcomeUnknown):
                 # The outcome is unknown; the next attempt reads the end of the log.
                 continue
             except (KgserveError, OSError) as error:
@@ -120,7 +120,7 @@ class SharedAudit:
                 log.exception("audit_not_shipped")
 
 
-def shared_records(logs: Log, node: str, limit: int) -> list[AuditRecord]:
+def read_shared_audit_records(logs: ReplicatedLog, node: str, limit: int) -> list[AuditRecord]:
     """Return the newest shipped audit records of a node, oldest first. Raises Unavailable and ReplicatedLogCorrupt."""
     name = _log_of(node)
     end = _end(logs, name)
@@ -128,7 +128,7 @@ def shared_records(logs: Log, node: str, limit: int) -> list[AuditRecord]:
         return []
     begin = end.entry.stretches[-2:][0]
     lines = b"".join(_decode(each.record.data).lines for each in logs.read(name, begin, end.position))
-    return [msgspec.structs.replace(each, node=node) for each in decode_records(lines, limit)]
+    return [msgspec.structs.replace(each, node=node) for each in decode_audit_records(lines, limit)]
 
 
 def _log_of(node: str) -> str:
@@ -136,7 +136,7 @@ def _log_of(node: str) -> str:
     return f"_audit.{node}"
 
 
-def _end(logs: Log, name: str) -> _LogEnd:
+def _end(logs: ReplicatedLog, name: str) -> _LogEnd:
     position = logs.end(name)
     if not position:
         return _LogEnd(0, None)
@@ -153,13 +153,13 @@ _KEY_ENTRY_PREFIX = "key."
 _encode_json = msgspec.json.Encoder().encode
 
 
-class SharedKeys:
+class ApiKeySync:
     """Two-way synchronization of a node's keys.json with the registry.
 
     Keys are only added and revoked, so both sides converge in any order.
     """
 
-    def __init__(self, registry: Registry, data_dir: Path) -> None:
+    def __init__(self, registry: ClusterRegistry, data_dir: Path) -> None:
         self._registry = registry
         self._data_dir = data_dir
         self._held: dict[str, RegistryEntry] = {}
@@ -177,7 +177,7 @@ class SharedKeys:
         self._seen = max([self._seen, *(each.revision for each in found.values())])
         if not found and self._mark() == self._file:
             return
-        keys = merge_keys(self._data_dir, [decode_json(each.data, Key) for each in self._held.values()])
+        keys = merge_keys(self._data_dir, [decode_json(each.data, ApiKey) for each in self._held.values()])
         for key in keys:
             self._publish(_KEY_ENTRY_PREFIX + key.id, _encode_json(key))
         self._file = self._mark()

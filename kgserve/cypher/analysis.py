@@ -12,27 +12,27 @@ from typing import Any
 
 import msgspec
 
-from kgserve.cypher.context import AnalysisContext, Binding, Scope, ungroup
-from kgserve.cypher.edits import Edits
-from kgserve.cypher.lexer import AGGREGATE_FUNCTIONS, Outline
-from kgserve.cypher.matching import PatternAnalysis, check_condition
-from kgserve.cypher.operators import are_alike, describe_keys
-from kgserve.cypher.parser import parse
+from kgserve.cypher.context import AnalysisContext, VariableBinding, VariableScope, ungroup
+from kgserve.cypher.edits import StatementEdits
+from kgserve.cypher.lexer import AGGREGATE_FUNCTIONS, TokenOutline
+from kgserve.cypher.matching import PatternAnalysis, check_is_boolean
+from kgserve.cypher.operators import can_share_list, describe_type
+from kgserve.cypher.parser import parse_statement
 from kgserve.cypher.syntax import (
     AccessExpression,
+    CallClause,
     Clause,
-    Creation,
-    Deletion,
+    CreateClause,
+    DeleteClause,
     Expression,
-    Item,
     Literal,
     MatchClause,
-    PatternTest,
-    Procedure,
-    ProjectionBody,
+    PatternPredicate,
+    ProjectionClause,
+    ProjectionItem,
     Property,
-    Setting,
-    Unwind,
+    SetClause,
+    UnwindClause,
     Variable,
     iterate_spans,
 )
@@ -41,13 +41,13 @@ from kgserve.cypher.types import ValueType
 _UNLIMITED_ROWS = 1_000_000_000
 
 
-class Analysis(msgspec.Struct, frozen=True):
+class StatementAnalysis(msgspec.Struct, frozen=True):
     """Rewrites of a statement, and the assumptions about a store under which its answer is correct (`context`).
 
     ``depends_on_values``: the value of a parameter affected the analysis, not only its type.
     """
 
-    edits: Edits
+    edits: StatementEdits
     assumptions: frozenset[str]
     depends_on_values: bool
 
@@ -55,12 +55,12 @@ class Analysis(msgspec.Struct, frozen=True):
 _SEVERAL_NANS = "may be NaN, and the engine treats each NaN as a distinct value; found"
 
 
-def analyse(outline: Outline, parameters: Mapping[str, Any], edits: Edits) -> Analysis:
+def analyze_statement(outline: TokenOutline, parameters: Mapping[str, Any], edits: StatementEdits) -> StatementAnalysis:
     """Parse a statement and add the rewrites for the engine to ``edits``.
 
     Raises InvalidInput if the engine would answer it incorrectly.
     """
-    query = parse(outline)
+    query = parse_statement(outline)
     context = AnalysisContext(outline, parameters, edits)
     first: dict[str, ValueType] | None = None
     for part in query.parts:
@@ -70,7 +70,7 @@ def analyse(outline: Outline, parameters: Mapping[str, Any], edits: Edits) -> An
             _check_union(context, part[-1].start, first, columns)
             if query.is_distinct and any(kind.is_nan_possible for kind in columns.values()):
                 raise context.refuse(part[-1].start, f"a column of this {_SEVERAL_NANS}")
-    return Analysis(context.edits, frozenset(context.assumptions), context.depends_on_values)
+    return StatementAnalysis(context.edits, frozenset(context.assumptions), context.depends_on_values)
 
 
 def _check_union(
@@ -80,8 +80,8 @@ def _check_union(
         what = f"the columns of a UNION need the same names, but are {', '.join(first)} and {', '.join(others)};"
         raise context.refuse(index, f"{what} the second RETURN is")
     for name, kind in first.items():
-        if not are_alike(kind, others[name]):
-            kinds = f"{describe_keys(kind)} and {describe_keys(others[name])}"
+        if not can_share_list(kind, others[name]):
+            kinds = f"{describe_type(kind)} and {describe_type(others[name])}"
             raise context.refuse(
                 index, f"the columns of a UNION need the same types, but {name} is {kinds}; the second is"
             )
@@ -95,7 +95,7 @@ class _UnionPart:
         self._clauses = clauses
         self._patterns = PatternAnalysis(context)
         self._typer = self._patterns.typer
-        self._scope = Scope()
+        self._scope = VariableScope()
         self._hidden = len(context.hidden)
         # Start tokens of columns that were given a name.
         self._named = set[int]()
@@ -106,7 +106,7 @@ class _UnionPart:
         columns: dict[str, ValueType] | None = {}
         self._add_row_source()
         for number, clause in enumerate(self._clauses):
-            if isinstance(clause, ProjectionBody):
+            if isinstance(clause, ProjectionClause):
                 columns = self._read_projection(clause, self._clauses[number + 1 :])
             else:
                 self._read(clause)
@@ -114,8 +114,8 @@ class _UnionPart:
 
     def _add_row_source(self) -> None:
         """Add a row source for a WHERE after literals; Kùzu crashes on a filter without a source."""
-        leading = list(takewhile(lambda clause: isinstance(clause, ProjectionBody), self._clauses))
-        if any(isinstance(clause, ProjectionBody) and clause.where is not None for clause in leading):
+        leading = list(takewhile(lambda clause: isinstance(clause, ProjectionClause), self._clauses))
+        if any(isinstance(clause, ProjectionClause) and clause.where is not None for clause in leading):
             self._context.edits.before(leading[0].start, f"UNWIND [1] AS {self._context.hide('u')} ")
             self._hidden = len(self._context.hidden)
 
@@ -124,32 +124,32 @@ class _UnionPart:
             case MatchClause():
                 self._patterns.start(self._scope)
                 self._patterns.read_match(clause, self._scope, counts_rows=self._counts_rows(clause))
-            case Unwind():
+            case UnwindClause():
                 self._read_unwind(clause)
-            case Procedure():
+            case CallClause():
                 self._read_procedure(clause)
-            case Creation():
+            case CreateClause():
                 self._patterns.read_creation(clause.paths, clause.word, self._scope)
-            case Setting():
+            case SetClause():
                 self._read_set(clause)
-            case Deletion():
+            case DeleteClause():
                 for item in clause.items:
                     self._typer.type_of(item, self._scope)
-            case ProjectionBody():
+            case ProjectionClause():
                 pass
 
     def _counts_rows(self, clause: MatchClause) -> bool:
         """Return whether duplicate rows of a pattern affect the answer."""
         later = self._clauses[self._clauses.index(clause) :]
-        first = next((each for each in later if isinstance(each, ProjectionBody | Creation)), None)
-        if not isinstance(first, ProjectionBody):
+        first = next((each for each in later if isinstance(each, ProjectionClause | CreateClause)), None)
+        if not isinstance(first, ProjectionClause):
             return first is not None
         outline, places = self._context.outline, range(first.start, first.items_end)
         found = [at for at in places if outline.calls(at) in AGGREGATE_FUNCTIONS]
         each = (outline.calls(at) in {"min", "max"} or outline.word(at + 1) == "DISTINCT" for at in found)
         return not all(each) if found else not first.is_distinct
 
-    def _read_unwind(self, clause: Unwind) -> None:
+    def _read_unwind(self, clause: UnwindClause) -> None:
         kind = self._typer.type_of(clause.source, self._scope)
         if kind.kind not in {"list", "engine", "null"}:
             raise self._context.refuse(clause.source.start, f"UNWIND needs a list, not {kind.name}; found")
@@ -159,27 +159,27 @@ class _UnionPart:
         if other := self._scope.similar(name):
             what = f"{name} and {other} differ only in case, which the engine ignores; rename one. Found"
             raise self._context.refuse(index, what)
-        self._scope.bindings[name] = Binding(kind.derived())
+        self._scope.bindings[name] = VariableBinding(kind.derived())
 
-    def _read_procedure(self, clause: Procedure) -> None:
+    def _read_procedure(self, clause: CallClause) -> None:
         for argument in clause.arguments:
             self._typer.type_of(argument, self._scope)
         self._scope.is_open = True
         for name in clause.yields:
-            self._scope.bindings[name] = Binding(ValueType("engine", is_nullable=True))
+            self._scope.bindings[name] = VariableBinding(ValueType("engine", is_nullable=True))
         if clause.where is not None:
             self._typer.type_of(clause.where, self._scope)
 
-    def _read_set(self, clause: Setting) -> None:
+    def _read_set(self, clause: SetClause) -> None:
         for item in clause.items:
             column = self._typer.type_of(item.target, self._scope)
             kind = self._typer.type_of(item.value, self._scope)
             known = column if column.is_column else None
             self._patterns.check_assignment(item.start, self._context.typed(item.target), known, kind)
 
-    def _read_projection(self, clause: ProjectionBody, later: tuple[Clause, ...]) -> dict[str, ValueType] | None:
+    def _read_projection(self, clause: ProjectionClause, later: tuple[Clause, ...]) -> dict[str, ValueType] | None:
         before = self._scope
-        bindings: dict[str, Binding] = {}
+        bindings: dict[str, VariableBinding] = {}
         is_open = before.is_open and clause.star >= 0
         names = self._expand_star(clause, bindings)
         kinds = [bindings[name].type for name in names]
@@ -187,7 +187,7 @@ class _UnionPart:
             names.append(self._read_item(clause, item, bindings))
             kinds.append(self._kinds[item.start])
         self._check_names(clause, names)
-        after = Scope(bindings, is_open=is_open)
+        after = VariableScope(bindings, is_open=is_open)
         groups_rows = clause.is_distinct or self._has_aggregate(clause.start, clause.items_end)
         if groups_rows:
             self._check_keys(clause)
@@ -199,7 +199,7 @@ class _UnionPart:
         self._hidden = len(self._context.hidden)
         return None if is_open else dict(zip(names, kinds, strict=True))
 
-    def _expand_star(self, clause: ProjectionBody, bindings: dict[str, Binding]) -> list[str]:
+    def _expand_star(self, clause: ProjectionClause, bindings: dict[str, VariableBinding]) -> list[str]:
         if clause.star < 0:
             return []
         hidden = set(self._context.hidden)
@@ -212,9 +212,9 @@ class _UnionPart:
         bindings |= {name: self._scope.bindings[name] for name in visible}
         return visible
 
-    def _read_item(self, clause: ProjectionBody, item: Item, bindings: dict[str, Binding]) -> str:
+    def _read_item(self, clause: ProjectionClause, item: ProjectionItem, bindings: dict[str, VariableBinding]) -> str:
         value, edits = ungroup(item.value), self._context.edits
-        if isinstance(value, PatternTest):
+        if isinstance(value, PatternPredicate):
             what = "a pattern cannot be used as a value; write EXISTS { MATCH … } or COUNT { MATCH … }. Found"
             raise self._context.refuse(item.start, what)
         kind = self._kinds[item.start] = self._typer.type_of(value, self._scope)
@@ -227,10 +227,10 @@ class _UnionPart:
             self._keep_typed_name(item)
         if item.alias or isinstance(value, Variable):
             self._check_alias(item, name, bindings)
-            bindings[name] = Binding(kind.derived())
+            bindings[name] = VariableBinding(kind.derived())
         return name
 
-    def _keep_typed_name(self, item: Item) -> str:
+    def _keep_typed_name(self, item: ProjectionItem) -> str:
         """Add an alias so that the column keeps the name that was typed; return that name."""
         name = self._context.typed(item).replace("`", "")
         if item.start not in self._named:
@@ -238,17 +238,17 @@ class _UnionPart:
             self._context.edits.behind(item.end - 1, f" AS `{name}`")
         return name
 
-    def _check_alias(self, item: Item, name: str, bindings: dict[str, Binding]) -> None:
-        if other := Scope(bindings).similar(name):
+    def _check_alias(self, item: ProjectionItem, name: str, bindings: dict[str, VariableBinding]) -> None:
+        if other := VariableScope(bindings).similar(name):
             what = f"{name} and {other} differ only in case, which the engine ignores; rename one. Found"
             raise self._context.refuse(item.start, what)
 
-    def _check_names(self, clause: ProjectionBody, names: list[str]) -> None:
+    def _check_names(self, clause: ProjectionClause, names: list[str]) -> None:
         for number, name in enumerate(names):
             if name in names[:number]:
                 raise self._context.refuse(clause.start, f"two columns have the name {name}; rename one with AS. Found")
 
-    def _check_keys(self, clause: ProjectionBody) -> None:
+    def _check_keys(self, clause: ProjectionClause) -> None:
         """Reject grouping keys that the engine splits: NaN, and relationships matched from both ends."""
         for item in clause.items:
             kind = self._kinds.get(item.start)
@@ -263,8 +263,10 @@ class _UnionPart:
     def _has_aggregate(self, start: int, end: int) -> bool:
         return any(self._context.outline.calls(at) in AGGREGATE_FUNCTIONS for at in range(start, end))
 
-    def _rewrite_order(self, clause: ProjectionBody, before: Scope, after: Scope, *, keeps_rows: bool) -> None:
-        both = Scope(before.bindings | after.bindings, is_open=before.is_open)
+    def _rewrite_order(
+        self, clause: ProjectionClause, before: VariableScope, after: VariableScope, *, keeps_rows: bool
+    ) -> None:
+        both = VariableScope(before.bindings | after.bindings, is_open=before.is_open)
         for item in clause.order[:-1]:
             # Kùzu's grammar allows no space before these commas.
             self._context.edits.join(item.end)
@@ -285,7 +287,7 @@ class _UnionPart:
         if clause.order and clause.word == "WITH" and not clause.bounds:
             self._context.edits.behind(clause.order_end - 1, f" LIMIT {_UNLIMITED_ROWS}")
 
-    def _alias_of(self, clause: ProjectionBody, value: Expression) -> str | None:
+    def _alias_of(self, clause: ProjectionClause, value: Expression) -> str | None:
         """Return the column with the same expression, unless that is just a name."""
         if isinstance(value, Variable):
             return None
@@ -295,10 +297,10 @@ class _UnionPart:
                 return item.alias or self._keep_typed_name(item)
         return None
 
-    def _is_plain(self, item: Item) -> bool:
+    def _is_plain(self, item: ProjectionItem) -> bool:
         return not item.alias and isinstance(item.value, Variable | AccessExpression)
 
-    def _resolve_shadowed_variables(self, clause: ProjectionBody, value: Expression, before: Scope) -> None:
+    def _resolve_shadowed_variables(self, clause: ProjectionClause, value: Expression, before: VariableScope) -> None:
         """Replace shadowed variables by the column's expression, because Kùzu sorts by the old variable."""
         made = {item.alias: item.value for item in clause.items if item.alias in before.bindings}
         for part in list(iterate_spans(value)):
@@ -311,22 +313,28 @@ class _UnionPart:
         return text.partition(" AS `")[0] if text.endswith("`") else text
 
     def _read_filter(
-        self, clause: ProjectionBody, where: Expression, before: Scope, after: Scope, *, keeps_rows: bool
+        self,
+        clause: ProjectionClause,
+        where: Expression,
+        before: VariableScope,
+        after: VariableScope,
+        *,
+        keeps_rows: bool,
     ) -> None:
         names = {part.name for part in iterate_spans(where) if isinstance(part, Variable)}
         dropped = [name for name in before.bindings if name in names and name not in after.bindings]
         if dropped and not keeps_rows:
             what = f"{dropped[0]} is not in this WITH, so its WHERE cannot use it; add it to the WITH. The WHERE is"
             raise self._context.refuse(clause.where_start, what)
-        scope = Scope({name: before.bindings[name] for name in dropped} | after.bindings, is_open=after.is_open)
+        scope = VariableScope({name: before.bindings[name] for name in dropped} | after.bindings, is_open=after.is_open)
         kind = self._typer.type_of(where, scope)
-        check_condition(self._context, where, kind)
+        check_is_boolean(self._context, where, kind)
         if dropped:
             self._context.edits.behind(clause.items_end - 1, "".join(f", `{name}`" for name in dropped))
             kept = ", ".join(f"`{name}`" for name in after.bindings)
             self._context.edits.behind(clause.end - 1, f" WITH {kept}")
 
-    def _keep_order(self, clause: ProjectionBody, later: tuple[Clause, ...]) -> None:
+    def _keep_order(self, clause: ProjectionClause, later: tuple[Clause, ...]) -> None:
         """Preserve the order before an aggregate, which Ladybug loses, by adding an UNWIND."""
         if clause.word == "WITH" and clause.order and later and self._has_aggregate(clause.end, later[-1].end):
             self._context.edits.behind(clause.end - 1, f" UNWIND [1] AS {self._context.hide('u')}")

@@ -7,10 +7,10 @@ import math
 import msgspec
 
 from kgserve.cypher.context import AnalysisContext, ungroup
-from kgserve.cypher.functions import KINDS_OF_CASTS, SIGNATURES, Signature
-from kgserve.cypher.operators import OperatorRules, comparable, has_null_parts
-from kgserve.cypher.syntax import Cast, Expression, FunctionCall, Literal, Negation, Parameter
-from kgserve.cypher.texts import TextRules
+from kgserve.cypher.functions import FUNCTION_SIGNATURES, KIND_BY_CAST_TYPE, FunctionSignature
+from kgserve.cypher.operators import OperatorRules, are_comparable, has_null_parts
+from kgserve.cypher.syntax import CastExpression, Expression, FunctionCall, Literal, Negation, Parameter
+from kgserve.cypher.texts import TextFunctionRules
 from kgserve.cypher.types import (
     ANY_TYPE,
     ENGINE_TYPE,
@@ -19,8 +19,8 @@ from kgserve.cypher.types import (
     MAX_INTEGER,
     NUMBER_KINDS,
     ValueType,
-    join,
-    list_of,
+    join_types,
+    list_type_of,
 )
 
 _AGGREGATE_FUNCTIONS = frozenset({"count", "collect", "sum", "avg", "min", "max"})
@@ -33,17 +33,17 @@ _SINGLE_TYPE_FUNCTIONS = frozenset({"greatest", "least"})
 _SUBSTRING_FUNCTIONS = frozenset({"left", "right", "substring"})
 
 
-class CallRules:
+class FunctionCallRules:
     """Type checks and rewrites for calls whose arguments have been checked."""
 
     def __init__(self, context: AnalysisContext, operators: OperatorRules) -> None:
         self._context = context
         self._operators = operators
-        self._texts = TextRules(context)
+        self._texts = TextFunctionRules(context)
 
     def check(self, call: FunctionCall, kinds: list[ValueType]) -> ValueType:
         """Return the type of the result. Raises InvalidInput for arguments that the engine would cast."""
-        signature = SIGNATURES.get(call.name)
+        signature = FUNCTION_SIGNATURES.get(call.name)
         if signature is None:
             return ENGINE_TYPE
         if call.name == "size" and len(kinds) == 1 and kinds[0].kind == "relations":
@@ -57,16 +57,16 @@ class CallRules:
         self._rewrite(call, kinds)
         return self._result(call, signature, kinds)
 
-    def cast(self, cast: Cast, kind: ValueType) -> ValueType:
+    def cast(self, cast: CastExpression, kind: ValueType) -> ValueType:
         """Return the type of CAST(… AS TYPE), an explicit conversion."""
         base = cast.type.partition("(")[0]
         if base.endswith("]"):
-            return list_of(ANY_TYPE, is_nullable=kind.is_nullable)
-        made = KINDS_OF_CASTS.get(base, "engine")
+            return list_type_of(ANY_TYPE, is_nullable=kind.is_nullable)
+        made = KIND_BY_CAST_TYPE.get(base, "engine")
         is_nan = made == "float" and kind.kind not in {"integer", "null"} and (kind.kind != "float" or kind.may_be_nan)
         return ValueType(made, is_nullable=kind.is_nullable, may_be_nan=is_nan, may_be_large="128" in base)
 
-    def _check_arguments(self, call: FunctionCall, signature: Signature, kinds: list[ValueType]) -> None:
+    def _check_arguments(self, call: FunctionCall, signature: FunctionSignature, kinds: list[ValueType]) -> None:
         for number, (argument, kind) in enumerate(zip(call.arguments, kinds, strict=True)):
             accepted = signature.accepts(number)
             if accepted is None or kind.kind in accepted or kind.kind in {"null", "engine"}:
@@ -97,7 +97,7 @@ class CallRules:
 
     def _check_special_arguments(self, call: FunctionCall, kinds: list[ValueType]) -> None:
         name = call.name
-        if name == "nullif" and len(kinds) > 1 and not comparable(kinds[0], kinds[1]):
+        if name == "nullif" and len(kinds) > 1 and not are_comparable(kinds[0], kinds[1]):
             what = f"nullif() compares {kinds[0].name} with {kinds[1].name}, which are never equal. Found"
             raise self._context.refuse(call.start, what)
         if name in {"min", "max"} and kinds and kinds[0].may_be_nan and kinds[0].kind == "float":
@@ -119,7 +119,7 @@ class CallRules:
         name = call.name
         if name in {"list_contains", "list_has", "list_position", "list_indexof"} and len(kinds) > 1:
             element = kinds[0].of
-            if element is not None and not comparable(element, kinds[1]):
+            if element is not None and not are_comparable(element, kinds[1]):
                 what = f"{name}() cannot find {kinds[1].name} in a list of {element.name}s; found"
                 raise self._context.refuse(call.start, what)
             if name in _CONTAINMENT_FUNCTIONS and has_null_parts(kinds[0]):
@@ -239,7 +239,7 @@ class CallRules:
             opening = f"(CASE WHEN {self._context.text(call.arguments[0])} IS NULL THEN NULL ELSE "
             edits.around(call.start, call.end, opening, " END)")
 
-    def _result(self, call: FunctionCall, signature: Signature, kinds: list[ValueType]) -> ValueType:
+    def _result(self, call: FunctionCall, signature: FunctionSignature, kinds: list[ValueType]) -> ValueType:
         is_nullable = any(kind.is_nullable for kind in kinds) if call.name not in _NEVER_NULL_FUNCTIONS else False
         is_nullable = is_nullable or call.name in {"avg", "min", "max", "json_extract", "nullif"}
         base, _, element = signature.result.partition(" ")
@@ -250,7 +250,7 @@ class CallRules:
             case "list":
                 inner = first if element == "first" else ValueType(element)
                 inner = msgspec.structs.replace(inner, is_nullable=False) if call.name == "collect" else inner
-                return list_of(inner, is_nullable=is_nullable)
+                return list_type_of(inner, is_nullable=is_nullable)
             case "sum" | "average":
                 return self._numeric_result(base, first, is_nullable=is_nullable)
             case "nan":
@@ -274,11 +274,11 @@ class CallRules:
         if base == "element":
             return first.element.nullable()
         if base == "transformed":
-            return list_of(kinds[1], is_nullable=is_nullable)
+            return list_type_of(kinds[1], is_nullable=is_nullable)
         if base == "joined":
             joined = first
             for kind in kinds[1:]:
-                joined = join(joined, kind)
+                joined = join_types(joined, kind)
             never = call.name in _NUMBER_MIXING_FUNCTIONS and any(not kind.is_nullable for kind in kinds)
             return msgspec.structs.replace(joined.derived(), is_nullable=not never and joined.is_nullable)
         if call.name in {"ceil", "ceiling", "floor"}:

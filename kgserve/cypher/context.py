@@ -7,17 +7,17 @@ from typing import Any
 
 import msgspec
 
-from kgserve.cypher.edits import Edits
-from kgserve.cypher.lexer import Outline
+from kgserve.cypher.edits import StatementEdits
+from kgserve.cypher.lexer import TokenOutline
 from kgserve.cypher.syntax import (
     AccessExpression,
     Expression,
-    Group,
+    GroupExpression,
     Literal,
     Parameter,
     Property,
-    Span,
     Subscript,
+    TokenSpan,
     Variable,
     iterate_spans,
 )
@@ -27,11 +27,11 @@ from kgserve.errors import InvalidInput
 MAX_REPEATED_CHARACTERS = 4_000
 MAX_REPEATED_TOKENS = 60
 """Maximum length of an operand that must be written twice for the engine."""
-NO_LOOPS = "no_loops"
-FEW_RELATIONS = "few_relations"
+ASSUMES_NO_SELF_LOOPS = "no_loops"
+ASSUMES_FEW_RELATIONS = "few_relations"
 
 
-class Binding(msgspec.Struct, frozen=True):
+class VariableBinding(msgspec.Struct, frozen=True):
     """Type of a variable.
 
     A path of an OPTIONAL MATCH is null exactly where the variable ``anchor`` is null.
@@ -41,16 +41,16 @@ class Binding(msgspec.Struct, frozen=True):
     anchor: str = ""
 
 
-class Scope:
+class VariableScope:
     """Variables by name, as typed. An ``is_open`` scope may have further variables that only the engine knows."""
 
-    def __init__(self, bindings: Mapping[str, Binding] | None = None, *, is_open: bool = False) -> None:
+    def __init__(self, bindings: Mapping[str, VariableBinding] | None = None, *, is_open: bool = False) -> None:
         self.bindings = dict(bindings or {})
         self.is_open = is_open
 
-    def copy(self) -> Scope:
+    def copy(self) -> VariableScope:
         """Return a copy that can be extended."""
-        return Scope(self.bindings, is_open=self.is_open)
+        return VariableScope(self.bindings, is_open=self.is_open)
 
     def similar(self, name: str) -> str | None:
         """Return another variable whose name differs only in case, which the engine ignores."""
@@ -61,7 +61,7 @@ class Scope:
 class AnalysisContext:
     """State shared by all parts of the analysis of one statement."""
 
-    def __init__(self, outline: Outline, parameters: Mapping[str, Any], edits: Edits) -> None:
+    def __init__(self, outline: TokenOutline, parameters: Mapping[str, Any], edits: StatementEdits) -> None:
         self.outline = outline
         self.parameters = parameters
         self.edits = edits
@@ -87,12 +87,12 @@ class AnalysisContext:
         self.hidden.append(name)
         return name
 
-    def typed(self, span: Span) -> str:
+    def typed(self, span: TokenSpan) -> str:
         """Return the original text on one line."""
         tokens = self.outline.tokens
         return " ".join(self.outline.text[tokens[span.start].start : tokens[span.end - 1].end].split())
 
-    def check_one_source(self, whole: Span, bounds: tuple[Expression, ...]) -> None:
+    def check_one_source(self, whole: TokenSpan, bounds: tuple[Expression, ...]) -> None:
         """Raise InvalidInput if bounds vary by row and depend on other variables.
 
         Engines lose parts of the answer then.
@@ -103,7 +103,7 @@ class AnalysisContext:
             what = f"the bounds depend on other variables than the value, of {' and '.join(sorted(names))};"
             raise self.refuse(whole.start, f"{what} the engine would lose parts of the answer. Found")
 
-    def text(self, span: Span) -> str:
+    def text(self, span: TokenSpan) -> str:
         """Return the engine's text of an expression, to be written a second time.
 
         Raises InvalidInput if it is too long for that.
@@ -137,7 +137,7 @@ def is_simple(expression: Expression) -> bool:
             return True
         case AccessExpression(subject=subject, steps=steps):
             return is_simple(subject) and all(isinstance(step, Property | Subscript) for step in steps)
-        case Group(inner=inner):
+        case GroupExpression(inner=inner):
             return is_simple(inner)
         case _:
             return False
@@ -145,6 +145,6 @@ def is_simple(expression: Expression) -> bool:
 
 def ungroup(expression: Expression) -> Expression:
     """Return an expression without surrounding parentheses."""
-    while isinstance(expression, Group):
+    while isinstance(expression, GroupExpression):
         expression = expression.inner
     return expression

@@ -6,10 +6,10 @@ from bisect import bisect_right
 
 import msgspec
 
-from kgserve.cypher.lexer import Outline
+from kgserve.cypher.lexer import TokenOutline
 
 
-class Anchor(msgspec.Struct, frozen=True, array_like=True):
+class PositionAnchor(msgspec.Struct, frozen=True, array_like=True):
     """Mapping from ``offset`` in the rendered text to a position in the original; ``is_fixed`` within added text."""
 
     offset: int
@@ -22,23 +22,23 @@ class RenderedStatement(msgspec.Struct, frozen=True):
     """Text for the engine, and the anchors that map it to the original."""
 
     text: str
-    anchors: tuple[Anchor, ...]
+    anchors: tuple[PositionAnchor, ...]
 
 
-def place(text: str, anchors: tuple[Anchor, ...], offset: int) -> tuple[int, int]:
+def original_position(text: str, anchors: tuple[PositionAnchor, ...], offset: int) -> tuple[int, int]:
     """Return the original line and column, from 1, of a character of a rendered text."""
     at = bisect_right(anchors, offset, key=lambda anchor: anchor.offset) - 1
-    anchor = anchors[at] if at >= 0 else Anchor(0, 1, 1, is_fixed=False)
+    anchor = anchors[at] if at >= 0 else PositionAnchor(0, 1, 1, is_fixed=False)
     between = "" if anchor.is_fixed else text[anchor.offset : offset]
     newlines = between.count("\n")
     behind = len(between) - between.rfind("\n") - 1
     return anchor.line + newlines, behind + 1 if newlines else anchor.column + len(between)
 
 
-class Edits:
+class StatementEdits:
     """Texts to insert before, after or instead of tokens, by token index."""
 
-    def __init__(self, outline: Outline) -> None:
+    def __init__(self, outline: TokenOutline) -> None:
         self._outline = outline
         self._before: dict[int, list[str]] = {}
         self._behind: dict[int, list[str]] = {}
@@ -117,7 +117,7 @@ class _RenderWriter:
     def __init__(self, source: str) -> None:
         self._source = source
         self.parts: list[str] = []
-        self.anchors: list[Anchor] = []
+        self.anchors: list[PositionAnchor] = []
         self.position = 0
         self._length = 0
         self._is_moved = False
@@ -151,5 +151,5 @@ class _RenderWriter:
         if self._is_moved:
             before = self._source[: self.position]
             line, column = before.count("\n") + 1, self.position - before.rfind("\n")
-            self.anchors.append(Anchor(self._length, line, column, is_fixed))
+            self.anchors.append(PositionAnchor(self._length, line, column, is_fixed))
             self._is_moved = False

@@ -11,17 +11,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final
 
-from kgserve.cypher.lexer import BEFORE_PARENTHESIS, KEYWORDS, LAMBDA_FUNCTIONS, Outline, invalid
-from kgserve.cypher.strings import decode_string
+from kgserve.cypher.lexer import KEYWORDS, LAMBDA_FUNCTIONS, WORDS_BEFORE_PARENTHESIS, TokenOutline, syntax_fault
+from kgserve.cypher.strings import decode_string_literal
 from kgserve.cypher.syntax import (
     AccessExpression,
-    Case,
-    Cast,
+    AccessStep,
+    CaseExpression,
+    CastExpression,
     Expression,
     FunctionCall,
-    Group,
+    GroupExpression,
     LabelTest,
-    Lambda,
+    LambdaExpression,
     ListLiteral,
     Literal,
     MapLiteral,
@@ -29,12 +30,11 @@ from kgserve.cypher.syntax import (
     Negation,
     OperatorChain,
     Parameter,
-    Path,
-    PatternTest,
+    PatternPath,
+    PatternPredicate,
     Property,
     Slice,
-    Step,
-    Subquery,
+    SubqueryExpression,
     Subscript,
     Variable,
 )
@@ -76,7 +76,7 @@ _INTEGER_LITERAL = re.compile(r"[0-9]+")
 class ExpressionParser(ABC):
     """Expression parser; ``at`` is the index of the next token."""
 
-    def __init__(self, outline: Outline) -> None:
+    def __init__(self, outline: TokenOutline) -> None:
         self.outline = outline
         self.at = 0
         # A bar ends an expression only in a pattern's filter or a comprehension.
@@ -87,7 +87,7 @@ class ExpressionParser(ABC):
         at = self.at if index is None else index
         if at >= len(self.outline):
             end = self.outline.tokens[-1].end if len(self.outline) else 0
-            return invalid(self.outline.text, end, "query: syntax error, something is missing at the end,")
+            return syntax_fault(self.outline.text, end, "query: syntax error, something is missing at the end,")
         return self.outline.at(at, f"query: syntax error before {self.outline.tokens[at].text},")
 
     def symbol(self, ahead: int = 0) -> str:
@@ -186,12 +186,12 @@ class ExpressionParser(ABC):
         """Read an operand with its property accesses, subscripts and slices."""
         start = self.at
         subject = self._atom()
-        steps: list[Step] = []
+        steps: list[AccessStep] = []
         while step := self._step(subject):
             steps.append(step)
         return AccessExpression(start=start, end=self.at, subject=subject, steps=tuple(steps)) if steps else subject
 
-    def _step(self, subject: Expression) -> Step | None:
+    def _step(self, subject: Expression) -> AccessStep | None:
         start = self.at
         if self.accept("."):
             name = "*" if self.accept("*") else self.name()
@@ -257,7 +257,7 @@ class ExpressionParser(ABC):
         if token.kind == "parameter":
             return Parameter(start=start, end=self.at, name=token.text[1:])
         if token.kind == "string":
-            return Literal(start=start, end=self.at, kind="text", value=decode_string(self.outline.text, token))
+            return Literal(start=start, end=self.at, kind="text", value=decode_string_literal(self.outline.text, token))
         is_whole = _INTEGER_LITERAL.fullmatch(token.text) is not None
         value = int(token.text[:40]) if is_whole else float(token.text)
         return Literal(start=start, end=self.at, kind="integer" if is_whole else "float", value=value)
@@ -287,11 +287,11 @@ class ExpressionParser(ABC):
             self.outline.is_relation(after + (self.outline.symbol(after) == "<") + 1) or self._dashes(after)
         ):
             path = self.path()
-            return PatternTest(start=start, end=self.at, path=path)
+            return PatternPredicate(start=start, end=self.at, path=path)
         self.expect("(")
         inner = self._bracketed_expression()
         self.expect(")")
-        return Group(start=start, end=self.at, inner=inner)
+        return GroupExpression(start=start, end=self.at, inner=inner)
 
     def _dashes(self, at: int) -> bool:
         at += self.outline.symbol(at) == "<"
@@ -303,7 +303,7 @@ class ExpressionParser(ABC):
         return self.outline.symbol(after) in {")", "{", ":"}
 
     @abstractmethod
-    def path(self) -> Path:
+    def path(self) -> PatternPath:
         """Read one path of a pattern."""
 
     @abstractmethod
@@ -316,7 +316,7 @@ class ExpressionParser(ABC):
             return self._case()
         if word in {"EXISTS", "COUNT"} and self.symbol(1) == "{":
             return self._subquery()
-        if self.symbol(1) == "(" and word not in BEFORE_PARENTHESIS:
+        if self.symbol(1) == "(" and word not in WORDS_BEFORE_PARENTHESIS:
             return self._cast() if self.outline.name(start) == "cast" else self._call()
         if word in {"TRUE", "FALSE", "NULL"}:
             self.at += 1
@@ -331,7 +331,7 @@ class ExpressionParser(ABC):
         """Return whether a keyword can only be a variable, because no clause can start there."""
         return self.symbol(1) in {".", ",", ")", "]", "}"} or self.symbol(-1) in {"(", "[", ","}
 
-    def _case(self) -> Case:
+    def _case(self) -> CaseExpression:
         start = self.expect("CASE")
         subject = None if self.word() == "WHEN" else self._bracketed_expression()
         branches: list[tuple[Expression, Expression]] = []
@@ -341,16 +341,16 @@ class ExpressionParser(ABC):
             branches.append((condition, self._bracketed_expression()))
         otherwise = self._bracketed_expression() if self.accept("ELSE") else None
         self.expect("END")
-        return Case(start=start, end=self.at, subject=subject, branches=tuple(branches), otherwise=otherwise)
+        return CaseExpression(start=start, end=self.at, subject=subject, branches=tuple(branches), otherwise=otherwise)
 
-    def _subquery(self) -> Subquery:
+    def _subquery(self) -> SubqueryExpression:
         start, word = self.at, self.word()
         self.at += 2
         matches = [self.match()]
         while self.symbol() != "}":
             matches.append(self.match())
         self.expect("}")
-        return Subquery(start=start, end=self.at, word=word, matches=tuple(matches))
+        return SubqueryExpression(start=start, end=self.at, word=word, matches=tuple(matches))
 
     def _cast(self) -> Expression:
         start = self.at
@@ -362,7 +362,7 @@ class ExpressionParser(ABC):
         self.expect("AS")
         written = "".join(token.text for token in self.outline.tokens[self.at : end]).upper()
         self.at = end + 1
-        return Cast(start=start, end=self.at, operand=operand, type=written)
+        return CastExpression(start=start, end=self.at, operand=operand, type=written)
 
     def _call(self) -> FunctionCall:
         start, name = self.at, self.outline.name(self.at)
@@ -387,7 +387,7 @@ class ExpressionParser(ABC):
         self.expect("-")
         self.expect(">")
         body = self._bracketed_expression()
-        return Lambda(start=start, end=self.at, parameters=tuple(parameters), body=body)
+        return LambdaExpression(start=start, end=self.at, parameters=tuple(parameters), body=body)
 
 
 _KEYWORDS_ALLOWED_AS_NAMES = frozenset({

@@ -9,7 +9,7 @@ _OPENING_FENCE = re.compile(
 )
 
 
-def blank_fences(text: str) -> str:
+def blank_code_fences(text: str) -> str:
     """Replace the fences around a statement by blanks, so that error positions match the original text.
 
     Texts without a fence around the whole statement are returned unchanged.

@@ -121,7 +121,7 @@ cast = .. -> engine
 """
 
 
-class Signature(NamedTuple):
+class FunctionSignature(NamedTuple):
     """Accepted kinds of each argument, minimum number of arguments, whether the last repeats, and the result."""
 
     arguments: tuple[frozenset[str] | None, ...]
@@ -136,14 +136,14 @@ class Signature(NamedTuple):
         return self.arguments[min(number, len(self.arguments) - 1)]
 
 
-def _signature(arguments: str, result: str) -> Signature:
+def _signature(arguments: str, result: str) -> FunctionSignature:
     letters = [each for each in arguments if each not in "?*"]
     least = len(letters) - arguments.count("?")
-    return Signature(tuple(_KINDS_BY_LETTER.get(each) for each in letters), least, "*" in arguments, result)
+    return FunctionSignature(tuple(_KINDS_BY_LETTER.get(each) for each in letters), least, "*" in arguments, result)
 
 
-def _read(table: str) -> dict[str, Signature]:
-    found: dict[str, Signature] = {}
+def _read(table: str) -> dict[str, FunctionSignature]:
+    found: dict[str, FunctionSignature] = {}
     for line in table.strip().splitlines():
         names, _, rest = line.partition("=")
         arguments, _, result = rest.partition("->")
@@ -151,9 +151,9 @@ def _read(table: str) -> dict[str, Signature]:
     return found
 
 
-SIGNATURES = _read(_SIGNATURES_TABLE)
+FUNCTION_SIGNATURES = _read(_SIGNATURES_TABLE)
 
-KINDS_OF_CASTS = {
+KIND_BY_CAST_TYPE = {
     "BOOL": "boolean", "BOOLEAN": "boolean", "DATE": "date", "DOUBLE": "float", "FLOAT": "float", "FLOAT8": "float",
     "FLOAT4": "float", "INT": "integer", "INT8": "integer", "INT16": "integer", "INT32": "integer",
     "INT64": "integer", "INT128": "integer", "INTEGER": "integer", "BIGINT": "integer", "SMALLINT": "integer",

@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from kgserve.cypher import limits
-from kgserve.cypher.analysis import analyse
-from kgserve.cypher.edits import Anchor, Edits, place
+from kgserve.cypher.analysis import analyze_statement
+from kgserve.cypher.edits import PositionAnchor, StatementEdits, original_position
 from kgserve.cypher.lexer import (
     BUILDER_FUNCTIONS,
     CLAUSE_ENDS,
@@ -24,13 +24,13 @@ from kgserve.cypher.lexer import (
     FORBIDDEN_WORDS,
     KEYWORDS,
     WRITE_CLAUSES,
-    Outline,
     Token,
-    invalid,
-    scan,
+    TokenOutline,
+    scan_tokens,
+    syntax_fault,
 )
 from kgserve.cypher.limits import CallChecker
-from kgserve.cypher.strings import decode_string, encode_string
+from kgserve.cypher.strings import decode_string_literal, encode_string_literal
 from kgserve.cypher.types import MAX_EXACT_FLOAT
 from kgserve.errors import FieldError, InvalidInput
 
@@ -38,10 +38,10 @@ MAX_STATEMENT_BYTES = 64 << 10
 MAX_STATEMENT_TOKENS = 5_000
 MAX_COLLECTED_VALUES = 50_000
 """Maximum scalar values in ranges and parameters if functions may multiply them."""
-COMMIT_TABLE = "STORECOMMIT"
+COMMIT_TABLE_NAME = "STORECOMMIT"
 DEFAULT_NODE_LABEL = ":Entity"
 DEFAULT_RELATION_LABEL = ":RELATES_TO"
-ELSEWHERE, LINKS = "elsewhere", "links_to"
+LINK_TARGET_LABEL, LINK_RELATION_TYPE = "elsewhere", "links_to"
 """Label of link targets and type of links, in lower case as the engine compares names."""
 MAX_PARAMETER_BYTES = 1 << 20
 MAX_PARAMETER_DEPTH = 32
@@ -52,7 +52,7 @@ _SCALAR_CLASSES = frozenset({bool, int, float, str})
 _INT64_LIMIT = 1 << 63
 
 
-class Statement(msgspec.Struct, frozen=True):
+class GuardedStatement(msgspec.Struct, frozen=True):
     """Statement accepted by the guard: ``text`` for the engine, and the values of the parameters that it names.
 
     ``text`` is rewritten by `analysis.analyse`, without comments and final ``;``; ``anchors`` map it to the original.
@@ -64,7 +64,7 @@ class Statement(msgspec.Struct, frozen=True):
     updates: bool
     explains: bool
     parameters: dict[str, Any]
-    anchors: tuple[Anchor, ...] = ()
+    anchors: tuple[PositionAnchor, ...] = ()
     names_links: bool = False
     assumptions: frozenset[str] = frozenset()
 
@@ -85,18 +85,18 @@ class Statement(msgspec.Struct, frozen=True):
     @property
     def shape(self) -> str:
         """Clauses and operators without names, values or texts of the caller; safe to log."""
-        return " ".join(word for each in scan(self.text) if (word := each.text.upper()) in KEYWORDS)
+        return " ".join(word for each in scan_tokens(self.text) if (word := each.text.upper()) in KEYWORDS)
 
     def place(self, offset: int) -> tuple[int, int]:
         """Return line and column, from 1, in the caller's text for an offset in ``text``."""
-        return place(self.text, self.anchors, offset)
+        return original_position(self.text, self.anchors, offset)
 
 
 _Key = tuple[str, bool, tuple[tuple[str, object], ...]]
-_statement_cache: dict[_Key, Statement] = {}
+_statement_cache: dict[_Key, GuardedStatement] = {}
 
 
-def examine(text: str, parameters: Mapping[str, Any], *, writable: bool) -> Statement:
+def guard_statement(text: str, parameters: Mapping[str, Any], *, writable: bool) -> GuardedStatement:
     """Validate a statement and prepare it for the engine; parameters that it does not name are dropped.
 
     Raises InvalidInput if it cannot be run. Raises Forbidden for files, settings, transactions, data definition, and
@@ -105,7 +105,7 @@ def examine(text: str, parameters: Mapping[str, Any], *, writable: bool) -> Stat
     key = _cache_key(text, parameters, writable=writable)
     known = _statement_cache.get(key) if key is not None else None
     if known is not None:
-        given = values({name: parameters[name] for name in known.parameters})
+        given = prepare_parameters({name: parameters[name] for name in known.parameters})
         return msgspec.structs.replace(known, parameters=given)
     statement, by_value = _validate(text, parameters, writable=writable)
     if key is not None and not by_value:
@@ -132,43 +132,43 @@ def _value_signature(value: Any) -> object:
     return kind if kind in _SCALAR_CLASSES else None
 
 
-def _validate(text: str, parameters: Mapping[str, Any], *, writable: bool) -> tuple[Statement, bool]:
+def _validate(text: str, parameters: Mapping[str, Any], *, writable: bool) -> tuple[GuardedStatement, bool]:
     """Validate a statement; return it, and whether parameter values (not only types) affected the result."""
     _check_size(text)
-    gathered = list(islice(scan(text), 2 * MAX_STATEMENT_TOKENS + 1))
+    gathered = list(islice(scan_tokens(text), 2 * MAX_STATEMENT_TOKENS + 1))
     found = [token for token in gathered if token.kind not in {"space", "comment"}]
     if len(found) > MAX_STATEMENT_TOKENS or len(gathered) > 2 * MAX_STATEMENT_TOKENS:
-        raise invalid(
+        raise syntax_fault(
             text,
             gathered[-1].start,
             f"a statement may have at most {MAX_STATEMENT_TOKENS} words and symbols; the first one too many is",
         )
-    outline = Outline(text, _one_statement(text, found))
+    outline = TokenOutline(text, _one_statement(text, found))
     updates, explains = _check_words(outline, writable=writable)
-    limits.check(outline)
-    limits.check_answers(outline)
-    given = values(_collect_parameters(outline, parameters))
+    limits.check_size_limits(outline)
+    limits.check_wrong_answers(outline)
+    given = prepare_parameters(_collect_parameters(outline, parameters))
     calls = CallChecker(outline, given)
     calls.check()
-    limits.check_nulls(outline, given)
+    limits.check_untyped_nulls(outline, given)
     _check_growth(outline, given, calls.range_values)
-    analysed = analyse(outline, given, _prepare_edits(outline, given))
+    analysed = analyze_statement(outline, given, _prepare_edits(outline, given))
     rendered = analysed.edits.render()
     kept = {name: value for name, value in given.items() if value != []}
-    links = bool(_labels(outline, ELSEWHERE, LINKS))
-    statement = Statement(rendered.text, updates, explains, kept, rendered.anchors, links, analysed.assumptions)
+    links = bool(_labels(outline, LINK_TARGET_LABEL, LINK_RELATION_TYPE))
+    statement = GuardedStatement(rendered.text, updates, explains, kept, rendered.anchors, links, analysed.assumptions)
     return statement, calls.met_values or analysed.depends_on_values
 
 
 @lru_cache(MAX_CACHED_STATEMENTS)
 def _words(text: str) -> frozenset[str]:
     kinds = ("word", "quoted", "string")
-    return frozenset(each.text.strip("`'\"").lower() for each in scan(text) if each.kind in kinds)
+    return frozenset(each.text.strip("`'\"").lower() for each in scan_tokens(text) if each.kind in kinds)
 
 
 @lru_cache(MAX_CACHED_STATEMENTS)
 def _properties(text: str) -> frozenset[str]:
-    found = list(scan(text))
+    found = list(scan_tokens(text))
     texts = ["", *(each.text for each in found), ""]
     places = (at for at, each in enumerate(found) if each.kind in {"word", "quoted"})
     named = (at for at in places if texts[at] == "." or texts[at + 2] == ":")
@@ -179,26 +179,26 @@ def _check_size(text: str) -> None:
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:
-        raise invalid(text, error.start, "the statement has half of a surrogate pair") from None
+        raise syntax_fault(text, error.start, "the statement has half of a surrogate pair") from None
     if size > MAX_STATEMENT_BYTES:
         message = f"the statement has {size} bytes; the maximum is {MAX_STATEMENT_BYTES}"
         raise InvalidInput(message, (FieldError("query", message),))
     if "\0" in text:
-        raise invalid(text, text.index("\0"), "the statement has a NUL character")
+        raise syntax_fault(text, text.index("\0"), "the statement has a NUL character")
 
 
 def _one_statement(text: str, found: list[Token]) -> list[Token]:
     ends = [index for index, token in enumerate(found) if token.kind == "symbol" and token.text == ";"]
     if ends and ends[0] < len(found) - 1:
         after = found[ends[0] + 1]
-        raise invalid(text, after.start, "only one statement may be sent at a time; another begins")
+        raise syntax_fault(text, after.start, "only one statement may be sent at a time; another begins")
     kept = found[: ends[0]] if ends else found
     if not kept:
-        raise invalid(text, 0, "the statement is empty")
+        raise syntax_fault(text, 0, "the statement is empty")
     return kept
 
 
-def _check_words(outline: Outline, *, writable: bool) -> tuple[bool, bool]:
+def _check_words(outline: TokenOutline, *, writable: bool) -> tuple[bool, bool]:
     """Check the words of a statement; return whether it writes, and whether it is an EXPLAIN."""
     for index, word in enumerate(outline.words):
         if word in FORBIDDEN_WORDS:
@@ -224,7 +224,7 @@ def _check_words(outline: Outline, *, writable: bool) -> tuple[bool, bool]:
     return updates, explains
 
 
-def _check_write(outline: Outline, index: int, word: str, *, writable: bool) -> None:
+def _check_write(outline: TokenOutline, index: int, word: str, *, writable: bool) -> None:
     if word == "DETACH" and outline.word(index + 1) != "DELETE":
         raise outline.not_allowed(index, "DETACH must be followed by DELETE; found")
     if word in {"CREATE", "MERGE"} and outline.word(index - 1) != "ON":
@@ -235,7 +235,7 @@ def _check_write(outline: Outline, index: int, word: str, *, writable: bool) -> 
         raise outline.not_allowed(index, f"{word} writes data, but this statement may only read;")
 
 
-def _check_no_limit(outline: Outline) -> None:
+def _check_no_limit(outline: TokenOutline) -> None:
     """Reject LIMIT and SKIP after a write, where the engine may limit what is written."""
     last = max(index for index, word in enumerate(outline.words) if word in WRITE_CLAUSES)
     for index, word in enumerate(outline.words[last:], last):
@@ -245,13 +245,13 @@ def _check_no_limit(outline: Outline) -> None:
             )
 
 
-def _check_own_table(outline: Outline) -> None:
+def _check_own_table(outline: TokenOutline) -> None:
     for index, token in enumerate(outline.tokens):
-        if outline.name(index).upper() == COMMIT_TABLE:
+        if outline.name(index).upper() == COMMIT_TABLE_NAME:
             raise outline.not_allowed(
                 index, f"{token.text} is reserved by kgserve and may not be named in a statement that writes;"
             )
-    for index in _labels(outline, ELSEWHERE, LINKS):
+    for index in _labels(outline, LINK_TARGET_LABEL, LINK_RELATION_TYPE):
         raise outline.not_allowed(
             index,
             "links into other stores are read in Cypher; they are written as edges with to_graph, by inject or"
@@ -259,7 +259,7 @@ def _check_own_table(outline: Outline) -> None:
         )
 
 
-def _collect_parameters(outline: Outline, parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _collect_parameters(outline: TokenOutline, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters that the statement names. Raises InvalidInput if one has no value."""
     named: dict[str, Any] = {}
     missing: list[FieldError] = []
@@ -278,16 +278,16 @@ def _collect_parameters(outline: Outline, parameters: Mapping[str, Any]) -> dict
     return named
 
 
-def _check_growth(outline: Outline, given: Mapping[str, Any], range_values: int) -> None:
-    growth = limits.growth(outline)
+def _check_growth(outline: TokenOutline, given: Mapping[str, Any], range_values: int) -> None:
+    growth = limits.compute_value_growth(outline)
     builds = any(outline.calls(index) in BUILDER_FUNCTIONS for index in range(len(outline)))
-    held = range_values + sum(count(value) for value in given.values())
+    held = range_values + sum(count_scalars(value) for value in given.values())
     if held * growth > MAX_COLLECTED_VALUES and (builds or growth > 1):
         message = f"{held} values in ranges and parameters are too many for what this statement builds from them"
         raise InvalidInput(message, (FieldError("query", message),))
 
 
-def _labels(outline: Outline, *wanted: str) -> list[int]:
+def _labels(outline: TokenOutline, *wanted: str) -> list[int]:
     """Return the token indexes of the given node labels and relation types."""
     found: set[int] = set()
     for index in range(len(outline)):
@@ -299,20 +299,22 @@ def _labels(outline: Outline, *wanted: str) -> list[int]:
     return sorted(index for index in found if outline.name(index) in wanted)
 
 
-def _prepare_edits(outline: Outline, given: Mapping[str, Any]) -> Edits:
+def _prepare_edits(outline: TokenOutline, given: Mapping[str, Any]) -> StatementEdits:
     """Return edits that add missing labels, encode texts for the engine, and inline empty lists."""
-    edits = Edits(outline)
-    for index, label in unlabelled(outline).items():
+    edits = StatementEdits(outline)
+    for index, label in find_missing_labels(outline).items():
         edits.behind(index, label)
     for index, token in enumerate(outline.tokens):
         if token.kind == "string" and "\\" in token.text:
-            edits.replace(index, index + 1, encode_string(decode_string(outline.text, token), token.text[0]))
+            edits.replace(
+                index, index + 1, encode_string_literal(decode_string_literal(outline.text, token), token.text[0])
+            )
         elif token.kind == "parameter" and given.get(token.text[1:]) == []:
             edits.replace(index, index + 1, "[]".ljust(len(token.text)))
     return edits
 
 
-def unlabelled(outline: Outline) -> dict[int, str]:
+def find_missing_labels(outline: TokenOutline) -> dict[int, str]:
     """Return the missing labels by the token index after which they belong.
 
     Without a label, a pattern would match kgserve's internal tables, and nodes would have all their columns. Paths of
@@ -333,24 +335,24 @@ def unlabelled(outline: Outline) -> dict[int, str]:
     return missing | dict.fromkeys(chains, DEFAULT_RELATION_LABEL)
 
 
-def _link_target_names(outline: Outline) -> set[str]:
+def _link_target_names(outline: TokenOutline) -> set[str]:
     """Return the names of nodes labelled as being in another store."""
-    labels = (index for index in _labels(outline, ELSEWHERE) if outline.bracket(index) == "(")
+    labels = (index for index in _labels(outline, LINK_TARGET_LABEL) if outline.bracket(index) == "(")
     return {outline.name(outline.opener[index] + 1) for index in labels} - {""}
 
 
-def _matches(outline: Outline) -> Iterator[int]:
+def _matches(outline: TokenOutline) -> Iterator[int]:
     return (index for index, word in enumerate(outline.words) if word == "MATCH")
 
 
-def _relations(outline: Outline) -> Iterator[int]:
+def _relations(outline: TokenOutline) -> Iterator[int]:
     """Yield the token indexes at which matched (not created) relations begin."""
     for index in range(len(outline)):
         if outline.is_relation(index) and all(_is_node(outline, end) for end in _ends(outline, index)):
-            yield from () if limits.clause_of(outline, index) in {"CREATE", "MERGE"} else (index,)
+            yield from () if limits.enclosing_clause(outline, index) in {"CREATE", "MERGE"} else (index,)
 
 
-def _ends(outline: Outline, relation: int) -> tuple[int, int]:
+def _ends(outline: TokenOutline, relation: int) -> tuple[int, int]:
     """Return the opening parentheses of the nodes on both sides of a relation; -1 if there is no node."""
     is_bracket = outline.symbol(relation) == "["
     left = relation - 1 - is_bracket
@@ -361,22 +363,22 @@ def _ends(outline: Outline, relation: int) -> tuple[int, int]:
     return opening, right if outline.symbol(right) == "(" else -1
 
 
-def _is_node(outline: Outline, parenthesis: int) -> bool:
+def _is_node(outline: TokenOutline, parenthesis: int) -> bool:
     after = parenthesis + 1 + bool(outline.name(parenthesis + 1))
     return parenthesis >= 0 and outline.symbol(after) in {")", "{", ":"}
 
 
-def _check_link(outline: Outline, relation: int, ends: tuple[int, int], elsewhere: set[str]) -> None:
-    links = (index for index in _labels(outline, LINKS) if outline.opener[index] == relation)
+def _check_link(outline: TokenOutline, relation: int, ends: tuple[int, int], elsewhere: set[str]) -> None:
+    links = (index for index in _labels(outline, LINK_RELATION_TYPE) if outline.opener[index] == relation)
     if (link := next(links, None)) is None:
         return
-    labelled = {outline.opener[index] for index in _labels(outline, ELSEWHERE)}
+    labelled = {outline.opener[index] for index in _labels(outline, LINK_TARGET_LABEL)}
     if not any(end in labelled or outline.name(end + 1) in elsewhere for end in ends):
         name = outline.tokens[link].text
         raise outline.at(link, f"{name} leads to (:Elsewhere), but neither end has that label; found")
 
 
-def _unlabelled_in(outline: Outline, match: int) -> Iterator[int]:
+def _unlabelled_in(outline: TokenOutline, match: int) -> Iterator[int]:
     index = match + 1
     while index < len(outline) and not _is_end(outline, match, index):
         symbol = outline.symbol(index)
@@ -387,12 +389,12 @@ def _unlabelled_in(outline: Outline, match: int) -> Iterator[int]:
         index += 1
 
 
-def _is_end(outline: Outline, match: int, index: int) -> bool:
+def _is_end(outline: TokenOutline, match: int, index: int) -> bool:
     leaves = outline.symbol(index) in {")", "}", "]"} and outline.partner[index] < match
     return leaves or (outline.opener[index] == outline.opener[match] and outline.word(index) in CLAUSE_ENDS)
 
 
-def _missing_label_position(outline: Outline, parenthesis: int) -> int | None:
+def _missing_label_position(outline: TokenOutline, parenthesis: int) -> int | None:
     """Return the token index after which a label is missing; None if there is one or this is not a node."""
     last = parenthesis
     if outline.name(last + 1):
@@ -400,7 +402,7 @@ def _missing_label_position(outline: Outline, parenthesis: int) -> int | None:
     return last if outline.symbol(last + 1) in {")", "{"} else None
 
 
-def values(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def prepare_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return parameter values in the form that the engine accepts.
 
     Raises InvalidInput with the path of the fault, such as ``params.rows[3].age``.
@@ -416,12 +418,12 @@ def values(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return ready
 
 
-def count(value: Any) -> int:
+def count_scalars(value: Any) -> int:
     """Return the number of scalar values within a value."""
     if isinstance(value, dict):
-        return sum(count(part) for part in value.values())
+        return sum(count_scalars(part) for part in value.values())
     if isinstance(value, list):
-        return sum(count(part) for part in value)
+        return sum(count_scalars(part) for part in value)
     return 1
 
 

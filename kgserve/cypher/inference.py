@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from kgserve.cypher.calls import CallRules
-from kgserve.cypher.context import AnalysisContext, Binding, Scope, is_constant, tie_bounds, ungroup
+from kgserve.cypher.calls import FunctionCallRules
+from kgserve.cypher.context import AnalysisContext, VariableBinding, VariableScope, is_constant, tie_bounds, ungroup
 from kgserve.cypher.expressions import AND, COMPARISON, OR, PREDICATE, SUM, XOR
-from kgserve.cypher.operators import OperatorRules, are_alike, describe_keys
+from kgserve.cypher.operators import OperatorRules, can_share_list, describe_type
 from kgserve.cypher.syntax import (
     AccessExpression,
-    Case,
-    Cast,
+    CaseExpression,
+    CastExpression,
     Expression,
     FunctionCall,
-    Group,
+    GroupExpression,
     LabelTest,
-    Lambda,
+    LambdaExpression,
     ListLiteral,
     Literal,
     MapLiteral,
     Negation,
     OperatorChain,
     Parameter,
-    PatternTest,
+    PatternPredicate,
     Property,
     Slice,
-    Subquery,
+    SubqueryExpression,
     Subscript,
     Variable,
     iterate_spans,
@@ -42,10 +42,10 @@ from kgserve.cypher.types import (
     NULL_TYPE,
     NUMBER_KINDS,
     ValueType,
-    declare_type,
+    engine_type_name,
     has_integers,
-    join,
-    list_of,
+    join_types,
+    list_type_of,
     type_of_literal,
     type_of_value,
 )
@@ -61,16 +61,16 @@ _PATH_FUNCTION_TYPES = {
 _COLUMN_TYPES_BY_KIND = {"node": NODE_COLUMN_TYPES | ELSEWHERE_COLUMN_TYPES, "relation": EDGE_COLUMN_TYPES}
 
 
-class Typer:
+class TypeInference:
     """Type inference for expressions in a scope; ``patterns`` analyses the patterns within them."""
 
-    def __init__(self, context: AnalysisContext, patterns: PatternReader) -> None:
+    def __init__(self, context: AnalysisContext, patterns: PatternAnalyzer) -> None:
         self._context = context
         self._patterns = patterns
         self.operators = OperatorRules(context)
-        self._calls = CallRules(context, self.operators)
+        self._calls = FunctionCallRules(context, self.operators)
 
-    def type_of(self, expression: Expression, scope: Scope) -> ValueType:
+    def type_of(self, expression: Expression, scope: VariableScope) -> ValueType:
         """Return the type of an expression. Raises InvalidInput if the engine would evaluate it incorrectly."""
         match expression:
             case Literal():
@@ -79,14 +79,14 @@ class Typer:
                 return self._parameter(expression)
             case Variable():
                 return self._variable(expression, scope)
-            case Group():
+            case GroupExpression():
                 return self.type_of(expression.inner, scope)
             case OperatorChain():
                 return self._operation(expression, scope)
             case _:
                 return self._type_of_composed(expression, scope)
 
-    def _type_of_composed(self, expression: Expression, scope: Scope) -> ValueType:  # noqa: PLR0911 - one for each part
+    def _type_of_composed(self, expression: Expression, scope: VariableScope) -> ValueType:  # noqa: PLR0911 - one for each part
         match expression:
             case AccessExpression():
                 return self._access(expression, scope)
@@ -98,19 +98,19 @@ class Typer:
                 return self._negation(expression, scope)
             case FunctionCall():
                 return self._call(expression, scope)
-            case Case():
+            case CaseExpression():
                 return self._case(expression, scope)
             case _:
                 return self._type_of_special(expression, scope)
 
-    def _type_of_special(self, expression: Expression, scope: Scope) -> ValueType:
+    def _type_of_special(self, expression: Expression, scope: VariableScope) -> ValueType:
         match expression:
-            case Cast():
+            case CastExpression():
                 return self._calls.cast(expression, self.type_of(expression.operand, scope))
-            case PatternTest():
+            case PatternPredicate():
                 self._patterns.read_test(expression, scope)
                 return BOOLEAN_TYPE
-            case Subquery():
+            case SubqueryExpression():
                 self._patterns.read_subquery(expression, scope)
                 return BOOLEAN_TYPE if expression.word == "EXISTS" else ValueType("integer")
             case _:
@@ -119,7 +119,7 @@ class Typer:
     def _parameter(self, parameter: Parameter) -> ValueType:
         """Cast integer parameters to 64 bits; the engines use the smallest type that fits the value."""
         kind = type_of_value(self._context.parameters.get(parameter.name))
-        declared = declare_type(kind) if has_integers(kind) else None
+        declared = engine_type_name(kind) if has_integers(kind) else None
         if declared is not None:
             written = f"CAST({self._context.outline.tokens[parameter.start].text} AS {declared})"
             self._context.edits.replace(parameter.start, parameter.end, written)
@@ -135,7 +135,7 @@ class Typer:
             raise self._context.refuse(literal.start, "this number is too large; found")
         return type_of_literal(literal)
 
-    def _variable(self, variable: Variable, scope: Scope) -> ValueType:
+    def _variable(self, variable: Variable, scope: VariableScope) -> ValueType:
         binding = scope.bindings.get(variable.name)
         if binding is None:
             self._check_similar(variable, scope)
@@ -154,12 +154,12 @@ class Typer:
         opening = f"(CASE WHEN `{anchor}` IS NULL THEN NULL ELSE "
         self._context.edits.around(variable.start, variable.end, opening, " END)")
 
-    def _check_similar(self, variable: Variable, scope: Scope) -> None:
+    def _check_similar(self, variable: Variable, scope: VariableScope) -> None:
         if other := scope.similar(variable.name):
             what = f"there is no variable {variable.name}; did you mean {other} (case matters)? Found"
             raise self._context.refuse(variable.start, what)
 
-    def _list(self, literal: ListLiteral, scope: Scope) -> ValueType:
+    def _list(self, literal: ListLiteral, scope: VariableScope) -> ValueType:
         if len(literal.items) == 1 and _is_comprehension(literal.items[0]):
             what = "this is a list comprehension; write only the list, or put x IN list in parentheses;"
             raise self._context.refuse(literal.start, f"{what} found")
@@ -168,8 +168,8 @@ class Typer:
         self._check_elements(literal, kinds)
         element = kinds[0] if kinds else None
         for kind in kinds[1:]:
-            element = kind if element is None else join(element, kind)
-        return list_of(element) if element is not None else ValueType("list")
+            element = kind if element is None else join_types(element, kind)
+        return list_type_of(element) if element is not None else ValueType("list")
 
     def _check_elements(self, literal: ListLiteral, kinds: list[ValueType]) -> None:
         """Reject elements of different types, which an engine may convert to text."""
@@ -177,7 +177,7 @@ class Typer:
         for item, kind in zip(literal.items, kinds, strict=True):
             if kind in seen:
                 continue
-            other = next((each for each in seen if not are_alike(each, kind)), None)
+            other = next((each for each in seen if not can_share_list(each, kind)), None)
             if other is not None:
                 names = other.name, kind.name if kind.name != other.name else f"another kind of {kind.name[2:]}"
                 what = f"a list must hold values of one type; this one has {names[0]}, and {names[1]} is"
@@ -192,7 +192,7 @@ class Typer:
             )
             raise self._context.refuse(index, f"{message} Found")
 
-    def _map(self, literal: MapLiteral, scope: Scope) -> ValueType:
+    def _map(self, literal: MapLiteral, scope: VariableScope) -> ValueType:
         fields: dict[str, ValueType] = {}
         lowered: set[str] = set()
         for key, name, value in literal.entries:
@@ -202,7 +202,7 @@ class Typer:
             fields[name] = self.type_of(value, scope).derived()
         return ValueType("map", fields=tuple(fields.items()))
 
-    def _negation(self, negation: Negation, scope: Scope) -> ValueType:
+    def _negation(self, negation: Negation, scope: VariableScope) -> ValueType:
         kind = self.type_of(negation.operand, scope)
         if negation.operator == "NOT":
             self.operators.truth("NOT", negation.start, kind)
@@ -214,7 +214,7 @@ class Typer:
             self._context.edits.around(operand.start, operand.end, "(", ")")
         return kind.derived()
 
-    def _operation(self, operation: OperatorChain, scope: Scope) -> ValueType:
+    def _operation(self, operation: OperatorChain, scope: VariableScope) -> ValueType:
         if operation.level == PREDICATE:
             return self._predicates(operation, scope)
         kinds = [self.type_of(each, scope) for each in operation.operands if each is not None]
@@ -251,7 +251,7 @@ class Typer:
             self.operators.keep_nulls(operation, kinds)
         return kind.derived()
 
-    def _predicates(self, operation: OperatorChain, scope: Scope) -> ValueType:
+    def _predicates(self, operation: OperatorChain, scope: VariableScope) -> ValueType:
         first = operation.operands[0]
         assert first is not None  # noqa: S101 - the parser reads an operand first
         words = [word for word, _ in operation.operators]
@@ -267,7 +267,7 @@ class Typer:
             return self.operators.is_in(index, first, left_type, right, right_type)
         return self.operators.contains(index, first, left_type, right, right_type, word)
 
-    def _is_null(self, operand: Expression, scope: Scope) -> ValueType:
+    def _is_null(self, operand: Expression, scope: VariableScope) -> ValueType:
         inner = ungroup(operand)
         binding = scope.bindings.get(inner.name) if isinstance(inner, Variable) else None
         if binding is not None and binding.anchor not in {"", "?"}:
@@ -278,22 +278,22 @@ class Typer:
             self._context.edits.around(operand.start, operand.end, "(", ")")
         return BOOLEAN_TYPE
 
-    def _call(self, call: FunctionCall, scope: Scope) -> ValueType:
-        if call.name == "size" and len(call.arguments) == 1 and isinstance(call.arguments[0], PatternTest):
+    def _call(self, call: FunctionCall, scope: VariableScope) -> ValueType:
+        if call.name == "size" and len(call.arguments) == 1 and isinstance(call.arguments[0], PatternPredicate):
             self._patterns.read_count(call, call.arguments[0], scope)
             return ValueType("integer")
         if call.name in _PATH_FUNCTION_TYPES and self._path_may_be_missing(call, scope):
             return _PATH_FUNCTION_TYPES[call.name]
         kinds: list[ValueType] = []
         for argument in call.arguments:
-            if isinstance(argument, Lambda):
+            if isinstance(argument, LambdaExpression):
                 self._check_used(call, argument)
                 kinds.append(self._lambda(argument, kinds[0] if kinds else ANY_TYPE, scope))
             else:
                 kinds.append(self.type_of(argument, scope))
         return self._calls.check(call, kinds)
 
-    def _path_may_be_missing(self, call: FunctionCall, scope: Scope) -> bool:
+    def _path_may_be_missing(self, call: FunctionCall, scope: VariableScope) -> bool:
         argument = call.arguments[0] if len(call.arguments) == 1 else None
         binding = scope.bindings.get(argument.name) if isinstance(argument, Variable) else None
         if binding is None or binding.anchor in {"", "?"}:
@@ -303,20 +303,20 @@ class Typer:
         self._context.edits.around(call.start, call.end, opening, " END)")
         return True
 
-    def _check_used(self, call: FunctionCall, function: Lambda) -> None:
+    def _check_used(self, call: FunctionCall, function: LambdaExpression) -> None:
         """Reject list filters that are the same for all elements, which return null for some lists."""
         used = {part.name for part in iterate_spans(function.body) if isinstance(part, Variable)}
         if call.name == "list_filter" and used.isdisjoint(function.parameters):
             what = f"this does not depend on {' or '.join(function.parameters)}; use CASE WHEN … instead. Found"
             raise self._context.refuse(function.body.start, what)
 
-    def _lambda(self, function: Lambda, subject: ValueType, scope: Scope) -> ValueType:
+    def _lambda(self, function: LambdaExpression, subject: ValueType, scope: VariableScope) -> ValueType:
         inner = scope.copy()
         for name in function.parameters:
-            inner.bindings[name] = Binding(subject.element)
+            inner.bindings[name] = VariableBinding(subject.element)
         return self.type_of(function.body, inner)
 
-    def _case(self, case: Case, scope: Scope) -> ValueType:
+    def _case(self, case: CaseExpression, scope: VariableScope) -> ValueType:
         subject = None if case.subject is None else self.type_of(case.subject, scope)
         kinds: list[ValueType] = []
         may_be_null = False
@@ -325,7 +325,7 @@ class Typer:
             may_be_null = may_be_null or wanted.is_nullable
             if subject is not None:
                 self._check_compared(condition, subject, wanted)
-            elif isinstance(ungroup(condition), AccessExpression | Case | Variable):
+            elif isinstance(ungroup(condition), AccessExpression | CaseExpression | Variable):
                 # Engines treat such a bare condition as false for some or all rows.
                 self._context.edits.around(condition.start, condition.end, "(", ") = true")
             kinds.append(self.type_of(value, scope))
@@ -336,7 +336,7 @@ class Typer:
         self._check_branches(case, kinds)
         joined = kinds[0]
         for kind in kinds[1:]:
-            joined = join(joined, kind)
+            joined = join_types(joined, kind)
         return joined.derived()
 
     def _check_compared(self, condition: Expression, subject: ValueType, wanted: ValueType) -> None:
@@ -345,7 +345,7 @@ class Typer:
             what = "CASE would convert decimal numbers to integers; write CASE WHEN x = 1.5 THEN …. Found"
             raise self._context.refuse(condition.start, what)
 
-    def _compare_subject(self, case: Case) -> None:
+    def _compare_subject(self, case: CaseExpression) -> None:
         """Rewrite ``CASE x WHEN y`` to ``CASE WHEN x = y``, because the engine matches null among constants."""
         if case.subject is None:
             return
@@ -354,14 +354,14 @@ class Typer:
         for condition, _ in case.branches:
             self._context.edits.around(condition.start, condition.end, f"({subject}) = (", ")")
 
-    def _check_branches(self, case: Case, kinds: list[ValueType]) -> None:
+    def _check_branches(self, case: CaseExpression, kinds: list[ValueType]) -> None:
         known = [kind for kind in kinds if kind.kind not in {"null", "any"}]
-        if any(not are_alike(known[0], kind) for kind in known[1:]):
-            names = " and ".join(dict.fromkeys(map(describe_keys, known)))
+        if any(not can_share_list(known[0], kind) for kind in known[1:]):
+            names = " and ".join(dict.fromkeys(map(describe_type, known)))
             what = f"all branches of a CASE need the same type, but these are {names}; found"
             raise self._context.refuse(case.start, what)
 
-    def _access(self, access: AccessExpression, scope: Scope) -> ValueType:
+    def _access(self, access: AccessExpression, scope: VariableScope) -> ValueType:
         kind = self.type_of(access.subject, scope)
         bounds = [(step.first, step.last) for step in access.steps if isinstance(step, Slice)]
         self._context.check_one_source(access, tuple(each for pair in bounds for each in pair if each is not None))
@@ -403,7 +403,7 @@ class Typer:
             what = f"there is no property {step.name}; did you mean {other} (case matters)? Found"
             raise self._context.refuse(step.end - 1, what)
 
-    def _element(self, step: Subscript, kind: ValueType, scope: Scope) -> ValueType:
+    def _element(self, step: Subscript, kind: ValueType, scope: VariableScope) -> ValueType:
         index_type = self.type_of(step.index, scope)
         if kind.kind in {"map", "node", "relation"}:
             return self._keyed_access(step, kind)
@@ -430,7 +430,7 @@ class Typer:
         if kind.kind not in {"integer", "engine", "null"}:
             raise self._context.refuse(index, f"a list index must be an integer, not {kind.name}; found")
 
-    def _slice(self, step: Slice, kind: ValueType, scope: Scope) -> ValueType:
+    def _slice(self, step: Slice, kind: ValueType, scope: VariableScope) -> ValueType:
         for bound in (step.first, step.last):
             if bound is not None:
                 self._check_index(bound.start, self.type_of(bound, scope))
@@ -470,19 +470,19 @@ def _integer_value(expression: Expression) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-class PatternReader(ABC):
+class PatternAnalyzer(ABC):
     """Interface of pattern analysis for the type inference."""
 
     @abstractmethod
-    def read_test(self, test: PatternTest, scope: Scope) -> None:
+    def read_test(self, test: PatternPredicate, scope: VariableScope) -> None:
         """Analyse a pattern used as an expression."""
 
     @abstractmethod
-    def read_count(self, call: FunctionCall, test: PatternTest, scope: Scope) -> None:
+    def read_count(self, call: FunctionCall, test: PatternPredicate, scope: VariableScope) -> None:
         """Analyse a pattern inside size(), and rewrite it as a count."""
 
     @abstractmethod
-    def read_subquery(self, subquery: Subquery, scope: Scope) -> None:
+    def read_subquery(self, subquery: SubqueryExpression, scope: VariableScope) -> None:
         """Analyse the patterns of EXISTS and COUNT."""
 
 

@@ -48,7 +48,7 @@ _BEFORE_PARENTHESIS_TEXT = """
 ACYCLIC AND AS BY CALL CASE CONTAINS CREATE DELETE DISTINCT ELSE IN LIMIT MATCH MERGE NOT ON OR RETURN SET SHORTEST
 SKIP THEN TRAIL UNWIND WHEN WHERE WITH WSHORTEST XOR
 """
-BEFORE_PARENTHESIS = frozenset(_BEFORE_PARENTHESIS_TEXT.split())
+WORDS_BEFORE_PARENTHESIS = frozenset(_BEFORE_PARENTHESIS_TEXT.split())
 """Words that may precede a parenthesis without being a function name."""
 
 QUANTIFIERS = frozenset({"ALL", "ANY", "NONE", "SINGLE"})
@@ -123,19 +123,19 @@ INTERVAL_FUNCTIONS = frozenset(
 )
 
 
-Kind = Literal["word", "quoted", "string", "number", "parameter", "symbol", "comment", "space"]
+TokenKind = Literal["word", "quoted", "string", "number", "parameter", "symbol", "comment", "space"]
 
 
 class Token(msgspec.Struct, frozen=True):
     """Piece of a text; ``start`` and ``end`` are character offsets. ``quoted`` is a name including its backticks."""
 
-    kind: Kind
+    kind: TokenKind
     text: str
     start: int
     end: int
 
 
-class Unterminated(InvalidInput):
+class UnterminatedToken(InvalidInput):
     """Raised for a string, comment or quoted name without an end; more input may follow."""
 
 
@@ -158,7 +158,7 @@ _TOKEN_PATTERN = re.compile(
 _GAP_KINDS = ("space", "comment")
 
 
-def scan(text: str) -> Iterator[Token]:
+def scan_tokens(text: str) -> Iterator[Token]:
     """Yield all tokens in order, including spaces and comments; together they cover the text.
 
     Raises InvalidInput for an unknown character or escape, or an unterminated token.
@@ -172,24 +172,24 @@ def scan(text: str) -> Iterator[Token]:
         position = match.end()
 
 
-def tokens(text: str) -> list[Token]:
-    """Return the tokens without spaces and comments. Raises InvalidInput as `scan` does."""
-    return [token for token in scan(text) if token.kind not in _GAP_KINDS]
+def significant_tokens(text: str) -> list[Token]:
+    """Return the tokens without spaces and comments. Raises InvalidInput as `scan_tokens` does."""
+    return [token for token in scan_tokens(text) if token.kind not in _GAP_KINDS]
 
 
-def place(text: str, offset: int) -> str:
+def describe_position(text: str, offset: int) -> str:
     """Return a readable position, such as ``line 2, column 7``."""
     before = text[:offset]
     return f"line {before.count(chr(10)) + 1}, column {offset - before.rfind(chr(10))}"
 
 
-def invalid(text: str, offset: int, what: str) -> InvalidInput:
+def syntax_fault(text: str, offset: int, what: str) -> InvalidInput:
     """Return the error for a fault at a character of a text."""
     return _at(InvalidInput, text, offset, what)
 
 
 def _at(kind: type[InvalidInput], text: str, offset: int, what: str) -> InvalidInput:
-    message = f"{what} at {place(text, offset)}"
+    message = f"{what} at {describe_position(text, offset)}"
     return kind(message, (FieldError("query", message),))
 
 
@@ -200,23 +200,23 @@ _VALID_QUOTED_PREFIXES = {quote: re.compile(rf"{quote}(?:[^{quote}\\]|{_ESCAPE_P
 def _scan_error(text: str, offset: int) -> InvalidInput:
     character = text[offset]
     if text.startswith("/*", offset):
-        return _at(Unterminated, text, offset, "this comment is not terminated; it begins")
+        return _at(UnterminatedToken, text, offset, "this comment is not terminated; it begins")
     if text.startswith("``", offset):
-        return invalid(text, offset, "a quoted name cannot be empty")
+        return syntax_fault(text, offset, "a quoted name cannot be empty")
     if (
         (sound := _VALID_QUOTED_PREFIXES.get(character))
         and (match := sound.match(text, offset))
         and match.end() < len(text)
     ):
-        return invalid(text, match.end(), "unknown escape in a string; write a backslash as \\\\")
+        return syntax_fault(text, match.end(), "unknown escape in a string; write a backslash as \\\\")
     if character in _TOKEN_NAMES_BY_QUOTE:
-        return _at(Unterminated, text, offset, f"{_TOKEN_NAMES_BY_QUOTE[character]} is not terminated; it begins")
+        return _at(UnterminatedToken, text, offset, f"{_TOKEN_NAMES_BY_QUOTE[character]} is not terminated; it begins")
     if character == "$":
-        return invalid(text, offset, "a parameter needs a name directly after $,")
-    return invalid(text, offset, f"unexpected character {character!a}")
+        return syntax_fault(text, offset, "a parameter needs a name directly after $,")
+    return syntax_fault(text, offset, f"unexpected character {character!a}")
 
 
-MAX_NESTING = 32
+MAX_BRACKET_DEPTH = 32
 """Maximum depth of brackets; the engine's parser crashes at 300 with a 2 MiB stack, and slows down earlier."""
 
 _NAME_TOKEN_KINDS = frozenset({"word", "quoted"})
@@ -224,7 +224,7 @@ _BRACKET_PAIRS = {"(": ")", "[": "]", "{": "}"}
 _STATEMENT_WORDS = FORBIDDEN_WORDS | WRITE_CLAUSES | FIRST_READING_WORDS
 
 
-class Outline:
+class TokenOutline:
     """Indexed tokens with bracket structure.
 
     ``opener[i]`` is the innermost bracket around token i, or -1. ``partner`` maps brackets to their counterparts.
@@ -305,7 +305,7 @@ class Outline:
 
     def at(self, index: int, what: str) -> InvalidInput:
         """Return the error for a fault at a token."""
-        return invalid(self.text, self.tokens[min(index, len(self.tokens) - 1)].start, what)
+        return syntax_fault(self.text, self.tokens[min(index, len(self.tokens) - 1)].start, what)
 
     def not_allowed(self, index: int, what: str) -> Forbidden:
         """Return the error for a forbidden token, with its position."""
@@ -322,8 +322,8 @@ class Outline:
             self.opener.append(open_brackets[-1] if open_brackets else -1)
             if bracket in _BRACKET_PAIRS:
                 open_brackets.append(index)
-                if len(open_brackets) > MAX_NESTING:
-                    raise self.at(index, f"brackets may be nested at most {MAX_NESTING} deep; exceeded")
+                if len(open_brackets) > MAX_BRACKET_DEPTH:
+                    raise self.at(index, f"brackets may be nested at most {MAX_BRACKET_DEPTH} deep; exceeded")
         if open_brackets:
             raise self.at(open_brackets[-1], f"{self.tokens[open_brackets[-1]].text} is not closed; it opens")
 

@@ -12,11 +12,18 @@ from itertools import combinations
 import msgspec
 from typing_extensions import override
 
-from kgserve.cypher.context import FEW_RELATIONS, NO_LOOPS, AnalysisContext, Binding, Scope, ungroup
+from kgserve.cypher.context import (
+    ASSUMES_FEW_RELATIONS,
+    ASSUMES_NO_SELF_LOOPS,
+    AnalysisContext,
+    VariableBinding,
+    VariableScope,
+    ungroup,
+)
 from kgserve.cypher.expressions import AND
-from kgserve.cypher.inference import PatternReader, Typer
+from kgserve.cypher.inference import PatternAnalyzer, TypeInference
 from kgserve.cypher.lexer import KEYWORDS
-from kgserve.cypher.operators import OperatorRules, comparable
+from kgserve.cypher.operators import OperatorRules, are_comparable
 from kgserve.cypher.syntax import (
     AccessExpression,
     Expression,
@@ -26,12 +33,12 @@ from kgserve.cypher.syntax import (
     MatchClause,
     NodePattern,
     OperatorChain,
-    Path,
-    PatternTest,
+    PatternPath,
+    PatternPredicate,
     Property,
     RelationPattern,
-    Span,
-    Subquery,
+    SubqueryExpression,
+    TokenSpan,
     Variable,
     iterate_spans,
 )
@@ -50,20 +57,20 @@ class _MatchedRelation(msgspec.Struct):
     kind: str | None
 
 
-class PatternAnalysis(PatternReader):
+class PatternAnalysis(PatternAnalyzer):
     """Analysis of patterns, which binds their variables in a scope."""
 
     def __init__(self, context: AnalysisContext) -> None:
         self._context = context
-        self.typer = Typer(context, self)
+        self.typer = TypeInference(context, self)
         self._bound_before = frozenset[str]()
         self._counts_rows = True
 
-    def start(self, scope: Scope) -> None:
+    def start(self, scope: VariableScope) -> None:
         """Record the variables bound before a MATCH."""
         self._bound_before = frozenset(scope.bindings)
 
-    def read_match(self, match: MatchClause, scope: Scope, *, counts_rows: bool = True) -> None:
+    def read_match(self, match: MatchClause, scope: VariableScope, *, counts_rows: bool = True) -> None:
         """Analyse a MATCH with its WHERE; ``counts_rows`` is false if only existence matters."""
         self._counts_rows = counts_rows
         followed = self._read_paths(match.paths, scope, is_optional=match.is_optional)
@@ -77,7 +84,7 @@ class PatternAnalysis(PatternReader):
             self._bind_path(path, scope, followed, is_optional=match.is_optional)
         self._where(match, conditions, scope)
 
-    def _where(self, match: MatchClause, conditions: list[str], scope: Scope) -> None:
+    def _where(self, match: MatchClause, conditions: list[str], scope: VariableScope) -> None:
         if match.where is not None:
             self._in_pattern(match.where, scope)
             if conditions:
@@ -86,7 +93,7 @@ class PatternAnalysis(PatternReader):
         elif conditions:
             self._context.edits.behind(match.pattern_end - 1, f" WHERE {' AND '.join(conditions)}")
 
-    def read_creation(self, paths: tuple[Path, ...], word: str, scope: Scope) -> None:
+    def read_creation(self, paths: tuple[PatternPath, ...], word: str, scope: VariableScope) -> None:
         """Analyse the patterns of CREATE and MERGE."""
         for path in paths:
             for node in path.nodes:
@@ -95,10 +102,10 @@ class PatternAnalysis(PatternReader):
             for relation in path.relations:
                 self._read_created_relation(relation, word, scope)
             if path.name:
-                scope.bindings[path.name] = Binding(ValueType("path"))
+                scope.bindings[path.name] = VariableBinding(ValueType("path"))
 
     @override
-    def read_test(self, test: PatternTest, scope: Scope) -> None:
+    def read_test(self, test: PatternPredicate, scope: VariableScope) -> None:
         self._check_known(test.path, scope)
         inner = scope.copy()
         followed = self._read_paths((test.path,), inner, is_optional=False)
@@ -106,7 +113,7 @@ class PatternAnalysis(PatternReader):
             self._context.edits.around(test.start, test.end, "EXISTS { MATCH ", f" WHERE {' AND '.join(conditions)} }}")
 
     @override
-    def read_count(self, call: FunctionCall, test: PatternTest, scope: Scope) -> None:
+    def read_count(self, call: FunctionCall, test: PatternPredicate, scope: VariableScope) -> None:
         self._check_known(test.path, scope)
         inner = scope.copy()
         followed = self._read_paths((test.path,), inner, is_optional=False)
@@ -120,14 +127,14 @@ class PatternAnalysis(PatternReader):
         self._keep_zero_counts(call, (test.path,), scope)
 
     @override
-    def read_subquery(self, subquery: Subquery, scope: Scope) -> None:
+    def read_subquery(self, subquery: SubqueryExpression, scope: VariableScope) -> None:
         inner = scope.copy()
         for match in subquery.matches:
             self.read_match(match, inner, counts_rows=subquery.word == "COUNT")
         if subquery.word == "COUNT":
             self._keep_zero_counts(subquery, subquery.matches, scope)
 
-    def _keep_zero_counts(self, counted: Span, patterns: tuple[Span, ...], scope: Scope) -> None:
+    def _keep_zero_counts(self, counted: TokenSpan, patterns: tuple[TokenSpan, ...], scope: VariableScope) -> None:
         """Use each outer variable; otherwise the engines drop the rows whose count is 0."""
         kinds = {"node": "id", "relation": "relation_type"}
         names = dict.fromkeys(
@@ -138,19 +145,21 @@ class PatternAnalysis(PatternReader):
         if tests:
             self._context.edits.around(counted.start, counted.end, "(", f" + CASE WHEN {tests} THEN 0 ELSE 0 END)")
 
-    def _in_pattern(self, condition: Expression, scope: Scope) -> None:
+    def _in_pattern(self, condition: Expression, scope: VariableScope) -> None:
         before, self._context.in_pattern = self._context.in_pattern, True
         kind = self.typer.type_of(condition, scope)
         self._context.in_pattern = before
-        check_condition(self._context, condition, kind)
+        check_is_boolean(self._context, condition, kind)
 
-    def _check_known(self, path: Path, scope: Scope) -> None:
+    def _check_known(self, path: PatternPath, scope: VariableScope) -> None:
         for each in (*path.nodes, *path.relations):
             if each.name and each.name not in scope.bindings and not scope.is_open:
                 what = f"{each.name} is not bound here, and a condition cannot bind it; write EXISTS {{ … }}. Found"
                 raise self._context.refuse(each.start, what)
 
-    def _read_paths(self, paths: tuple[Path, ...], scope: Scope, *, is_optional: bool) -> list[_MatchedRelation]:
+    def _read_paths(
+        self, paths: tuple[PatternPath, ...], scope: VariableScope, *, is_optional: bool
+    ) -> list[_MatchedRelation]:
         followed: list[_MatchedRelation] = []
         names: set[str] = set()
         self._check_kinds(paths)
@@ -166,7 +175,7 @@ class PatternAnalysis(PatternReader):
                 followed.append(self._relation(relation, scope))
         return followed
 
-    def _check_kinds(self, paths: tuple[Path, ...]) -> None:
+    def _check_kinds(self, paths: tuple[PatternPath, ...]) -> None:
         """Check that each name is used for only one of nodes, relationships and paths."""
         kinds: dict[str, str] = {}
         for path in paths:
@@ -175,23 +184,23 @@ class PatternAnalysis(PatternReader):
             for relation in path.relations:
                 self._check_kind(relation, "a relationship", kinds)
 
-    def _check_kind(self, span: Path | NodePattern | RelationPattern, kind: str, kinds: dict[str, str]) -> None:
+    def _check_kind(self, span: PatternPath | NodePattern | RelationPattern, kind: str, kinds: dict[str, str]) -> None:
         if span.name and kinds.setdefault(span.name, kind) != kind:
             what = f"{span.name} names both {kinds[span.name]} and {kind} in one pattern; rename one. Found"
             raise self._context.refuse(span.start, what)
 
-    def _node(self, node: NodePattern, scope: Scope, *, is_optional: bool) -> None:
+    def _node(self, node: NodePattern, scope: VariableScope, *, is_optional: bool) -> None:
         self._check_labels(node)
         if not node.name:
             return
         bound = scope.bindings.get(node.name)
         if bound is None:
             self._check_case(node.name, node.start, scope)
-            scope.bindings[node.name] = Binding(ValueType("node", is_nullable=is_optional))
+            scope.bindings[node.name] = VariableBinding(ValueType("node", is_nullable=is_optional))
         elif bound.type.kind not in {"node", "engine", "any"}:
             raise self._context.refuse(node.start, f"{node.name} is already {bound.type.name}, not a node; found")
 
-    def _properties_of_nodes(self, path: Path, scope: Scope) -> None:
+    def _properties_of_nodes(self, path: PatternPath, scope: VariableScope) -> None:
         for node in path.nodes:
             columns = (
                 ELSEWHERE_COLUMN_TYPES if any(name == "Elsewhere" for _, name in node.labels) else NODE_COLUMN_TYPES
@@ -204,12 +213,12 @@ class PatternAnalysis(PatternReader):
                 what = f"the only label is :Entity; replace :{label} by :Entity and the condition type = '{label}';"
                 raise self._context.refuse(index, f"{what} found")
 
-    def _check_case(self, name: str, index: int, scope: Scope) -> None:
+    def _check_case(self, name: str, index: int, scope: VariableScope) -> None:
         if other := scope.similar(name):
             what = f"{name} and {other} differ only in case, which the engine ignores; rename one. Found"
             raise self._context.refuse(index, what)
 
-    def _relation(self, relation: RelationPattern, scope: Scope) -> _MatchedRelation:
+    def _relation(self, relation: RelationPattern, scope: VariableScope) -> _MatchedRelation:
         for index, name in relation.types:
             if self._context.outline.tokens[index].text.upper() in KEYWORDS:
                 what = f"the only relation type is :RELATES_TO; replace :{name} by it and relation_type = '{name}';"
@@ -225,7 +234,7 @@ class PatternAnalysis(PatternReader):
             self._check_case(relation.name, relation.start, scope)
         return _MatchedRelation(relation, relation.name, _relation_type(relation))
 
-    def _length(self, relation: RelationPattern, scope: Scope) -> None:
+    def _length(self, relation: RelationPattern, scope: VariableScope) -> None:
         length = relation.length
         assert length is not None  # noqa: S101 - the caller has looked
         if not length.mode:
@@ -233,11 +242,11 @@ class PatternAnalysis(PatternReader):
         if length.least == 0:
             self._check_zero_length(relation)
         if length.most is None and "SHORTEST" not in length.mode:
-            self._context.assumptions.add(FEW_RELATIONS)
+            self._context.assumptions.add(ASSUMES_FEW_RELATIONS)
         if length.where is not None:
             inner = scope.copy()
             kinds = (ValueType("relation"), ValueType("node"))
-            inner.bindings |= {name: Binding(kind) for name, kind in zip(length.inner, kinds, strict=True)}
+            inner.bindings |= {name: VariableBinding(kind) for name, kind in zip(length.inner, kinds, strict=True)}
             self._in_pattern(length.where, inner)
 
     def _check_zero_length(self, relation: RelationPattern) -> None:
@@ -246,9 +255,9 @@ class PatternAnalysis(PatternReader):
         if length is not None and length.most not in {0, 1} and self._counts_rows:
             what = "the engine miscounts paths that begin with *0; write *1.. and add the node itself with a UNION."
             raise self._context.refuse(length.start, f"{what} Found")
-        self._context.assumptions.add(NO_LOOPS)
+        self._context.assumptions.add(ASSUMES_NO_SELF_LOOPS)
 
-    def _conditions(self, followed: list[_MatchedRelation], scope: Scope) -> Iterator[str]:
+    def _conditions(self, followed: list[_MatchedRelation], scope: VariableScope) -> Iterator[str]:
         for each in followed:
             if each.name in scope.bindings and each.name:
                 hidden = self._context.hide("r")
@@ -270,24 +279,26 @@ class PatternAnalysis(PatternReader):
                 self._context.edits.behind(dash, f"[{followed.name}]")
         return f"`{followed.name}`"
 
-    def _bind_relation(self, followed: _MatchedRelation, scope: Scope, match: MatchClause) -> None:
+    def _bind_relation(self, followed: _MatchedRelation, scope: VariableScope, match: MatchClause) -> None:
         name = followed.pattern.name
         if name and name not in scope.bindings:
             is_long = followed.pattern.length is not None
             anchor = self._anchor(match.paths, scope) if is_long and match.is_optional else ""
             kind = "relations" if is_long else "relation"
-            scope.bindings[name] = Binding(
+            scope.bindings[name] = VariableBinding(
                 ValueType(kind, is_nullable=match.is_optional, is_undirected=not followed.pattern.direction), anchor
             )
 
-    def _anchor(self, paths: tuple[Path, ...], scope: Scope) -> str:
+    def _anchor(self, paths: tuple[PatternPath, ...], scope: VariableScope) -> str:
         """Return a node that is null exactly if an OPTIONAL MATCH found nothing."""
         names = (node.name for path in paths for node in path.nodes)
         return next(
             (name for name in names if name in scope.bindings and name not in self._bound_before), _UNKNOWN_ANCHOR
         )
 
-    def _bind_path(self, path: Path, scope: Scope, followed: list[_MatchedRelation], *, is_optional: bool) -> None:
+    def _bind_path(
+        self, path: PatternPath, scope: VariableScope, followed: list[_MatchedRelation], *, is_optional: bool
+    ) -> None:
         if not path.name:
             return
         if path.name in scope.bindings:
@@ -299,9 +310,9 @@ class PatternAnalysis(PatternReader):
             fixed = (each for each in followed if each.pattern in path.relations and each.pattern.length is None)
             first = next(fixed, None)
             anchor = self._ensure_named(first).strip("`") if first else self._anchor((path,), scope)
-        scope.bindings[path.name] = Binding(ValueType("path", is_nullable=is_optional), anchor)
+        scope.bindings[path.name] = VariableBinding(ValueType("path", is_nullable=is_optional), anchor)
 
-    def _assume_no_loops(self, match: MatchClause | PatternTest) -> None:
+    def _assume_no_loops(self, match: MatchClause | PatternPredicate) -> None:
         """Require a store without self-loops, which the engines match twice if no direction is given."""
         paths = match.paths if isinstance(match, MatchClause) else (match.path,)
         where = match.where if isinstance(match, MatchClause) else None
@@ -314,9 +325,9 @@ class PatternAnalysis(PatternReader):
                     and not is_shortest
                     and not (relation.length is None and _requires_distinct_nodes(where, ends))
                 ):
-                    self._context.assumptions.add(NO_LOOPS)
+                    self._context.assumptions.add(ASSUMES_NO_SELF_LOOPS)
 
-    def _read_created_relation(self, relation: RelationPattern, word: str, scope: Scope) -> None:
+    def _read_created_relation(self, relation: RelationPattern, word: str, scope: VariableScope) -> None:
         if not relation.types:
             what = f"a relationship in {word} needs a type, as in -[:RELATES_TO {{relation_type: 'KNOWS'}}]->;"
             raise self._context.refuse(relation.start, f"{what} it is missing")
@@ -324,10 +335,10 @@ class PatternAnalysis(PatternReader):
         if relation.name:
             if relation.name in scope.bindings:
                 raise self._context.refuse(relation.start, f"{relation.name} is already bound; found")
-            scope.bindings[relation.name] = Binding(ValueType("relation"))
+            scope.bindings[relation.name] = VariableBinding(ValueType("relation"))
 
     def _check_compared_properties(
-        self, properties: MapLiteral | None, columns: dict[str, ValueType], scope: Scope
+        self, properties: MapLiteral | None, columns: dict[str, ValueType], scope: VariableScope
     ) -> None:
         """Check the properties of a matched pattern; each is a comparison."""
         rules: OperatorRules = self.typer.operators
@@ -351,7 +362,7 @@ class PatternAnalysis(PatternReader):
         return columns.get(name)
 
     def _check_assigned_properties(
-        self, properties: MapLiteral | None, columns: dict[str, ValueType], scope: Scope
+        self, properties: MapLiteral | None, columns: dict[str, ValueType], scope: VariableScope
     ) -> None:
         for key, name, value in () if properties is None else properties.entries:
             column = self._column(key, name, columns)
@@ -361,7 +372,7 @@ class PatternAnalysis(PatternReader):
         """Raise InvalidInput for a value that the engine would cast to the type of the property."""
         if column is None or kind.kind in {"null", "engine"}:
             return
-        is_right = comparable(column, kind) and not (column.kind == "integer" and kind.kind != "integer")
+        is_right = are_comparable(column, kind) and not (column.kind == "integer" and kind.kind != "integer")
         if column.kind == "time":
             is_right = kind.kind in {"time", "date", "text"}
         elif column.kind in {"float", "list"} and kind.kind == "any":
@@ -371,7 +382,7 @@ class PatternAnalysis(PatternReader):
             raise self._context.refuse(index, what)
 
 
-def check_condition(context: AnalysisContext, condition: Expression, kind: ValueType) -> None:
+def check_is_boolean(context: AnalysisContext, condition: Expression, kind: ValueType) -> None:
     """Raise InvalidInput for a condition that is certainly not a boolean."""
     if kind.kind not in {"boolean", "null", "engine", "any"}:
         raise context.refuse(condition.start, f"WHERE needs a boolean, not {kind.name}; found")

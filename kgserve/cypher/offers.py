@@ -22,4 +22,4 @@ NODE_LABELS: dict[str, dict[str, str]] = {
     "Elsewhere": {"store": "STRING", "id": "STRING"},
 }
 RELATION_LABELS = {"RELATES_TO": _RELATION_PROPERTIES, "LINKS_TO": _RELATION_PROPERTIES}
-LABELS: dict[str, dict[str, str]] = NODE_LABELS | RELATION_LABELS
+PROPERTIES_BY_LABEL: dict[str, dict[str, str]] = NODE_LABELS | RELATION_LABELS

@@ -13,7 +13,7 @@ from kgserve.cypher.expressions import BITS_OR, POWER, SHIFT
 from kgserve.cypher.syntax import (
     AccessExpression,
     Expression,
-    Group,
+    GroupExpression,
     ListLiteral,
     Literal,
     Negation,
@@ -21,7 +21,7 @@ from kgserve.cypher.syntax import (
     Parameter,
     Variable,
 )
-from kgserve.cypher.types import ANY_TYPE, BOOLEAN_TYPE, NUMBER_KINDS, ValueType, join
+from kgserve.cypher.types import ANY_TYPE, BOOLEAN_TYPE, NUMBER_KINDS, ValueType, join_types
 
 _MOMENT_KINDS = frozenset({"date", "time"})
 _SORTABLE_KINDS = NUMBER_KINDS | _MOMENT_KINDS | {"text", "boolean", "duration", "uuid", "json", "list"}
@@ -30,37 +30,37 @@ _UNCHECKED_KINDS = frozenset({"engine", "null", "id"})
 _TEXT_KINDS = frozenset({"text", "json"})
 
 
-def comparable(left: ValueType, right: ValueType) -> bool:
+def are_comparable(left: ValueType, right: ValueType) -> bool:
     """Return whether the engine compares these types without a cast that changes the result."""
     if left.kind in _UNCHECKED_KINDS or right.kind in _UNCHECKED_KINDS:
         return True
     if "any" in {left.kind, right.kind}:
         return False
     if left.kind == right.kind == "list":
-        return left.of is None or right.of is None or comparable(left.of, right.of)
+        return left.of is None or right.of is None or are_comparable(left.of, right.of)
     if left.kind == right.kind == "map":
-        return all((other := right.field(name)) is None or comparable(part, other) for name, part in left.fields)
+        return all((other := right.field(name)) is None or are_comparable(part, other) for name, part in left.fields)
     together = ({left.kind, right.kind} <= group for group in (NUMBER_KINDS, _MOMENT_KINDS, _TEXT_KINDS))
     return left.kind == right.kind or any(together)
 
 
-def are_alike(left: ValueType, right: ValueType) -> bool:
+def can_share_list(left: ValueType, right: ValueType) -> bool:
     """Return whether one list can hold values of both types unchanged."""
     if "any" in {left.kind, right.kind} or left.kind in _UNCHECKED_KINDS or right.kind in _UNCHECKED_KINDS:
         return True
     if left.kind == right.kind == "list":
-        return left.of is None or right.of is None or are_alike(left.of, right.of)
+        return left.of is None or right.of is None or can_share_list(left.of, right.of)
     if left.kind == right.kind == "map":
         names = [name for name, _ in left.fields]
         has_same = names == [name for name, _ in right.fields]
-        return has_same and all(are_alike(part, right.field(name) or part) for name, part in left.fields)
-    return comparable(left, right) and {left.kind, right.kind} != {"integer", "float"}
+        return has_same and all(can_share_list(part, right.field(name) or part) for name, part in left.fields)
+    return are_comparable(left, right) and {left.kind, right.kind} != {"integer", "float"}
 
 
-def describe_keys(kind: ValueType) -> str:
+def describe_type(kind: ValueType) -> str:
     """Return a readable type name, listing the keys of maps in order, because the engine matches them by position."""
     if kind.kind == "list" and kind.of is not None:
-        return f"a list of {describe_keys(kind.of)}"
+        return f"a list of {describe_type(kind.of)}"
     return f"a map of {', '.join(name for name, _ in kind.fields)}" if kind.kind == "map" else kind.name
 
 
@@ -92,18 +92,18 @@ class OperatorRules:
             self._check_nan(left, left_type, right, right_type)
         self._bypass_statistics(left, left_type, right_type)
         self._bypass_statistics(right, right_type, left_type)
-        if operator == "=" and self._context.in_pattern and is_stored(left):
+        if operator == "=" and self._context.in_pattern and is_variable_or_property(left):
             self.keep_from_joining(left_type, right, right_type)
         return ValueType("boolean", is_nullable=left_type.is_nullable or right_type.is_nullable)
 
     def keep_from_joining(self, left: ValueType, right: Expression, right_type: ValueType) -> None:
         """Prevent a join on nullable values, in which Kùzu loses rows; it then compares row by row."""
-        if (left.is_nullable or right_type.is_nullable) and is_stored(right):
+        if (left.is_nullable or right_type.is_nullable) and is_variable_or_property(right):
             self._context.edits.around(right.start, right.end, "coalesce(", ")")
 
     def check_comparable(self, operator: str, index: int, left: ValueType, right: ValueType) -> None:
         """Raise InvalidInput for types compared through a cast, and for nulls within lists and maps."""
-        if not comparable(left, right):
+        if not are_comparable(left, right):
             raise self._context.refuse(index, self._describe_incomparable(operator, left, right))
         if (has_null_parts(left) or has_null_parts(right)) and not {left.kind, right.kind} & _UNCHECKED_KINDS:
             what = f"{operator} would treat a null within a list or map as a value; compare the parts. Found"
@@ -114,8 +114,8 @@ class OperatorRules:
 
     def check_alike(self, what: str, index: int, left: ValueType, right: ValueType) -> None:
         """Raise InvalidInput if the engine would convert one value to the type or keys of the other."""
-        if not are_alike(left, right):
-            kinds = f"{describe_keys(left)} and {describe_keys(right)}"
+        if not can_share_list(left, right):
+            kinds = f"{describe_type(left)} and {describe_type(right)}"
             raise self._context.refuse(index, f"{what} needs values of one type, not {kinds}; convert one. Found")
 
     def _describe_incomparable(self, operator: str, left: ValueType, right: ValueType) -> str:
@@ -207,7 +207,7 @@ class OperatorRules:
                 continue
             is_list = number > 0 and operation.operators[number - 1][0] == "IN" and operand.end - operand.start > 1
             if isinstance(operand, OperatorChain | Negation) or (
-                is_list and not isinstance(operand, ListLiteral | Group)
+                is_list and not isinstance(operand, ListLiteral | GroupExpression)
             ):
                 self._context.edits.around(operand.start, operand.end, "(", ")")
 
@@ -256,7 +256,7 @@ class OperatorRules:
             return ValueType("text", is_nullable=is_nullable, is_filled=left.is_filled or right.is_filled)
         if operator == "+" and left.kind == right.kind == "list":
             self.check_alike("+", index, left, right)
-            return join(left, right)
+            return join_types(left, right)
         if operator == "+" and "text" in kinds and kinds & (NUMBER_KINDS | {"boolean"}):
             what = "+ concatenates a text only with texts; wrap the other side in string(…). Found"
             raise self._context.refuse(index, what)
@@ -290,7 +290,7 @@ class OperatorRules:
             raise self._context.refuse(index, f"{word} needs a boolean, but the type of its operand is unknown; found")
 
 
-def is_stored(expression: Expression) -> bool:
+def is_variable_or_property(expression: Expression) -> bool:
     """Return whether an expression is a variable or a property of one, on which Kùzu may join."""
     inner = ungroup(expression)
     return isinstance(inner, Variable | AccessExpression)

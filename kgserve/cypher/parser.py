@@ -5,31 +5,31 @@ from __future__ import annotations
 from typing_extensions import override
 
 from kgserve.cypher.expressions import ExpressionParser
-from kgserve.cypher.lexer import Outline
+from kgserve.cypher.lexer import TokenOutline
 from kgserve.cypher.syntax import (
+    CallClause,
     Clause,
-    Creation,
-    Deletion,
+    CreateClause,
+    DeleteClause,
     Expression,
-    Item,
-    Length,
     MapLiteral,
     MatchClause,
     NodePattern,
-    Path,
-    Procedure,
-    ProjectionBody,
+    PatternPath,
+    ProjectionClause,
+    ProjectionItem,
     QueryStatement,
+    RelationLength,
     RelationPattern,
+    SetClause,
     SetItem,
-    Setting,
-    Unwind,
+    UnwindClause,
 )
 
 _PATH_MODES = ("ALL", "TRAIL", "ACYCLIC", "SHORTEST", "WSHORTEST")
 
 
-def parse(outline: Outline) -> QueryStatement:
+def parse_statement(outline: TokenOutline) -> QueryStatement:
     """Return the syntax tree of a statement. Raises InvalidInput, with line and column, for invalid syntax."""
     return _StatementParser(outline).query()
 
@@ -92,14 +92,14 @@ class _StatementParser(ExpressionParser):
             where=where,
         )
 
-    def _paths(self) -> tuple[Path, ...]:
+    def _paths(self) -> tuple[PatternPath, ...]:
         paths = [self.path()]
         while self.accept(","):
             paths.append(self.path())
         return tuple(paths)
 
     @override
-    def path(self) -> Path:
+    def path(self) -> PatternPath:
         start, name = self.at, ""
         if self.symbol() != "(" and self.symbol(1) == "=":
             name = self.name()
@@ -108,7 +108,7 @@ class _StatementParser(ExpressionParser):
         while self.symbol() in {"-", "<"}:
             relations.append(self._relation())
             nodes.append(self._node())
-        return Path(start=start, end=self.at, name=name, nodes=tuple(nodes), relations=tuple(relations))
+        return PatternPath(start=start, end=self.at, name=name, nodes=tuple(nodes), relations=tuple(relations))
 
     def _node(self) -> NodePattern:
         start = self.expect("(")
@@ -158,7 +158,7 @@ class _StatementParser(ExpressionParser):
             direction=direction,
         )
 
-    def _length(self) -> Length | None:
+    def _length(self) -> RelationLength | None:
         if self.symbol() != "*":
             return None
         start = self.expect("*")
@@ -172,7 +172,9 @@ class _StatementParser(ExpressionParser):
             self.expect(",")
             inner.append(self.name())
             where = self._filter()
-        return Length(start=start, end=self.at, mode=mode, least=least, most=most, inner=tuple(inner), where=where)
+        return RelationLength(
+            start=start, end=self.at, mode=mode, least=least, most=most, inner=tuple(inner), where=where
+        )
 
     def _mode(self) -> str:
         words: list[str] = []
@@ -203,13 +205,13 @@ class _StatementParser(ExpressionParser):
         self.expect(")")
         return where
 
-    def _unwind(self) -> Unwind:
+    def _unwind(self) -> UnwindClause:
         start = self.expect("UNWIND")
         source = self.expression()
         self.expect("AS")
-        return Unwind(start=start, source=source, name=self.name(), end=self.at)
+        return UnwindClause(start=start, source=source, name=self.name(), end=self.at)
 
-    def _projection(self) -> ProjectionBody:
+    def _projection(self) -> ProjectionClause:
         start, word = self.at, self.word()
         self.at += 1
         is_distinct = self.accept("DISTINCT")
@@ -219,7 +221,7 @@ class _StatementParser(ExpressionParser):
         order_end, bounds = self.at, self._bounds()
         where_start = self.at
         where = self.expression() if word == "WITH" and self.accept("WHERE") else None
-        return ProjectionBody(
+        return ProjectionClause(
             start=start,
             end=self.at,
             word=word,
@@ -234,24 +236,24 @@ class _StatementParser(ExpressionParser):
             where_start=where_start,
         )
 
-    def _items(self) -> tuple[int, list[Item]]:
+    def _items(self) -> tuple[int, list[ProjectionItem]]:
         star = self.at if self.symbol() == "*" else -1
         if star >= 0:
             self.at += 1
-        items: list[Item] = []
+        items: list[ProjectionItem] = []
         if star < 0 or self.accept(","):
             items.append(self._item())
             while self.accept(","):
                 items.append(self._item())
         return star, items
 
-    def _item(self) -> Item:
+    def _item(self) -> ProjectionItem:
         start, value = self.at, self.expression()
         alias = self.name() if self.accept("AS") else ""
-        return Item(start=start, end=self.at, value=value, alias=alias)
+        return ProjectionItem(start=start, end=self.at, value=value, alias=alias)
 
-    def _order(self) -> list[Item]:
-        found: list[Item] = []
+    def _order(self) -> list[ProjectionItem]:
+        found: list[ProjectionItem] = []
         if self.accept("ORDER"):
             self.expect("BY")
             found.append(self._sorted())
@@ -259,15 +261,15 @@ class _StatementParser(ExpressionParser):
                 found.append(self._sorted())
         return found
 
-    def _sorted(self) -> Item:
+    def _sorted(self) -> ProjectionItem:
         start, value = self.at, self.expression()
         found = next((word for word in ("ASC", "ASCENDING", "DESC", "DESCENDING") if self.accept(word)), "")
-        return Item(start=start, end=self.at, value=value, alias=found)
+        return ProjectionItem(start=start, end=self.at, value=value, alias=found)
 
     def _bounds(self) -> tuple[Expression, ...]:
         return tuple([self.expression() for word in ("SKIP", "LIMIT") if self.accept(word)])
 
-    def _procedure(self) -> Procedure:
+    def _procedure(self) -> CallClause:
         start, arguments, yields = self.expect("CALL"), list[Expression](), list[str]()
         self.name()
         self.expect("(")
@@ -277,18 +279,18 @@ class _StatementParser(ExpressionParser):
             while self.accept(","):
                 yields.append(self._yielded())
         where = self.expression() if self.accept("WHERE") else None
-        return Procedure(start=start, end=self.at, arguments=tuple(arguments), yields=tuple(yields), where=where)
+        return CallClause(start=start, end=self.at, arguments=tuple(arguments), yields=tuple(yields), where=where)
 
     def _yielded(self) -> str:
         name = self.name()
         return self.name() if self.accept("AS") else name
 
-    def _creation(self) -> Creation:
+    def _creation(self) -> CreateClause:
         start, word = self.at, self.word()
         self.at += 1
-        return Creation(start=start, word=word, paths=self._paths(), end=self.at)
+        return CreateClause(start=start, word=word, paths=self._paths(), end=self.at)
 
-    def _setting(self) -> Setting:
+    def _setting(self) -> SetClause:
         start = self.at
         if self.accept("ON") and not (self.accept("CREATE") or self.accept("MATCH")):
             raise self.fail()
@@ -296,7 +298,7 @@ class _StatementParser(ExpressionParser):
         items = [self._assignment()]
         while self.accept(","):
             items.append(self._assignment())
-        return Setting(start=start, end=self.at, items=tuple(items))
+        return SetClause(start=start, end=self.at, items=tuple(items))
 
     def _assignment(self) -> SetItem:
         start, target = self.at, self.access()
@@ -304,11 +306,11 @@ class _StatementParser(ExpressionParser):
         value = self.expression()
         return SetItem(start=start, end=self.at, target=target, value=value)
 
-    def _deletion(self) -> Deletion:
+    def _deletion(self) -> DeleteClause:
         start = self.at
         self.accept("DETACH")
         self.expect("DELETE")
         items = [self.expression()]
         while self.accept(","):
             items.append(self.expression())
-        return Deletion(start=start, end=self.at, items=tuple(items))
+        return DeleteClause(start=start, end=self.at, items=tuple(items))

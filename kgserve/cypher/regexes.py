@@ -33,7 +33,7 @@ _SET_PART = re.compile(r"(?P<category>\\[pP](?:\{\^?(?P<braced>\w*)\}|(?P<letter
 _ALLOWED_ESCAPES = frozenset("aAbBCdDfnrsStvwWxz0")
 
 
-def find_fault(expression: str) -> str:
+def find_regex_fault(expression: str) -> str:
     """Return the fault that RE2 would find in a regular expression; empty if none."""
     simplified: list[str] = []
     for part in _REGEX_PART.finditer(expression):

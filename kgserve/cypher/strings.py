@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 
-from kgserve.cypher.lexer import Token, invalid
+from kgserve.cypher.lexer import Token, syntax_fault
 
 _STRING_ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.))", re.DOTALL)
 _ESCAPED_CHARACTERS = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "'": "'", '"': '"', "\\": "\\"}
 _MAX_CODE_POINT = 0x10FFFF
 
 
-def decode_string(text: str, token: Token) -> str:
+def decode_string_literal(text: str, token: Token) -> str:
     """Return the value of a literal. Raises InvalidInput for an escape that openCypher does not define."""
     written = token.text[1:-1]
     if "\\" not in written:
@@ -28,14 +28,14 @@ def decode_string(text: str, token: Token) -> str:
             message = (
                 r"unknown escape in a string; use \n \t \r \b \f \' \" \\ or \uXXXX, and write a backslash as \\; found"
             )
-            raise invalid(text, token.start + 1 + match.start(), message)
+            raise syntax_fault(text, token.start + 1 + match.start(), message)
         return known
 
     decoded = _STRING_ESCAPE.sub(character, written).encode("utf-16", "surrogatepass")
     try:
         return decoded.decode("utf-16")
     except UnicodeDecodeError:
-        raise invalid(
+        raise syntax_fault(
             text,
             token.start,
             r"half of a surrogate pair; an escape such as \uD83D must be followed by its second half; found",
@@ -46,7 +46,7 @@ def _character(code: int) -> str | None:
     return chr(code) if 0 < code <= _MAX_CODE_POINT else None
 
 
-def encode_string(value: str, quote: str) -> str:
+def encode_string_literal(value: str, quote: str) -> str:
     """Return a literal for the engine with the given quote."""
     escaped = value.replace("\\", "\\\\").replace(quote, "\\" + quote)
     return f"{quote}{escaped}{quote}"

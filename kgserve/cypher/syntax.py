@@ -9,7 +9,7 @@ from typing import TypeAlias, cast
 import msgspec
 
 
-class Span(msgspec.Struct, frozen=True, kw_only=True):
+class TokenSpan(msgspec.Struct, frozen=True, kw_only=True):
     """Token range of a part of a statement."""
 
     start: int
@@ -19,38 +19,38 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
 LiteralKind: TypeAlias = OneOf["boolean", "integer", "float", "text", "null"]
 
 
-class Literal(Span, frozen=True, kw_only=True):
+class Literal(TokenSpan, frozen=True, kw_only=True):
     """Number, text, boolean or null; escapes in a text's ``value`` are decoded."""
 
     kind: LiteralKind
     value: bool | int | float | str | None
 
 
-class Parameter(Span, frozen=True, kw_only=True):
+class Parameter(TokenSpan, frozen=True, kw_only=True):
     """``$name``."""
 
     name: str
 
 
-class Variable(Span, frozen=True, kw_only=True):
+class Variable(TokenSpan, frozen=True, kw_only=True):
     """Name bound by a clause, as typed but without backticks."""
 
     name: str
 
 
-class Property(Span, frozen=True, kw_only=True):
+class Property(TokenSpan, frozen=True, kw_only=True):
     """``.name`` after an expression; ``*`` for all properties."""
 
     name: str
 
 
-class Subscript(Span, frozen=True, kw_only=True):
+class Subscript(TokenSpan, frozen=True, kw_only=True):
     """``[index]`` after an expression."""
 
     index: Expression
 
 
-class Slice(Span, frozen=True, kw_only=True):
+class Slice(TokenSpan, frozen=True, kw_only=True):
     """``[first..last]`` after an expression, or the engine's native ``[first:last]``, which counts from 1."""
 
     first: Expression | None
@@ -58,35 +58,35 @@ class Slice(Span, frozen=True, kw_only=True):
     is_native: bool
 
 
-class LabelTest(Span, frozen=True, kw_only=True):
+class LabelTest(TokenSpan, frozen=True, kw_only=True):
     """``:Label`` after an expression."""
 
     labels: tuple[str, ...]
 
 
-Step: TypeAlias = Property | Subscript | Slice | LabelTest
+AccessStep: TypeAlias = Property | Subscript | Slice | LabelTest
 
 
-class AccessExpression(Span, frozen=True, kw_only=True):
+class AccessExpression(TokenSpan, frozen=True, kw_only=True):
     """Expression followed by property accesses, subscripts and slices."""
 
     subject: Expression
-    steps: tuple[Step, ...]
+    steps: tuple[AccessStep, ...]
 
 
-class ListLiteral(Span, frozen=True, kw_only=True):
+class ListLiteral(TokenSpan, frozen=True, kw_only=True):
     """``[1, 2]``."""
 
     items: tuple[Expression, ...]
 
 
-class MapLiteral(Span, frozen=True, kw_only=True):
+class MapLiteral(TokenSpan, frozen=True, kw_only=True):
     """``{a: 1}``; each entry is the key's token index, the key and the value."""
 
     entries: tuple[tuple[int, str, Expression], ...]
 
 
-class FunctionCall(Span, frozen=True, kw_only=True):
+class FunctionCall(TokenSpan, frozen=True, kw_only=True):
     """Function call; ``name`` is in lower case, ``is_star`` marks ``count(*)``."""
 
     name: str
@@ -95,21 +95,21 @@ class FunctionCall(Span, frozen=True, kw_only=True):
     is_star: bool = False
 
 
-class Cast(Span, frozen=True, kw_only=True):
+class CastExpression(TokenSpan, frozen=True, kw_only=True):
     """``CAST(operand AS TYPE)``; ``type`` is in upper case."""
 
     operand: Expression
     type: str
 
 
-class Lambda(Span, frozen=True, kw_only=True):
+class LambdaExpression(TokenSpan, frozen=True, kw_only=True):
     """``x -> body``, the second argument of a list function."""
 
     parameters: tuple[str, ...]
     body: Expression
 
 
-class Negation(Span, frozen=True, kw_only=True):
+class Negation(TokenSpan, frozen=True, kw_only=True):
     """``NOT`` or ``-``, repeated ``count`` times, before an operand."""
 
     operator: str
@@ -117,7 +117,7 @@ class Negation(Span, frozen=True, kw_only=True):
     operand: Expression
 
 
-class OperatorChain(Span, frozen=True, kw_only=True):
+class OperatorChain(TokenSpan, frozen=True, kw_only=True):
     """Operands joined left to right by operators of one precedence level; ``IS NULL`` has no right operand.
 
     An operator is its words in upper case and the index of its first token.
@@ -128,7 +128,7 @@ class OperatorChain(Span, frozen=True, kw_only=True):
     level: int
 
 
-class Case(Span, frozen=True, kw_only=True):
+class CaseExpression(TokenSpan, frozen=True, kw_only=True):
     """``CASE``; without a ``subject`` the branches start with conditions."""
 
     subject: Expression | None
@@ -136,19 +136,19 @@ class Case(Span, frozen=True, kw_only=True):
     otherwise: Expression | None
 
 
-class Group(Span, frozen=True, kw_only=True):
+class GroupExpression(TokenSpan, frozen=True, kw_only=True):
     """Expression in parentheses."""
 
     inner: Expression
 
 
-class PatternTest(Span, frozen=True, kw_only=True):
+class PatternPredicate(TokenSpan, frozen=True, kw_only=True):
     """Pattern used as a condition: true if it occurs."""
 
-    path: Path
+    path: PatternPath
 
 
-class Subquery(Span, frozen=True, kw_only=True):
+class SubqueryExpression(TokenSpan, frozen=True, kw_only=True):
     """``EXISTS { MATCH … }`` or ``COUNT { MATCH … }``."""
 
     word: str
@@ -163,18 +163,18 @@ Expression: TypeAlias = (
     | ListLiteral
     | MapLiteral
     | FunctionCall
-    | Cast
-    | Lambda
+    | CastExpression
+    | LambdaExpression
     | Negation
     | OperatorChain
-    | Case
-    | Group
-    | PatternTest
-    | Subquery
+    | CaseExpression
+    | GroupExpression
+    | PatternPredicate
+    | SubqueryExpression
 )
 
 
-class NodePattern(Span, frozen=True, kw_only=True):
+class NodePattern(TokenSpan, frozen=True, kw_only=True):
     """``(name:Label {key: value})``; ``labels`` are token indexes and names."""
 
     name: str
@@ -182,7 +182,7 @@ class NodePattern(Span, frozen=True, kw_only=True):
     properties: MapLiteral | None
 
 
-class Length(Span, frozen=True, kw_only=True):
+class RelationLength(TokenSpan, frozen=True, kw_only=True):
     """``*`` in a relationship: bounds, and the engine's path mode such as ``SHORTEST``."""
 
     mode: str
@@ -192,7 +192,7 @@ class Length(Span, frozen=True, kw_only=True):
     where: Expression | None = None
 
 
-class RelationPattern(Span, frozen=True, kw_only=True):
+class RelationPattern(TokenSpan, frozen=True, kw_only=True):
     """``-[name:TYPE*1..2 {key: value}]->``; ``bracket`` is the index of its ``[``, or -1.
 
     ``direction`` is ``>``, ``<``, or empty for both.
@@ -202,11 +202,11 @@ class RelationPattern(Span, frozen=True, kw_only=True):
     bracket: int
     types: tuple[tuple[int, str], ...]
     properties: MapLiteral | None
-    length: Length | None
+    length: RelationLength | None
     direction: str
 
 
-class Path(Span, frozen=True, kw_only=True):
+class PatternPath(TokenSpan, frozen=True, kw_only=True):
     """Path of a pattern, such as ``p = (a)-[r]->(b)``, with one more node than relations."""
 
     name: str
@@ -214,45 +214,45 @@ class Path(Span, frozen=True, kw_only=True):
     relations: tuple[RelationPattern, ...]
 
 
-class MatchClause(Span, frozen=True, kw_only=True):
+class MatchClause(TokenSpan, frozen=True, kw_only=True):
     """``MATCH`` or ``OPTIONAL MATCH``; the pattern ends before token ``pattern_end``."""
 
     is_optional: bool
-    paths: tuple[Path, ...]
+    paths: tuple[PatternPath, ...]
     pattern_end: int
     where: Expression | None
 
 
-class Unwind(Span, frozen=True, kw_only=True):
+class UnwindClause(TokenSpan, frozen=True, kw_only=True):
     """``UNWIND list AS name``."""
 
     source: Expression
     name: str
 
 
-class Item(Span, frozen=True, kw_only=True):
+class ProjectionItem(TokenSpan, frozen=True, kw_only=True):
     """Column of a projection; ``alias`` is empty without AS."""
 
     value: Expression
     alias: str
 
 
-class ProjectionBody(Span, frozen=True, kw_only=True):
+class ProjectionClause(TokenSpan, frozen=True, kw_only=True):
     """``WITH`` or ``RETURN``; ``star`` is the index of ``*``, or -1."""
 
     word: str
     is_distinct: bool
     star: int
-    items: tuple[Item, ...]
+    items: tuple[ProjectionItem, ...]
     items_end: int
-    order: tuple[Item, ...]
+    order: tuple[ProjectionItem, ...]
     order_end: int
     bounds: tuple[Expression, ...]
     where: Expression | None
     where_start: int
 
 
-class Procedure(Span, frozen=True, kw_only=True):
+class CallClause(TokenSpan, frozen=True, kw_only=True):
     """``CALL name(…)`` with the names of the columns it yields."""
 
     arguments: tuple[Expression, ...]
@@ -260,48 +260,48 @@ class Procedure(Span, frozen=True, kw_only=True):
     where: Expression | None
 
 
-class Creation(Span, frozen=True, kw_only=True):
+class CreateClause(TokenSpan, frozen=True, kw_only=True):
     """``CREATE`` or ``MERGE``."""
 
     word: str
-    paths: tuple[Path, ...]
+    paths: tuple[PatternPath, ...]
 
 
-class SetItem(Span, frozen=True, kw_only=True):
+class SetItem(TokenSpan, frozen=True, kw_only=True):
     """``SET target = value``."""
 
     target: Expression
     value: Expression
 
 
-class Setting(Span, frozen=True, kw_only=True):
+class SetClause(TokenSpan, frozen=True, kw_only=True):
     """``SET``, also within MERGE."""
 
     items: tuple[SetItem, ...]
 
 
-class Deletion(Span, frozen=True, kw_only=True):
+class DeleteClause(TokenSpan, frozen=True, kw_only=True):
     """``DELETE`` or ``DETACH DELETE``."""
 
     items: tuple[Expression, ...]
 
 
-Clause: TypeAlias = MatchClause | Unwind | ProjectionBody | Procedure | Creation | Setting | Deletion
+Clause: TypeAlias = MatchClause | UnwindClause | ProjectionClause | CallClause | CreateClause | SetClause | DeleteClause
 
 
-class QueryStatement(Span, frozen=True, kw_only=True):
+class QueryStatement(TokenSpan, frozen=True, kw_only=True):
     """Whole statement: the clauses of each query of a UNION, which ``is_distinct`` unless UNION ALL."""
 
     parts: tuple[tuple[Clause, ...], ...]
     is_distinct: bool
 
 
-def iterate_spans(value: object) -> Iterator[Span]:
+def iterate_spans(value: object) -> Iterator[TokenSpan]:
     """Yield all nodes of a tree in pre-order."""
     if isinstance(value, tuple):
         for each in cast("tuple[object, ...]", value):
             yield from iterate_spans(each)
-    elif isinstance(value, Span):
+    elif isinstance(value, TokenSpan):
         yield value
         for name in value.__struct_fields__:
             yield from iterate_spans(getattr(value, name))

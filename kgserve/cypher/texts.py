@@ -38,7 +38,7 @@ _UNLIMITED_CHARS = 2_000_000
 """More characters than any text of a store can have."""
 
 
-class TextRules:
+class TextFunctionRules:
     """Rewrites of calls whose first argument is a text."""
 
     def __init__(self, context: AnalysisContext) -> None:

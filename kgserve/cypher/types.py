@@ -22,8 +22,8 @@ from kgserve.storage.model.fields import (
     STRING_LIST_TYPE,
     STRING_TYPE,
     TIMESTAMP_TYPE,
-    Field,
     FieldType,
+    RowField,
 )
 
 MAX_EXACT_FLOAT = 1 << 53
@@ -125,16 +125,16 @@ RELATION_VALUE_TYPE = ValueType("relation")
 EMPTY_LIST_TYPE = ValueType("list", of=None)
 
 
-def list_of(element: ValueType, *, is_nullable: bool = False) -> ValueType:
+def list_type_of(element: ValueType, *, is_nullable: bool = False) -> ValueType:
     """Return the list type of an element type."""
     return ValueType("list", of=element.derived(), is_nullable=is_nullable)
 
 
 _FIELD_VALUE_TYPES: dict[FieldType, ValueType] = {
     STRING_TYPE: TEXT_VALUE_TYPE,
-    STRING_LIST_TYPE: list_of(TEXT_VALUE_TYPE),
+    STRING_LIST_TYPE: list_type_of(TEXT_VALUE_TYPE),
     INT64_TYPE: INTEGER_TYPE,
-    INTEGER_LIST_TYPE: list_of(INTEGER_TYPE),
+    INTEGER_LIST_TYPE: list_type_of(INTEGER_TYPE),
     DOUBLE_TYPE: FLOAT_TYPE,
     TIMESTAMP_TYPE: TIME_VALUE_TYPE,
 }
@@ -145,7 +145,7 @@ _NEVER_NULL_COLUMNS = frozenset({
 })  # fmt: skip
 
 
-def _columns(fields: tuple[Field, ...]) -> dict[str, ValueType]:
+def _columns(fields: tuple[RowField, ...]) -> dict[str, ValueType]:
     found: dict[str, ValueType] = {}
     for field in fields:
         found[field.name] = msgspec.structs.replace(
@@ -188,7 +188,7 @@ def type_of_value(value: Any) -> ValueType:  # noqa: PLR0911 - one for each type
         case str():
             return ValueType("text", is_filled=value != "")
         case list():
-            return list_of(_common(value)) if value else ValueType("list")
+            return list_type_of(_common(value)) if value else ValueType("list")
         case dict():
             return _type_of_map(value)
         case _:
@@ -206,11 +206,11 @@ def _common(items: list[Any]) -> ValueType:
         return NULL_TYPE if found else ANY_TYPE
     joined = known[0]
     for each in known[1:]:
-        joined = join(joined, each)
+        joined = join_types(joined, each)
     return joined.nullable() if len(known) < len(found) else joined
 
 
-def join(first: ValueType, second: ValueType) -> ValueType:
+def join_types(first: ValueType, second: ValueType) -> ValueType:
     """Return the common type of two types; `ANY_TYPE` if they have none."""
     if first == second:
         return first
@@ -219,10 +219,12 @@ def join(first: ValueType, second: ValueType) -> ValueType:
     if first.kind != second.kind:
         return ANY_TYPE
     names = {name: None for name, _ in (*first.fields, *second.fields)}
-    fields = tuple((name, join(first.field(name) or NULL_TYPE, second.field(name) or NULL_TYPE)) for name in names)
+    fields = tuple(
+        (name, join_types(first.field(name) or NULL_TYPE, second.field(name) or NULL_TYPE)) for name in names
+    )
     return ValueType(
         first.kind,
-        of=join_elements(first, second),
+        of=join_element_types(first, second),
         fields=fields,
         is_nullable=first.is_nullable or second.is_nullable,
         may_be_nan=first.may_be_nan or second.may_be_nan,
@@ -231,11 +233,11 @@ def join(first: ValueType, second: ValueType) -> ValueType:
     )
 
 
-def join_elements(first: ValueType, second: ValueType) -> ValueType | None:
+def join_element_types(first: ValueType, second: ValueType) -> ValueType | None:
     """Return the common element type of two lists; an empty list has none."""
     if first.of is None or second.of is None:
         return first.of or second.of
-    return join(first.of, second.of)
+    return join_types(first.of, second.of)
 
 
 _DECLARED_TYPES = {"integer": "INT64", "float": "DOUBLE", "text": "STRING", "boolean": "BOOL"}
@@ -248,13 +250,13 @@ def has_integers(kind: ValueType) -> bool:
     return kind.kind == "integer" or any(map(has_integers, parts))
 
 
-def declare_type(kind: ValueType) -> str | None:
+def engine_type_name(kind: ValueType) -> str | None:
     """Return the engine's name of a type; None if part of it is unknown."""
     if kind.kind == "list":
-        element = None if kind.of is None else declare_type(kind.of)
+        element = None if kind.of is None else engine_type_name(kind.of)
         return None if element is None else f"{element}[]"
     if kind.kind != "map":
         return _DECLARED_TYPES.get(kind.kind)
-    fields = [(name, declare_type(part)) for name, part in kind.fields]
+    fields = [(name, engine_type_name(part)) for name, part in kind.fields]
     is_plain = all(part is not None and _PLAIN_KEY.fullmatch(name) for name, part in fields)
     return f"STRUCT({', '.join(f'{name} {part}' for name, part in fields)})" if is_plain else None

@@ -13,8 +13,15 @@ from typing import Any
 
 import msgspec
 
-from kgserve.cypher.guard import Statement
-from kgserve.cypher.lexer import AGGREGATE_FUNCTIONS, CLAUSE_ENDS, KEYWORDS, WRITE_CLAUSES, Outline, tokens
+from kgserve.cypher.guard import GuardedStatement
+from kgserve.cypher.lexer import (
+    AGGREGATE_FUNCTIONS,
+    CLAUSE_ENDS,
+    KEYWORDS,
+    WRITE_CLAUSES,
+    TokenOutline,
+    significant_tokens,
+)
 from kgserve.storage.model.rows import EdgeKey, NodeRow
 
 _TEXT_COLUMNS = frozenset({"id", "type", "content"})
@@ -68,12 +75,12 @@ class WriteScope(msgspec.Struct, frozen=True):
         return self.sets and self.may_name(name) and (self.assigned is None or name in self.assigned)
 
 
-def reach(statement: Statement) -> WriteScope:
+def analyze_write_scope(statement: GuardedStatement) -> WriteScope:
     """Return the write scope of a statement.
 
     The engine sets properties only by name, and creates rows without a version.
     """
-    found = tokens(statement.text)
+    found = significant_tokens(statement.text)
     words = {token.text.upper() for token in found if token.kind in {"word", "symbol"}}
     # Assignments in SET; comparisons match as well.
     dotted = zip(found, found[1:], found[2:], strict=False)
@@ -102,15 +109,15 @@ class TextCondition(msgspec.Struct, frozen=True):
         return _COMPARISON_FUNCTIONS[self.sign](getattr(row, self.property), self.value)
 
 
-class Footprint:
+class ReadFootprint:
     """Conditions of a statement's patterns on nodes, by variable name or by position for unnamed nodes.
 
     Constructs that are not analysed count as matching everything. Created rows are not included: the writer must check
     for concurrent creation of the same rows.
     """
 
-    def __init__(self, statement: Statement) -> None:
-        self._outline = Outline(statement.text, tokens(statement.text))
+    def __init__(self, statement: GuardedStatement) -> None:
+        self._outline = TokenOutline(statement.text, significant_tokens(statement.text))
         self._parameters = statement.parameters
         self._conditions: dict[str, list[TextCondition]] = {}
         # Isolated nodes of patterns, and the endpoints of each relation.
@@ -235,7 +242,7 @@ class Footprint:
             conditions.append(TextCondition(name, sign, value))
 
 
-def _text_value(outline: Outline, index: int, parameters: Mapping[str, Any]) -> str | None:
+def _text_value(outline: TokenOutline, index: int, parameters: Mapping[str, Any]) -> str | None:
     token = outline.tokens[index]
     if token.kind == "parameter":
         value = parameters.get(token.text[1:])
@@ -243,8 +250,8 @@ def _text_value(outline: Outline, index: int, parameters: Mapping[str, Any]) -> 
     return token.text[1:-1] if token.kind == "string" and "\\" not in token.text else None
 
 
-def meets_any(
-    footprint: Footprint,
+def can_match_any(
+    footprint: ReadFootprint,
     before: Callable[[str], NodeRow | None],
     new: Iterable[NodeRow],
     changed: Iterable[NodeRow | str],
@@ -274,7 +281,7 @@ def _states_before_and_after(
             yield former
 
 
-class ChangedElement(msgspec.Struct, frozen=True):
+class WrittenElement(msgspec.Struct, frozen=True):
     """Node or edge that is changed, and the columns of the answer that identify it.
 
     The identifying expressions are the id of a node; for an edge its endpoints' ids and relation type, or the edge
@@ -292,38 +299,38 @@ class ChangedElement(msgspec.Struct, frozen=True):
         return ("REL",) if self.told == (self.name,) else (_STRING_TYPE,) * len(self.told)
 
 
-class Assignment(msgspec.Struct, frozen=True):
+class PropertyAssignment(msgspec.Struct, frozen=True):
     """Property of an element, and the answer column with its new value."""
 
-    element: ChangedElement
+    element: WrittenElement
     property: str
     column: int
 
 
-class Returned(msgspec.Struct, frozen=True):
+class ReturnedColumn(msgspec.Struct, frozen=True):
     """Column returned to the caller, and its source column; ``element`` if it is the element before the write."""
 
     name: str
     column: int
-    element: ChangedElement | None = None
+    element: WrittenElement | None = None
 
 
-class Ending(msgspec.Struct, frozen=True):
+class FinalWrite(msgspec.Struct, frozen=True):
     """Final write: the ``elements`` are deleted, with all their edges if ``detach``, or set.
 
     ``question`` is the read part.
     """
 
-    question: Statement
-    elements: tuple[ChangedElement, ...]
-    assignments: tuple[Assignment, ...] = ()
-    returned: tuple[Returned, ...] = ()
+    question: GuardedStatement
+    elements: tuple[WrittenElement, ...]
+    assignments: tuple[PropertyAssignment, ...] = ()
+    returned: tuple[ReturnedColumn, ...] = ()
     detach: bool = False
 
 
-def ending(statement: Statement) -> Ending | None:
+def extract_final_write(statement: GuardedStatement) -> FinalWrite | None:
     """Return the final write of a write statement; None if its form is not supported."""
-    outline = Outline(statement.text, tokens(statement.text))
+    outline = TokenOutline(statement.text, significant_tokens(statement.text))
     writes = [index for index, word in enumerate(outline.words) if word in WRITE_CLAUSES]
     first = writes[0]
     if outline.opener[first] != -1 or "UNION" in outline.words or first == 0:
@@ -334,7 +341,7 @@ def ending(statement: Statement) -> Ending | None:
     return _setting(statement, outline, first) if words == ["SET"] else None
 
 
-def _deletion(statement: Statement, outline: Outline, writes: list[int]) -> Ending | None:
+def _deletion(statement: GuardedStatement, outline: TokenOutline, writes: list[int]) -> FinalWrite | None:
     names: list[str] = []
     for item in outline.items(writes[-1] + 1, len(outline)):
         if len(item) != 1 or outline.tokens[item[0]].kind != "word":
@@ -344,10 +351,10 @@ def _deletion(statement: Statement, outline: Outline, writes: list[int]) -> Endi
     if not elements:
         return None
     question = _read_statement(statement, outline, writes[0], "DISTINCT", _identifying_columns(elements))
-    return Ending(question, elements, detach=len(writes) > 1)
+    return FinalWrite(question, elements, detach=len(writes) > 1)
 
 
-def _setting(statement: Statement, outline: Outline, place: int) -> Ending | None:
+def _setting(statement: GuardedStatement, outline: TokenOutline, place: int) -> FinalWrite | None:
     end = next((at for at in range(place, len(outline)) if outline.word(at) == "RETURN"), len(outline))
     found: dict[tuple[str, str], str] = {}
     items = outline.items(place + 1, end)
@@ -369,25 +376,25 @@ def _setting(statement: Statement, outline: Outline, place: int) -> Ending | Non
         return None
     told = _identifying_columns(elements)
     assignments = tuple(
-        Assignment(by_name[name], property_, len(told) + at) for at, (name, property_) in enumerate(found)
+        PropertyAssignment(by_name[name], property_, len(told) + at) for at, (name, property_) in enumerate(found)
     )
     if end < len(outline) and "OPTIONAL" in outline.words:
         return None  # setting a property of null is a no-op
-    columns, returned = [*told, *found.values()], list[Returned]()
+    columns, returned = [*told, *found.values()], list[ReturnedColumn]()
     for item in outline.items(end + 1, len(outline)) if end < len(outline) else ():
         rendered = _render_returned_item(outline, item, found, by_name)
         if rendered is None:
             return None
         name, text, element = rendered
-        returned.append(Returned(name, len(columns), element))
+        returned.append(ReturnedColumn(name, len(columns), element))
         columns.append(text)
     question = _read_statement(statement, outline, place, "", columns)
-    return Ending(question, elements, assignments=assignments, returned=tuple(returned))
+    return FinalWrite(question, elements, assignments=assignments, returned=tuple(returned))
 
 
 def _render_returned_item(
-    outline: Outline, item: range, values: dict[tuple[str, str], str], elements: dict[str, ChangedElement]
-) -> tuple[str, str, ChangedElement | None] | None:
+    outline: TokenOutline, item: range, values: dict[tuple[str, str], str], elements: dict[str, WrittenElement]
+) -> tuple[str, str, WrittenElement | None] | None:
     """Return name and text of a returned item as it was before the write; None if it depends on the write."""
     is_named = len(item) > _ALIAS_TOKENS and outline.word(item[-_ALIAS_TOKENS]) == "AS"
     body = item[:-_ALIAS_TOKENS] if is_named else item
@@ -418,11 +425,11 @@ def _render_returned_item(
     return name, " ".join(parts), None
 
 
-def _text(outline: Outline, item: range) -> str:
+def _text(outline: TokenOutline, item: range) -> str:
     return outline.text[outline.tokens[item[0]].start : outline.tokens[item[-1]].end]
 
 
-def _is_simple_assignment(outline: Outline, item: range, statement: Statement) -> bool:
+def _is_simple_assignment(outline: TokenOutline, item: range, statement: GuardedStatement) -> bool:
     """Return whether this is ``name.property = value`` with a value that means the same in a RETURN."""
     shape = [outline.symbol(index) for index in item[:4]]
     if len(item) <= len(shape) or shape != ["", ".", "", "="] or outline.tokens[item[0]].kind != "word":
@@ -434,23 +441,23 @@ def _is_simple_assignment(outline: Outline, item: range, statement: Statement) -
     return not untyped and _is_value(outline, value, {"NULL"})
 
 
-def _is_value(outline: Outline, item: range, words: set[str]) -> bool:
+def _is_value(outline: TokenOutline, item: range, words: set[str]) -> bool:
     """Return whether a range has no clause, no aggregate and none of ``words``."""
     aggregates = any(outline.calls(index) in AGGREGATE_FUNCTIONS for index in item)
     return not aggregates and all(outline.word(index) not in CLAUSE_ENDS | words for index in item)
 
 
-def _has_settable_property(element: ChangedElement, property_: str) -> bool:
+def _has_settable_property(element: WrittenElement, property_: str) -> bool:
     return property_ in (_SETTABLE_NODE_PROPERTIES if element.is_node else _SETTABLE_EDGE_PROPERTIES)
 
 
-def _reads_any(outline: Outline, items: list[range], properties: set[str]) -> bool:
+def _reads_any(outline: TokenOutline, items: list[range], properties: set[str]) -> bool:
     """Return whether a value may depend on these properties, or on a whole node, edge or path."""
     values = (index for item in items for index in item[4:])
     return any(_reads_property(outline, index, properties) for index in values)
 
 
-def _reads_property(outline: Outline, index: int, properties: set[str]) -> bool:
+def _reads_property(outline: TokenOutline, index: int, properties: set[str]) -> bool:
     if not outline.name(index) or outline.word(index) in KEYWORDS:
         return False
     if outline.symbol(index - 1) == ".":
@@ -459,7 +466,7 @@ def _reads_property(outline: Outline, index: int, properties: set[str]) -> bool:
     return outline.symbol(index + 1) not in {".", "("} and not is_type
 
 
-def _elements(outline: Outline, names: dict[str, None], end: int) -> tuple[ChangedElement, ...]:
+def _elements(outline: TokenOutline, names: dict[str, None], end: int) -> tuple[WrittenElement, ...]:
     """Return the nodes and edges with these names in patterns before a token; empty if a name is anything else.
 
     Names that are also bound otherwise, or to a node of another table, do not qualify.
@@ -481,15 +488,15 @@ def _elements(outline: Outline, names: dict[str, None], end: int) -> tuple[Chang
             edges[name] = (by_ends and _ends(outline, index - 1)) or (name,)
     if any((name in nodes) == (name in edges) or name.lower() in others for name in names):
         return ()
-    found: list[ChangedElement] = []
+    found: list[WrittenElement] = []
     for name in names:
         told = edges.get(name, (f"{name}.id",))
         told = told if others.isdisjoint(each.partition(".")[0].lower() for each in told) else (name,)
-        found.append(ChangedElement(name, name in nodes, told, sum(len(each.told) for each in found)))
+        found.append(WrittenElement(name, name in nodes, told, sum(len(each.told) for each in found)))
     return tuple(found)
 
 
-def _ends(outline: Outline, bracket: int) -> tuple[str, ...]:
+def _ends(outline: TokenOutline, bracket: int) -> tuple[str, ...]:
     """Return the expressions that identify a relation by its endpoints, in its direction; empty if one is unnamed."""
     after = outline.partner[bracket] + 1
     leaves, comes = outline.symbol(after + 1) == ">", outline.symbol(bracket - 2) == "<"
@@ -501,21 +508,23 @@ def _ends(outline: Outline, bracket: int) -> tuple[str, ...]:
     return f"{source}.id", f"{target}.id", f"{outline.tokens[bracket + 1].text}.relation_type"
 
 
-def _name(outline: Outline, opening: int) -> str:
+def _name(outline: TokenOutline, opening: int) -> str:
     """Return the name of the node that opens here; empty if it has none."""
     is_named = outline.symbol(opening) == "(" and outline.symbol(opening + 2) == ":"
     return outline.tokens[opening + 1].text if is_named else ""
 
 
-def _is_entity(outline: Outline, index: int) -> bool:
+def _is_entity(outline: TokenOutline, index: int) -> bool:
     return outline.tokens[index].text == "Entity" and outline.symbol(index + 1) in {")", "{"}
 
 
-def _identifying_columns(elements: Iterable[ChangedElement]) -> list[str]:
+def _identifying_columns(elements: Iterable[WrittenElement]) -> list[str]:
     return [told for element in elements for told in element.told]
 
 
-def _read_statement(statement: Statement, outline: Outline, end: int, how: str, columns: Iterable[str]) -> Statement:
+def _read_statement(
+    statement: GuardedStatement, outline: TokenOutline, end: int, how: str, columns: Iterable[str]
+) -> GuardedStatement:
     named = (f"{column} AS column_{at}" for at, column in enumerate(columns))
     text = f"{statement.text[: outline.tokens[end].start]}RETURN {how} {', '.join(named)}"
     return msgspec.structs.replace(statement, text=text, updates=False)

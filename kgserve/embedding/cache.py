@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 
 from kgserve.embedding.embedder import Embedder
 from kgserve.errors import Unavailable
-from kgserve.platform.gil import cooperative
-from kgserve.platform.sqlite_files import empty_log, remove_path
+from kgserve.platform.gil import iterate_cooperatively
+from kgserve.platform.sqlite_files import remove_path, truncate_wal
 
 log = structlog.get_logger()
 
-Result = TypeVar("Result")
-Vector = NDArray[np.float32]
+CacheResult = TypeVar("CacheResult")
+FloatVector = NDArray[np.float32]
 
 MAX_CACHED_VECTORS = 1_000_000
 """Maximum number of rows; the oldest are dropped first. About 1.8 GB with 384 dimensions."""
@@ -64,14 +64,14 @@ _DELETE_OLDEST_VECTORS = "DELETE FROM vectors WHERE number <= (SELECT max(number
 MAX_CACHED_QUERIES = 1000
 
 
-class QueryVectors:
+class QueryVectorCache:
     """Cache of the vectors of the last 1,000 queries, which paging repeats."""
 
     def __init__(self, embedder: Embedder) -> None:
         self.embedder = embedder
         self.of = lru_cache(MAX_CACHED_QUERIES)(self._embed)
 
-    def _embed(self, text: str) -> Vector:
+    def _embed(self, text: str) -> FloatVector:
         vector = self.embedder.embed([text])[0]
         vector.setflags(write=False)
         return vector
@@ -88,28 +88,31 @@ class EmbeddingCache:
         self._connection: sqlite3.Connection | None = None
         self._closed = False
 
-    def get_many(self, model_id: str, texts: Sequence[str]) -> list[Vector | None]:
+    def get_many(self, model_id: str, texts: Sequence[str]) -> list[FloatVector | None]:
         """Return the vector of each text, or None where it is not cached."""
-        keys = [text_key(model_id, text) for text in texts]
-        found: dict[bytes, Vector] = {}
+        keys = [embedding_cache_key(model_id, text) for text in texts]
+        found: dict[bytes, FloatVector] = {}
         for batch in _batches(list(dict.fromkeys(keys))):
             found |= self._attempt(partial(_select, keys=batch), {})
         return [found.get(key) for key in keys]
 
-    def put_many(self, model_id: str, texts: Sequence[str], vectors: Vector) -> None:
+    def put_many(self, model_id: str, texts: Sequence[str], vectors: FloatVector) -> None:
         """Store one row of ``vectors`` per text. A failure is logged and only costs computing them again."""
-        rows = [(text_key(model_id, text), _encode_vector(vector)) for text, vector in zip(texts, vectors, strict=True)]
+        rows = [
+            (embedding_cache_key(model_id, text), _encode_vector(vector))
+            for text, vector in zip(texts, vectors, strict=True)
+        ]
         for batch in _batches(rows):
             self._attempt(partial(_insert, rows=batch, most=self._max_vectors), None)
 
     def forget(self, keys: Sequence[bytes]) -> None:
-        """Erase the vectors with the given `text_key`s without a trace. Raises Unavailable."""
+        """Erase the vectors with the given `embedding_cache_key`s without a trace. Raises Unavailable."""
         if not self._path.exists():
             return
         for batch in _batches(keys):
             self._attempt(partial(_delete, keys=batch), None)
         # Deleted rows are overwritten; older copies may remain in the log.
-        self._attempt(empty_log, None)
+        self._attempt(truncate_wal, None)
 
     def __len__(self) -> int:
         """Return the number of cached vectors."""
@@ -121,7 +124,7 @@ class EmbeddingCache:
             self._closed = True
             self._disconnect()
 
-    def _attempt(self, work: Callable[[sqlite3.Connection], Result], otherwise: Result) -> Result:
+    def _attempt(self, work: Callable[[sqlite3.Connection], CacheResult], otherwise: CacheResult) -> CacheResult:
         """Run ``work``; return ``otherwise`` if the file fails, and replace the file if it is damaged."""
         with self._lock:
             if self._closed:
@@ -157,7 +160,7 @@ class EmbeddingCache:
             self._connection = None
 
 
-def embed_cached(embedder: Embedder, cache: EmbeddingCache, texts: Sequence[str]) -> Vector:
+def embed_cached(embedder: Embedder, cache: EmbeddingCache, texts: Sequence[str]) -> FloatVector:
     """Return the vectors of ``texts``, computing each distinct text only if it is not cached."""
     if not texts:
         return embedder.embed(texts)
@@ -174,7 +177,7 @@ def embed_cached(embedder: Embedder, cache: EmbeddingCache, texts: Sequence[str]
     return np.stack([known[text] for text in texts])
 
 
-def _select(connection: sqlite3.Connection, keys: Sequence[bytes]) -> dict[bytes, Vector]:
+def _select(connection: sqlite3.Connection, keys: Sequence[bytes]) -> dict[bytes, FloatVector]:
     """Return the cached vectors of the given keys."""
     places = ",".join("?" * len(keys))
     query = f"SELECT key, vector FROM vectors WHERE key IN ({places})"  # noqa: S608 - nothing but question marks
@@ -185,7 +188,7 @@ def _select(connection: sqlite3.Connection, keys: Sequence[bytes]) -> dict[bytes
 def _insert(connection: sqlite3.Connection, rows: Sequence[tuple[bytes, bytes]], most: int) -> None:
     """Insert rows in one transaction, and drop the oldest beyond ``most``."""
     connection.execute("BEGIN IMMEDIATE")
-    connection.executemany(_UPSERT_VECTOR, cooperative(rows))
+    connection.executemany(_UPSERT_VECTOR, iterate_cooperatively(rows))
     connection.execute(_DELETE_OLDEST_VECTORS, (most,))
     connection.execute("COMMIT")
 
@@ -202,17 +205,17 @@ def _count(connection: sqlite3.Connection) -> int:
     return int(connection.execute("SELECT count(*) FROM vectors").fetchone()[0])
 
 
-def text_key(model_id: str, text: str) -> bytes:
+def embedding_cache_key(model_id: str, text: str) -> bytes:
     """Return the cache key of a text for a model."""
     return blake2b(f"{model_id}\0{text}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def _encode_vector(vector: Vector) -> bytes:
+def _encode_vector(vector: FloatVector) -> bytes:
     data = vector.astype("<f4").tobytes()
     return data + xxhash.xxh3_64_digest(data)
 
 
-def _decode_vector(blob: bytes) -> Vector | None:
+def _decode_vector(blob: bytes) -> FloatVector | None:
     """Return the vector, or None if its checksum does not match; SQLite does not detect bit flips within values."""
     data = blob[:-_CHECKSUM_BYTES]
     if xxhash.xxh3_64_digest(data) != blob[-_CHECKSUM_BYTES:]:

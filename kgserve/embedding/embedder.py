@@ -22,13 +22,13 @@ import xxhash
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from kgserve.embedding.model_files import ModelManifest, checked_manifest, model_folder
+from kgserve.embedding.model_files import ModelManifest, model_folder, read_verified_manifest
 from kgserve.errors import Unavailable
-from kgserve.platform.allocator import give_back
+from kgserve.platform.allocator import release_free_memory
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.gil import cooperative
-from kgserve.platform.metrics.observation import Embedding, part
-from kgserve.platform.service_url import address_of, headers_of
+from kgserve.platform.gil import iterate_cooperatively
+from kgserve.platform.metrics.observation import EmbeddingCounters, measure_request_part
+from kgserve.platform.service_url import parse_service_url, service_headers
 from kgserve.platform.settings import Settings
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class LocalEmbedder:
             model, self._model = self._model, None
         # No lock needed: concurrent callers load another copy.
         del model
-        give_back()
+        release_free_memory()
 
     def _load(self) -> TextEmbedding:
         from fastembed import TextEmbedding  # noqa: PLC0415 - takes half a second and may never be needed
@@ -165,11 +165,11 @@ class LocalEmbedder:
             log.error("embedding_model_failed", folder=str(self.folder), reason=str(error))
             raise Unavailable(f"the embedding model in {self.folder} cannot be loaded: {error}", 60) from error
         # Loading leaves 30 MiB of garbage.
-        give_back()
+        release_free_memory()
         return model
 
 
-class PatientEmbedder:
+class IndexingEmbedder:
     """Embedder for indexing, with a second copy of the model that runs at low priority and is unloaded when idle.
 
     Small inputs use the first copy if it is loaded, so that occasional writes do not load the second one.
@@ -211,12 +211,12 @@ def _replace_surrogates(text: str) -> str:
 BATCH_TIMEOUT_SECONDS = 30.0
 """Maximum seconds for one batch including retries."""
 MAX_BATCH_ATTEMPTS = 5
-PROMPT_TIMEOUT_SECONDS = 5.0
+INTERACTIVE_TIMEOUT_SECONDS = 5.0
 """The same for interactive callers; after a failure no request is sent for as long."""
-MAX_PROMPT_ATTEMPTS = 2
+MAX_INTERACTIVE_ATTEMPTS = 2
 MAX_SENT_CHARS = 24_000
 """Maximum characters of a text that are sent, about the context size of such models."""
-MIN_CUT_CHARS = 500
+MIN_TRUNCATED_CHARS = 500
 KNOWN_DIMENSIONS = {
     "text-embedding-3-small": 1536,
     "text-embedding-3-large": 3072,
@@ -262,7 +262,7 @@ class OpenAIEmbedder:
         fallback, it gives up soon and skips a service that has just failed. Raises InvalidInput for an unusable address
         or key.
         """
-        base = address_of(url, "embedding_url")
+        base = parse_service_url(url, "embedding_url")
         self.model_id = f"{model}@{base.host}{f':{base.port}' if base.port else ''}{base.path.rstrip('/')}"
         self._model = model
         self._batch = batch
@@ -271,12 +271,14 @@ class OpenAIEmbedder:
         self._probing = threading.Lock()
         self._prompt = prompt
         self._patience, self._attempts = (
-            (PROMPT_TIMEOUT_SECONDS, MAX_PROMPT_ATTEMPTS) if prompt else (BATCH_TIMEOUT_SECONDS, MAX_BATCH_ATTEMPTS)
+            (INTERACTIVE_TIMEOUT_SECONDS, MAX_INTERACTIVE_ATTEMPTS)
+            if prompt
+            else (BATCH_TIMEOUT_SECONDS, MAX_BATCH_ATTEMPTS)
         )
         self._failed_until: tuple[float, Unavailable] | None = None
         self._client = httpx.Client(
             base_url=base,
-            headers=headers_of(key, "embedding_key"),
+            headers=service_headers(key, "embedding_key"),
             timeout=httpx.Timeout(self._patience, connect=5.0),
         )
 
@@ -315,7 +317,7 @@ class OpenAIEmbedder:
             if len(texts) > 1:
                 middle = len(texts) // 2
                 return np.concatenate([self._embed_some(texts[:middle]), self._embed_some(texts[middle:])])
-            if len(texts[0]) <= MIN_CUT_CHARS:
+            if len(texts[0]) <= MIN_TRUNCATED_CHARS:
                 raise Unavailable(f"{self.model_id} refused a text: {refusal}", 60) from None
             return self._embed_some([texts[0][: len(texts[0]) // 2]])
 
@@ -332,7 +334,7 @@ class OpenAIEmbedder:
             return _rows(self._post_with_retries(msgspec.json.encode(body)), len(texts))
         except Unavailable as trouble:
             if self._prompt:
-                self._failed_until = time.monotonic() + PROMPT_TIMEOUT_SECONDS, trouble
+                self._failed_until = time.monotonic() + INTERACTIVE_TIMEOUT_SECONDS, trouble
             raise
 
     def _post_with_retries(self, body: bytes) -> bytes:
@@ -392,7 +394,7 @@ def _rows(content: bytes, count: int) -> NDArray[np.float32]:
 
 
 HASHING_DIMENSIONS = 384
-GRAM_SIZES = (3, 4)
+NGRAM_SIZES = (3, 4)
 MAX_HASHED_TEXT_CHARS = 100_000
 MAX_HASHED_WORD_CHARS = 64
 """Maximum characters of a text and of a word that are hashed, so that no text takes more than milliseconds."""
@@ -415,7 +417,7 @@ class HashingEmbedder:
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return unit vectors of shape (len(texts), 384)."""
         vectors = np.zeros((len(texts), HASHING_DIMENSIONS), dtype=np.float32)
-        for row, text in enumerate(cooperative(texts)):
+        for row, text in enumerate(iterate_cooperatively(texts)):
             vectors[row] = _vector(text)
         return vectors
 
@@ -452,7 +454,7 @@ def _features(word: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
 def _ngrams(word: str) -> Iterator[str]:
     """Yield the character n-grams of a word with its ends marked, so that ``cat`` and ``concatenate`` differ."""
     marked = f"<{word}>"
-    for size in GRAM_SIZES:
+    for size in NGRAM_SIZES:
         for start in range(len(marked) - size + 1):
             yield marked[start : start + size]
 
@@ -495,7 +497,7 @@ class Embedder(Protocol):
 class MeteredEmbedder(Embedder):
     """Embedder that counts and times another embedder's texts."""
 
-    def __init__(self, embedder: Embedder, counted: Embedding) -> None:
+    def __init__(self, embedder: Embedder, counted: EmbeddingCounters) -> None:
         self._embedder = embedder
         self._counted = counted
 
@@ -521,7 +523,7 @@ class MeteredEmbedder(Embedder):
 
     @override
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        with self._counted.of(len(texts)), part("embedding"):
+        with self._counted.of(len(texts)), measure_request_part("embedding"):
             return self._embedder.embed(texts)
 
     @override
@@ -544,7 +546,7 @@ def load_embedder(settings: Settings) -> Embedder:
             return HashingEmbedder()
 
 
-def for_indexing(settings: Settings, embedder: Embedder) -> Embedder:
+def create_indexing_embedder(settings: Settings, embedder: Embedder) -> Embedder:
     """Return the embedder for indexing with the same model as ``embedder``, or ``embedder`` itself.
 
     A local model runs at low priority, because threads inherit it from the indexing thread. A service gets longer
@@ -558,7 +560,7 @@ def for_indexing(settings: Settings, embedder: Embedder) -> Embedder:
     patient = LocalEmbedder(
         embedder.folder, embedder.manifest, threads=threads, batch=batch, rest=INDEXING_MODEL_IDLE_SECONDS
     )
-    return PatientEmbedder(embedder, patient)
+    return IndexingEmbedder(embedder, patient)
 
 
 def _service_embedder(settings: Settings, *, prompt: bool = False) -> Embedder:
@@ -574,7 +576,7 @@ def _service_embedder(settings: Settings, *, prompt: bool = False) -> Embedder:
 def _local_embedder(settings: Settings) -> Embedder:
     folder = model_folder(settings, settings.embedding_model)
     try:
-        manifest = checked_manifest(folder, settings.embedding_model)
+        manifest = read_verified_manifest(folder, settings.embedding_model)
     except Unavailable as fault:
         log.warning("embedding_degraded", reason=fault.message, instead=HashingEmbedder.model_id)
         return HashingEmbedder()

@@ -16,8 +16,8 @@ import msgspec
 
 from kgserve.errors import InvalidInput, Unavailable
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.durable_files import sync_file, sync_folder, write_whole
-from kgserve.platform.permissions import close_folder, private_folder
+from kgserve.platform.durable_files import sync_file, sync_folder, write_file_atomically
+from kgserve.platform.permissions import create_private_folder, restrict_folder
 from kgserve.platform.settings import Settings
 
 PREPARED_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
@@ -29,7 +29,7 @@ MODELS_LOCK_FILE = ".lock"
 _MODEL_NAME_PATTERN = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 
 
-class FileSum(msgspec.Struct, frozen=True):
+class FileChecksum(msgspec.Struct, frozen=True):
     """Size in bytes and SHA-256 of a file."""
 
     size: int
@@ -44,7 +44,7 @@ class ModelManifest(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int
     weights_sha256: str
     source: str
-    files: dict[str, FileSum]
+    files: dict[str, FileChecksum]
     seal: str = ""
 
     @property
@@ -79,12 +79,12 @@ def model_folder(settings: Settings, name: str) -> Path:
     return models_folder(settings) / name.replace("/", "--")
 
 
-def checked_manifest(folder: Path, name: str) -> ModelManifest:
+def read_verified_manifest(folder: Path, name: str) -> ModelManifest:
     """Return the manifest of a folder after verifying all its files (0.05 s for 90 MB).
 
     Raises Unavailable, with the command to run, if the model is missing or damaged.
     """
-    remedy = f"run: {command_for(name)}"
+    remedy = f"run: {install_command(name)}"
     try:
         manifest = read_manifest(folder)
     except FileNotFoundError:
@@ -101,7 +101,7 @@ def checked_manifest(folder: Path, name: str) -> ModelManifest:
     return manifest
 
 
-def command_for(name: str) -> str:
+def install_command(name: str) -> str:
     """Return the command that installs a model."""
     return "kgserve model prepare" if name.lower() == PREPARED_MODEL.lower() else f"kgserve model pull {name}"
 
@@ -116,19 +116,19 @@ def write_manifest(folder: Path, manifest: ModelManifest) -> None:
     for name in manifest.files:
         sync_file(folder / name)
     sealed = msgspec.structs.replace(manifest, seal=_seal(manifest))
-    write_whole(folder / MODEL_MANIFEST_FILE, msgspec.json.format(msgspec.json.encode(sealed)) + b"\n")
+    write_file_atomically(folder / MODEL_MANIFEST_FILE, msgspec.json.format(msgspec.json.encode(sealed)) + b"\n")
 
 
-def sums(folder: Path) -> dict[str, FileSum]:
+def compute_checksums(folder: Path) -> dict[str, FileChecksum]:
     """Return size and checksum of every file below ``folder``, by relative path."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MODEL_MANIFEST_FILE)
-    return {path.relative_to(folder).as_posix(): file_sum(path) for path in paths}
+    return {path.relative_to(folder).as_posix(): compute_checksum(path) for path in paths}
 
 
-def file_sum(path: Path) -> FileSum:
+def compute_checksum(path: Path) -> FileChecksum:
     """Return size and checksum of a file."""
     with path.open("rb") as file:
-        return FileSum(path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
+        return FileChecksum(path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
 
 
 def list_models(settings: Settings) -> list[ModelState]:
@@ -138,26 +138,26 @@ def list_models(settings: Settings) -> list[ModelState]:
     states = [_state(folder) for folder in folders if not folder.name.startswith(".")]
     configured = settings.embedding_model
     if settings.embedding_provider == "local" and configured.lower() not in {each.name.lower() for each in states}:
-        states.append(ModelState(configured, "missing", None, f"run: {command_for(configured)}"))
+        states.append(ModelState(configured, "missing", None, f"run: {install_command(configured)}"))
     return states
 
 
 @contextmanager
-def replacing(folder: Path) -> Generator[Path]:
+def replace_folder(folder: Path) -> Generator[Path]:
     """Yield an empty folder that replaces ``folder`` when the block ends, and is deleted if it raises.
 
     Holds a lock between processes; remains of a killed process are removed.
     """
-    private_folder(folder.parent)
+    create_private_folder(folder.parent)
     with (folder.parent / MODELS_LOCK_FILE).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for left in folder.parent.glob(f"{UNFINISHED_PREFIX}*"):
             shutil.rmtree(left, ignore_errors=True)
         with tempfile.TemporaryDirectory(prefix=UNFINISHED_PREFIX, dir=folder.parent) as aside:
             new = Path(aside) / "new"
-            private_folder(new)
+            create_private_folder(new)
             yield new
-            close_folder(new, whole=True)
+            restrict_folder(new, whole=True)
             if folder.exists():
                 folder.rename(Path(aside) / "old")
             new.rename(folder)
@@ -167,7 +167,7 @@ def replacing(folder: Path) -> Generator[Path]:
 def _state(folder: Path) -> ModelState:
     name = folder.name.replace("--", "/", 1)
     try:
-        manifest = checked_manifest(folder, name)
+        manifest = read_verified_manifest(folder, name)
     except Unavailable as error:
         return ModelState(name, "damaged", _readable_manifest(folder), error.message)
     return ModelState(manifest.name, "ready", manifest)
@@ -189,7 +189,7 @@ def _first_fault(folder: Path, manifest: ModelManifest) -> str:
     for name, expected in manifest.files.items():
         path = folder / name
         try:
-            if path.stat().st_size != expected.size or file_sum(path) != expected:
+            if path.stat().st_size != expected.size or compute_checksum(path) != expected:
                 return f"{path} is damaged"
         except OSError:
             return f"{path} cannot be read"

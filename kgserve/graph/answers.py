@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
-from kgserve.storage.model.fields import EdgeExtrasShown, NodeExtrasShown, Shown
+from kgserve.storage.model.fields import EdgeExtrasAnswer, NodeExtrasAnswer, SparseReprStruct
 from kgserve.storage.model.kinds import KindFreq, TagFreq, TagPrefixFreq
 
 
-class Node(NodeExtrasShown):
+class Node(NodeExtrasAnswer):
     """A node. ``version`` counts its states; ``sequence`` is the commit that wrote this one.
 
     Fields after ``updated_at`` are absent where they are not set. ``stale``: ``freshness_at`` is in the past.
@@ -49,7 +49,7 @@ class ReachedNode(Node, kw_only=True):
     missing: bool | UnsetType = UNSET
 
 
-class Edge(EdgeExtrasShown):
+class Edge(EdgeExtrasAnswer):
     """An edge. Its attributes hold ``created_at`` and ``updated_at``; ``id`` identifies it in a URL.
 
     Fields after ``sequence`` are absent where they are not set. ``to_graph`` is present if ``to`` is in another store,
@@ -81,7 +81,7 @@ Redirected = (
 """At most `MAX_REDIRECTED` ends are listed."""
 
 
-class Skipped(msgspec.Struct, kw_only=True):
+class SkippedEdge(msgspec.Struct, kw_only=True):
     """An edge that was skipped, with its position in the request."""
 
     index: int
@@ -91,7 +91,7 @@ class Skipped(msgspec.Struct, kw_only=True):
     reason: str
 
 
-class MergedRow(msgspec.Struct, kw_only=True):
+class RepeatedRow(msgspec.Struct, kw_only=True):
     """A node or edge that occurs earlier in the same batch, too: both were written as one.
 
     Where both set a field, the later one wins.
@@ -113,13 +113,13 @@ class InjectAnswer(msgspec.Struct, kw_only=True):
     edges_created: int
     edges_updated: int
     edges_unchanged: int
-    edges_skipped: Annotated[list[Skipped], Meta(description="At most the first 100")]
+    edges_skipped: Annotated[list[SkippedEdge], Meta(description="At most the first 100")]
     edges_skipped_count: int
     sequence: Annotated[int, Meta(description="The commit that holds this write")]
     redirected: Redirected = UNSET
     merged: (
         Annotated[
-            list[MergedRow],
+            list[RepeatedRow],
             Meta(description="Absent if the batch repeats no node or edge; at most the first 100"),
         ]
         | UnsetType
@@ -221,7 +221,7 @@ class LineError(msgspec.Struct, kw_only=True):
     message: str
 
 
-class MergedLine(LineError, kw_only=True):
+class RepeatedLine(LineError, kw_only=True):
     """A line whose node or edge occurs on an earlier line of the same import: both were written as one."""
 
     earlier_line: int
@@ -247,12 +247,12 @@ class ImportAnswer(msgspec.Struct, kw_only=True):
     sequence: int
     redirected: Redirected = UNSET
     merged: Annotated[
-        list[MergedLine], Meta(description="Lines that repeat an earlier node or edge; at most the first 100")
+        list[RepeatedLine], Meta(description="Lines that repeat an earlier node or edge; at most the first 100")
     ] = []
     merged_count: int = 0
 
 
-def nothing_imported(sequence: int = 0) -> ImportAnswer:
+def empty_import_answer(sequence: int = 0) -> ImportAnswer:
     """Return the answer of an import before its first line."""
     return ImportAnswer(
         ok=True,
@@ -273,7 +273,7 @@ def nothing_imported(sequence: int = 0) -> ImportAnswer:
     )
 
 
-class SearchHit(Shown, kw_only=True, omit_defaults=True):
+class SearchHit(SparseReprStruct, kw_only=True, omit_defaults=True):
     """A node that was found. Scores are absent where that part did not match; ``hops`` is used by graph mode."""
 
     node: Node
@@ -371,7 +371,7 @@ class FieldChange(msgspec.Struct, kw_only=True):
     after: Any
 
 
-class AlsoBy(msgspec.Struct, kw_only=True):
+class RepeatedAuthor(msgspec.Struct, kw_only=True):
     """Another author of the values of a version, with the first commit that repeated them, and its time."""
 
     created_by: str
@@ -393,7 +393,7 @@ class NodeState(msgspec.Struct, kw_only=True):
     recorded_to: str | None
     deleted: bool
     diff: list[FieldChange]
-    also_by: list[AlsoBy] | UnsetType = UNSET
+    also_by: list[RepeatedAuthor] | UnsetType = UNSET
 
 
 class NodeHistory(msgspec.Struct, kw_only=True):
@@ -486,7 +486,7 @@ class TagList(msgspec.Struct, kw_only=True):
     tags: list[TagFreq]
 
 
-class ListedNode(NodeExtrasShown):
+class ListedNode(NodeExtrasAnswer):
     """A node of a list.
 
     In a compact list, ``content`` and ``attributes`` are absent, as are all fields not listed here.
@@ -502,7 +502,7 @@ class ListedNode(NodeExtrasShown):
     attributes: dict[str, Any] | UnsetType = UNSET
 
 
-class ListedPage(msgspec.Struct, kw_only=True):
+class ListedNodePage(msgspec.Struct, kw_only=True):
     """One page of nodes in the order of their ids; ``next_cursor`` is null on the last one.
 
     A page ends after 20,000 nodes were scanned, even if it is not full.
@@ -512,14 +512,14 @@ class ListedPage(msgspec.Struct, kw_only=True):
     next_cursor: str | None
 
 
-class Health(msgspec.Struct, kw_only=True):
+class HealthStatus(msgspec.Struct, kw_only=True):
     """The process is alive."""
 
     status: Literal["ok"] = "ok"
     version: str
 
 
-class Ready(msgspec.Struct, kw_only=True):
+class ReadinessStatus(msgspec.Struct, kw_only=True):
     """The server accepts requests. ``future_stamps`` counts open stores with commits stamped in the future."""
 
     ready: Literal[True] = True
@@ -528,7 +528,7 @@ class Ready(msgspec.Struct, kw_only=True):
     future_stamps: int = 0
 
 
-class Whoami(msgspec.Struct, kw_only=True):
+class CallerInfo(msgspec.Struct, kw_only=True):
     """The caller: the name of its key, its role, the stores it may access and the key's expiry (null: never).
 
     ``stores`` are names, or prefixes of names that end with `*`. ``open``: the server requires no key. ``backups``: the
@@ -558,7 +558,7 @@ class BrowserKey(msgspec.Struct, kw_only=True):
     expires: str
 
 
-class CypherWords(msgspec.Struct, kw_only=True):
+class CypherVocabulary(msgspec.Struct, kw_only=True):
     """The vocabulary of Cypher statements. ``labels`` map to their properties with the engine's types."""
 
     keywords: list[str]

@@ -19,44 +19,44 @@ from kgserve.graph.answers import Node
 from kgserve.graph.readers import (
     MAX_DESCENDANTS,
     MAX_NEIGHBOURS,
-    OVERVIEW_OVERFETCH,
-    EdgePage,
+    OVERVIEW_OVERFETCH_NODES,
+    EdgePageRequest,
     EncodedWalk,
     ExportBlock,
     GraphReader,
-    Lease,
+    StoreLease,
     resolve_valid_at,
 )
-from kgserve.graph.search.fusion import Neighbours
+from kgserve.graph.search.fusion import NeighbourWeights
 from kgserve.graph.search.search_index import CommitIndex
 from kgserve.graph.temporal import (
     MAX_AS_OF_DIGITS,
     MAX_EDGES_PER_DIRECTION,
-    UNLIMITED_EDGES,
-    catch_up,
-    history_of,
-    survivor_at,
+    NO_EDGE_LIMIT,
+    require_history,
+    resolve_redirect_at,
+    wait_for_history,
 )
-from kgserve.graph.weighted_nodes import NodeWeights, WeightedNodes
+from kgserve.graph.weighted_nodes import WeightedNodes, WeightsById
 from kgserve.platform.times import parse_time
-from kgserve.projections.history.history import FOREVER, History
-from kgserve.projections.history_follower import Historian, HistoryFollower
-from kgserve.projections.indexes import PAST_INDEX_TIMEOUT_SECONDS, Indexes, IndexesAsOf
+from kgserve.projections.history.history import NO_SEQUENCE_LIMIT, HistoryFile
+from kgserve.projections.history_follower import HistoryProjection, HistoryWorker
+from kgserve.projections.indexes import PAST_INDEX_TIMEOUT_SECONDS, TextIndexes, TextIndexesAsOf
 from kgserve.projections.links.links import NO_LINK_LIMIT
-from kgserve.projections.memory_index.closure import BelowPage, MemoryDepth
+from kgserve.projections.memory_index.closure import DescendantPage, HierarchyNode
 from kgserve.projections.memory_index.decay import HalfLives
-from kgserve.projections.memory_index.entries import LiveMemory, state_of
-from kgserve.storage.model.attributes import Condition
-from kgserve.storage.model.change import Access
-from kgserve.storage.model.filters import Listed, NodeFilter, PagePosition, page_of
-from kgserve.storage.model.parents import MAX_HIERARCHY_DEPTH, is_upward, newest
+from kgserve.projections.memory_index.entries import MemoryState, memory_state_of
+from kgserve.storage.model.attributes import AttributeCondition
+from kgserve.storage.model.change import AccessRecord
+from kgserve.storage.model.filters import NodeFilter, PagePosition, ResultPage, take_result_page
+from kgserve.storage.model.parents import MAX_HIERARCHY_DEPTH, is_parent_edge, newest_parent_edge
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, edge_created_at
 from kgserve.storage.model.soft_delete import is_live
-from kgserve.storage.model.walk import MAX_WALK_EDGES, Direction, Walk, by_levels
-from kgserve.storage.rows.encoding import edge_line, encode_edge, link_line, node_line
-from kgserve.storage.rows.format import Numbers
-from kgserve.storage.rows.sampling import IncidentEdges, NumberedEdge, OverviewStart, most_connected, number_edge
-from kgserve.storage.rows.snapshot import Rows
+from kgserve.storage.model.walk import MAX_WALK_EDGES, TraversalDirection, TraversalRequest, traverse_by_level
+from kgserve.storage.rows.encoding import build_edge_line, build_link_line, build_node_line, encode_edge
+from kgserve.storage.rows.format import NumberArray
+from kgserve.storage.rows.sampling import IncidentEdges, NumberedEdge, OverviewStart, find_most_connected, number_edge
+from kgserve.storage.rows.snapshot import RowsSnapshot
 from kgserve.stores.store import OpenStore
 
 N = TypeVar("N", bound=Node)
@@ -64,50 +64,50 @@ Found = TypeVar("Found")
 K = TypeVar("K")
 R = TypeVar("R")
 
-MAX_STATES_READ = 50_000
+MAX_EDGE_STATES_READ = 50_000
 """Edge states read to find neighbours as of a commit; about half a second."""
-MAX_STATES_LISTED = 500_000
+MAX_EDGE_STATES_SCANNED = 500_000
 """Edge states scanned by key, without reading their rows, to find edges between nodes."""
-MAX_STATES_COUNTED = 200_000
+MAX_EDGE_STATES_COUNTED = 200_000
 """Edge states counted for the degrees of all nodes as of a commit."""
-MAX_STATES_COUNTED_PER_NODE = 10_000
+MAX_EDGE_STATES_COUNTED_PER_NODE = 10_000
 EXPORT_BATCH_ROWS = 5_000
 """Rows read per step of an export."""
-MIN_LIST_STEP, MAX_LIST_STEP = 64, 1001
+MIN_LIST_BATCH_NODES, MAX_LIST_BATCH_NODES = 64, 1001
 """Bounds of the number of nodes read per step to fill a page."""
 HISTORY_CATCH_UP_TIMEOUT_SECONDS = 0.25
 """Time to wait for the history to index a commit that has just superseded a version."""
 
 
-class AsOfMoment(msgspec.Struct, frozen=True):
+class PastMoment(msgspec.Struct, frozen=True):
     """A past moment to read as of. ``as_of`` is a sequence or an RFC 3339 time."""
 
-    historian: Historian | None
+    historian: HistoryWorker | None
     as_of: int | str
 
-    def of(self, store: OpenStore) -> tuple[HistoryFollower, int]:
+    def of(self, store: OpenStore) -> tuple[HistoryProjection, int]:
         """Return the history of a store, and the commit to read: the given one, or the last one up to the time.
 
         A future moment means now. Raises InvalidInput, Gone for a moment no longer in the history, Unavailable while
         the history is behind, and Conflict when none is kept.
         """
-        follower = history_of(self.historian, store)
+        follower = require_history(self.historian, store)
         current = store.state.sequence
         at = min(self._sequence(follower, current), current)
         follower.look(lambda history: history.require_known(at))
         return follower, at
 
-    def open(self, store: OpenStore, valid_at: str | None, lease: Lease | None) -> AsOfGraph:
+    def open(self, store: OpenStore, valid_at: str | None, lease: StoreLease | None) -> AsOfGraph:
         """Return the reader of a store as `GraphOpener` does.
 
         Raises as `of`, and InvalidInput for an invalid ``valid_at``.
         """
         follower, at = self.of(store)
         moment = self._moment_of(follower, at)
-        opened = hold_history(store, follower) if lease is None else lease_history(lease, self)
+        opened = history_opener_of_lease(store, follower) if lease is None else leasing_history_opener(lease, self)
         return AsOfGraph(opened, at, resolve_valid_at(valid_at, moment), moment)
 
-    def _moment_of(self, follower: HistoryFollower, at: int) -> int:
+    def _moment_of(self, follower: HistoryProjection, at: int) -> int:
         """Return the time in microseconds; the time of the commit if a sequence is given."""
         if self.is_sequence:
             return follower.look(lambda history: history.time_of(at))
@@ -122,19 +122,19 @@ class AsOfMoment(msgspec.Struct, frozen=True):
     def _text(self) -> str:
         return str(self.as_of)
 
-    def _sequence(self, follower: HistoryFollower, current: int) -> int:
+    def _sequence(self, follower: HistoryProjection, current: int) -> int:
         if self.is_sequence:
-            catch_up(follower, min(int(self.as_of), current))
+            wait_for_history(follower, min(int(self.as_of), current))
             return int(self.as_of)
         try:
             moment = parse_time(self._text)
         except ValueError as error:
             raise InvalidInput.at("as_of", f"must be a sequence or a time: {error}") from None
-        catch_up(follower, current)
+        wait_for_history(follower, current)
         return follower.look(lambda history: _sequence_at(history, moment))
 
 
-def _sequence_at(history: History, moment: int) -> int:
+def _sequence_at(history: HistoryFile, moment: int) -> int:
     found = history.sequence_at(moment, time.time_ns() // 1000)
     if found < history.sequence and history.time_of(found) != moment:
         history.require_known_after(found)
@@ -146,37 +146,37 @@ def _page_order(row: EdgeRow) -> tuple[bool, int, int, str, str, str]:
     return ordinal is None, ordinal or 0, edge_created_at(row), row.source, row.target, row.relation_type
 
 
-def _nodes_at(at: int, type_: str | None, after: str, limit: int, history: History) -> list[tuple[str, NodeRow]]:
+def _nodes_at(at: int, type_: str | None, after: str, limit: int, history: HistoryFile) -> list[tuple[str, NodeRow]]:
     return [(state.row.id, state.row) for state in history.nodes_at(at, type_, after, limit)]
 
 
-def _edges_at(at: int, after: EdgeKey, limit: int, history: History) -> list[tuple[EdgeKey, EdgeRow]]:
+def _edges_at(at: int, after: EdgeKey, limit: int, history: HistoryFile) -> list[tuple[EdgeKey, EdgeRow]]:
     return [(state.row.key, state.row) for state in history.edges_at(at, after, limit)]
 
 
-def _links_at(at: int, after: LinkKey, limit: int, history: History) -> list[tuple[LinkKey, LinkRow]]:
+def _links_at(at: int, after: LinkKey, limit: int, history: HistoryFile) -> list[tuple[LinkKey, LinkRow]]:
     return [(state.row.key, state.row) for state in history.links_at(at, after, limit)]
 
 
-def _node_at(history: History, node_id: str, at: int) -> NodeRow | None:
+def _node_at(history: HistoryFile, node_id: str, at: int) -> NodeRow | None:
     state = history.node_at(node_id, at)
     return None if state is None else state.row
 
 
-OpenHistory = Callable[[], AbstractContextManager[tuple[OpenStore, HistoryFollower]]]
+HistoryOpener = Callable[[], AbstractContextManager[tuple[OpenStore, HistoryProjection]]]
 """Opens a store and its history for one access."""
 
 
-def hold_history(store: OpenStore, follower: HistoryFollower) -> OpenHistory:
+def history_opener_of_lease(store: OpenStore, follower: HistoryProjection) -> HistoryOpener:
     """Return an opener for the history of a store that stays leased."""
     return lambda: nullcontext((store, follower))
 
 
-def lease_history(lease: Lease, past: AsOfMoment) -> OpenHistory:
+def leasing_history_opener(lease: StoreLease, past: PastMoment) -> HistoryOpener:
     """Return an opener that leases the store for each access to its history, once that has caught up."""
 
     @contextmanager
-    def opened() -> Generator[tuple[OpenStore, HistoryFollower]]:
+    def opened() -> Generator[tuple[OpenStore, HistoryProjection]]:
         with lease() as store:
             yield store, past.of(store)[0]
 
@@ -188,14 +188,14 @@ class AsOfGraph(GraphReader):
 
     has_memory_index = False
 
-    def __init__(self, opened: OpenHistory, sequence: int, valid_at: int | None = None, now: int = 0) -> None:
+    def __init__(self, opened: HistoryOpener, sequence: int, valid_at: int | None = None, now: int = 0) -> None:
         super().__init__(sequence, valid_at, now)
         self._opened = opened
         self._nodes: dict[str, NodeRow | None] = {}
         self._ids: list[str] = []
         self._numbers: dict[str, int] = {}
 
-    def _look(self, question: Callable[[History], Found]) -> Found:
+    def _look(self, question: Callable[[HistoryFile], Found]) -> Found:
         with self._opened() as (_, follower):
             return follower.look(question)
 
@@ -211,7 +211,7 @@ class AsOfGraph(GraphReader):
     @override
     def resolve_redirects(self, ids: Collection[str]) -> dict[str, str]:
         at = self.sequence
-        return self._look(lambda history: {node_id: survivor_at(history, node_id, at) for node_id in ids})
+        return self._look(lambda history: {node_id: resolve_redirect_at(history, node_id, at) for node_id in ids})
 
     @override
     def merged_ids(self, ids: Collection[str]) -> dict[str, str]:
@@ -224,8 +224,8 @@ class AsOfGraph(GraphReader):
                 current, last = reading.nodes([row.id for row in rows]), reading.at
             former = [row for row in rows if row.id not in current or current[row.id].version != row.version]
 
-            def states(history: History) -> dict[tuple[str, int], render.VersionState | None]:
-                found = (render.state_of_version(history, row, current.get(row.id)) for row in former)
+            def states(history: HistoryFile) -> dict[tuple[str, int], render.VersionState | None]:
+                found = (render.find_former_state(history, row, current.get(row.id)) for row in former)
                 return {(row.id, row.version): state for row, state in zip(former, found, strict=True)}
 
             known = follower.look(states) if former else {}
@@ -238,17 +238,17 @@ class AsOfGraph(GraphReader):
         ]
 
     @override
-    def edges_of(self, ids: Collection[str], direction: Direction) -> Iterator[EdgeRow]:
+    def edges_of(self, ids: Collection[str], direction: TraversalDirection) -> Iterator[EdgeRow]:
 
-        def look(history: History) -> list[EdgeRow]:
-            return [edge for node_id in ids for edge in self._read(history, node_id, direction, UNLIMITED_EDGES)]
+        def look(history: HistoryFile) -> list[EdgeRow]:
+            return [edge for node_id in ids for edge in self._read(history, node_id, direction, NO_EDGE_LIMIT)]
 
         return iter(self._look(look))
 
-    def _edges(self, node_id: str, direction: Direction, limit: int = UNLIMITED_EDGES) -> list[EdgeRow]:
+    def _edges(self, node_id: str, direction: TraversalDirection, limit: int = NO_EDGE_LIMIT) -> list[EdgeRow]:
         return self._look(lambda history: self._read(history, node_id, direction, limit))
 
-    def _read(self, history: History, node_id: str, direction: Direction, limit: int) -> list[EdgeRow]:
+    def _read(self, history: HistoryFile, node_id: str, direction: TraversalDirection, limit: int) -> list[EdgeRow]:
         outgoing = history.outgoing(node_id, self.sequence, limit) if direction != "incoming" else []
         incoming = history.incoming(node_id, self.sequence, limit) if direction != "outgoing" else []
         return [state.row for state in (*outgoing, *incoming)]
@@ -266,7 +266,7 @@ class AsOfGraph(GraphReader):
 
     @override
     def encode_node(self, node_id: str) -> bytes | None:
-        found = self.to_nodes([*self.valid_nodes((node_id,)).values()], render.node)
+        found = self.to_nodes([*self.valid_nodes((node_id,)).values()], render.to_node)
         return msgspec.json.encode(found[0]) if found else None
 
     @override
@@ -280,15 +280,15 @@ class AsOfGraph(GraphReader):
         return [*self._valid_between(self._edges(node_id, direction))]
 
     @override
-    def encode_edge_page(self, node_id: str, wanted: EdgePage) -> tuple[list[bytes], bool, int]:
-        found = self._shown_edges(node_id, UNLIMITED_EDGES, outgoing=wanted.outgoing)
+    def encode_edge_page(self, node_id: str, wanted: EdgePageRequest) -> tuple[list[bytes], bool, int]:
+        found = self._shown_edges(node_id, NO_EDGE_LIMIT, outgoing=wanted.outgoing)
         edges = [edge for edge in found if not wanted.relation_types or edge.relation_type in wanted.relation_types]
         edges.sort(key=_page_order)
         end = wanted.offset + wanted.limit
         return [*map(encode_edge, edges[wanted.offset : end])], end < len(edges), len(edges)
 
     @override
-    def encode_walk(self, wanted: Walk) -> EncodedWalk:
+    def encode_walk(self, wanted: TraversalRequest) -> EncodedWalk:
         start = self._node(wanted.start)
         if start is None or not self._is_valid(start):
             return EncodedWalk(b"", b"", 0, truncated=False)
@@ -297,21 +297,23 @@ class AsOfGraph(GraphReader):
             return filter(wanted.follows, self.edges_of(ids, wanted.direction))
 
         valid = None if self.valid_at is None else lambda ids: {*self.valid_nodes(ids)}
-        found = by_levels(wanted, wanted.start, followed, valid)
+        found = traverse_by_level(wanted, wanted.start, followed, valid)
         rows = [*self.nodes(found.depths).values()]
-        nodes = self.to_nodes(rows, lambda row: render.reached(row, found.depths[row.id]))
+        nodes = self.to_nodes(rows, lambda row: render.to_reached_node(row, found.depths[row.id]))
         encoded = b",".join(map(msgspec.json.encode, nodes))
         return EncodedWalk(encoded, b",".join(map(encode_edge, found.edges)), len(nodes), found.truncated)
 
     @override
-    def list_nodes(self, wanted: NodeFilter, position: PagePosition, limit: int) -> Listed[NodeRow]:
+    def list_nodes(self, wanted: NodeFilter, position: PagePosition, limit: int) -> ResultPage[NodeRow]:
         type_ = wanted.types[0] if len(wanted.types) == 1 else None
         # Enough rows if all match, without tiny steps if few do.
-        step = min(max(limit + position.skip + 1, MIN_LIST_STEP), MAX_LIST_STEP)
+        step = min(max(limit + position.skip + 1, MIN_LIST_BATCH_NODES), MAX_LIST_BATCH_NODES)
         pages = self._pages(partial(_nodes_at, self.sequence, type_), position.after, step)
-        return page_of(((row.id, row, wanted.matches(row)) for rows in pages for row in rows), position, limit)
+        return take_result_page(((row.id, row, wanted.matches(row)) for rows in pages for row in rows), position, limit)
 
-    def _pages(self, read: Callable[[K, int, History], list[tuple[K, R]]], after: K, step: int) -> Iterator[list[R]]:
+    def _pages(
+        self, read: Callable[[K, int, HistoryFile], list[tuple[K, R]]], after: K, step: int
+    ) -> Iterator[list[R]]:
         """Yield the rows after a key, at most `step` at a time."""
         while found := self._look(partial(read, after, step)):
             yield [row for _, row in found]
@@ -325,14 +327,14 @@ class AsOfGraph(GraphReader):
         for rows in self._pages(partial(_nodes_at, self.sequence, None), "", EXPORT_BATCH_ROWS):
             invalid |= {row.id for row in rows if not self._is_valid(row)}
             if kept := [row for row in rows if row.id not in invalid]:
-                yield ExportBlock([*map(node_line, kept)], [])
+                yield ExportBlock([*map(build_node_line, kept)], [])
         first = ("", "", "")
         for edges in self._pages(partial(_edges_at, self.sequence), first, EXPORT_BATCH_ROWS):
             if held := [row for row in edges if self._is_valid(row) and invalid.isdisjoint(row.key[:2])]:
-                yield ExportBlock([], [*map(edge_line, held)])
+                yield ExportBlock([], [*map(build_edge_line, held)])
         for links in self._pages(partial(_links_at, self.sequence), LinkKey("", first), EXPORT_BATCH_ROWS):
             if leading := [row for row in links if self._is_valid(row.edge) and row.edge.source not in invalid]:
-                yield ExportBlock([], [*map(link_line, leading)])
+                yield ExportBlock([], [*map(build_link_line, leading)])
 
     @override
     def outgoing(self, node_id: str) -> list[EdgeRow]:
@@ -355,11 +357,11 @@ class AsOfGraph(GraphReader):
     @override
     def sources_of(self, node_id: str, relation_type: str) -> WeightedNodes:
         edges = (edge for edge in self.valid_edges(node_id) if edge.relation_type == relation_type)
-        return NodeWeights({edge.source: min(max(edge.weight, 0.0), 1.0) for edge in edges if edge.target == node_id})
+        return WeightsById({edge.source: min(max(edge.weight, 0.0), 1.0) for edge in edges if edge.target == node_id})
 
     @override
-    def neighbours(self, ids: Sequence[str]) -> Neighbours:
-        enough = MAX_NEIGHBOURS if self.valid_at is None else UNLIMITED_EDGES
+    def neighbours(self, ids: Sequence[str]) -> NeighbourWeights:
+        enough = MAX_NEIGHBOURS if self.valid_at is None else NO_EDGE_LIMIT
         around = {each: [edge for edge in self._edges(each, "both", enough) if self._is_valid(edge)] for each in ids}
         valid_ends = self._valid_ends([edge for edges in around.values() for edge in edges])
         return {
@@ -378,7 +380,9 @@ class AsOfGraph(GraphReader):
 
     @override
     def walk(self, start: str, depth: int, max_nodes: int) -> list[EdgeRow]:
-        return by_levels(Walk(start, depth, "both", None, None, max_nodes), start, self._valid_edges_of).edges
+        return traverse_by_level(
+            TraversalRequest(start, depth, "both", None, None, max_nodes), start, self._valid_edges_of
+        ).edges
 
     def _valid_edges_of(self, ids: Collection[str]) -> Iterator[EdgeRow]:
         return self._valid_between(self.edges_of(ids, "both"))
@@ -402,16 +406,16 @@ class AsOfGraph(GraphReader):
         return self._node(self._ids[number])
 
     @override
-    def sort_by_id(self, numbers: Numbers) -> Numbers:
+    def sort_by_id(self, numbers: NumberArray) -> NumberArray:
         return np.array(sorted(numbers.tolist(), key=self._ids.__getitem__), np.int64)
 
     @override
-    def are_valid(self, numbers: Numbers) -> Numbers:
+    def are_valid(self, numbers: NumberArray) -> NumberArray:
         found = self.valid_nodes([self._ids[number] for number in numbers.tolist()])
         return np.array([self._ids[number] in found for number in numbers.tolist()], np.bool_)
 
     @override
-    def of_types(self, numbers: Numbers, types: Collection[str] | None) -> Numbers:
+    def of_types(self, numbers: NumberArray, types: Collection[str] | None) -> NumberArray:
         if self.valid_at is None and types is None:
             return np.ones(len(numbers), np.bool_)
         ids = [self._ids[number] for number in numbers.tolist()]
@@ -427,7 +431,7 @@ class AsOfGraph(GraphReader):
             ids = [state.row.id for state in states]
         else:
             with self.current_rows() as rows:
-                ids = rows.delta.ids(most_connected(rows, count + OVERVIEW_OVERFETCH, None))
+                ids = rows.delta.ids(find_most_connected(rows, count + OVERVIEW_OVERFETCH_NODES, None))
         found = np.array([self.number(each) for each in ids], np.int64)
         found = found[self.are_valid(found)]
         found = found[self.of_types(found, types)]
@@ -435,13 +439,15 @@ class AsOfGraph(GraphReader):
 
     @override
     def max_incident_edges(self, types: Collection[str] | None) -> int:
-        return MAX_STATES_READ
+        return MAX_EDGE_STATES_READ
 
     @override
-    def incident_edges(self, numbers: Numbers, wanted: Walk, limit: int) -> IncidentEdges:
+    def incident_edges(self, numbers: NumberArray, wanted: TraversalRequest, limit: int) -> IncidentEdges:
         return self._look(lambda history: self._incident(history, numbers, wanted, limit))
 
-    def _incident(self, history: History, numbers: Numbers, wanted: Walk, limit: int) -> IncidentEdges:
+    def _incident(
+        self, history: HistoryFile, numbers: NumberArray, wanted: TraversalRequest, limit: int
+    ) -> IncidentEdges:
         found: list[tuple[int, int, float]] = []
         met, cut = 0, False
         for place, number in enumerate(numbers.tolist()):
@@ -459,7 +465,7 @@ class AsOfGraph(GraphReader):
         return IncidentEdges(np.array(owner, np.int64), np.array(end, np.int64), np.array(weight, np.float64), cut)
 
     @override
-    def edges_between(self, numbers: Numbers, wanted: Walk) -> tuple[list[NumberedEdge], bool]:
+    def edges_between(self, numbers: NumberArray, wanted: TraversalRequest) -> tuple[list[NumberedEdge], bool]:
         ids = [self._ids[number] for number in numbers.tolist()]
         listed, cut = self._look(lambda history: list_states_between(history, ids))
         states = self._look(lambda history: history.edges_numbered(listed, self.sequence))
@@ -468,13 +474,13 @@ class AsOfGraph(GraphReader):
         return edges[:MAX_WALK_EDGES], cut or len(edges) > MAX_WALK_EDGES
 
     @override
-    def degrees(self, numbers: Numbers) -> Sequence[int | None]:
+    def degrees(self, numbers: NumberArray) -> Sequence[int | None]:
         return self._look(lambda history: [*self._degrees(history, numbers)])
 
-    def _degrees(self, history: History, numbers: Numbers) -> Iterator[int | None]:
-        left = MAX_STATES_COUNTED
+    def _degrees(self, history: HistoryFile, numbers: NumberArray) -> Iterator[int | None]:
+        left = MAX_EDGE_STATES_COUNTED
         for number in numbers.tolist():
-            most = min(left, MAX_STATES_COUNTED_PER_NODE)
+            most = min(left, MAX_EDGE_STATES_COUNTED_PER_NODE)
             count, looked_at = history.degree_at(self._ids[number], self.sequence, most)
             left -= min(looked_at, left)
             yield count if looked_at < most else None
@@ -484,8 +490,8 @@ class AsOfGraph(GraphReader):
         return {memory_id: parent for memory_id in ids if (parent := self._parent(memory_id)) is not None}
 
     def _parent(self, memory_id: str) -> str | None:
-        edges = filter(is_upward, self._edges(memory_id, "outgoing"))
-        edge = newest(edge for edge in edges if is_live(self._node(edge.target)))
+        edges = filter(is_parent_edge, self._edges(memory_id, "outgoing"))
+        edge = newest_parent_edge(edge for edge in edges if is_live(self._node(edge.target)))
         return None if edge is None else edge.target
 
     @override
@@ -493,41 +499,41 @@ class AsOfGraph(GraphReader):
         return [place.id for place in islice(self._levels_below(memory_id, 1), limit)]
 
     @override
-    def ancestors(self, memory_id: str, layer: int | None) -> list[MemoryDepth]:
+    def ancestors(self, memory_id: str, layer: int | None) -> list[HierarchyNode]:
         return [place for place in self._levels_above(memory_id) if self._is_placed(place, layer)]
 
-    def _levels_above(self, memory_id: str) -> Iterator[MemoryDepth]:
+    def _levels_above(self, memory_id: str) -> Iterator[HierarchyNode]:
         seen, at = {memory_id}, memory_id
         for depth in range(1, MAX_HIERARCHY_DEPTH + 1):
             parent = self._parent(at)
             if parent is None or parent in seen:
                 return
             seen.add(at := parent)
-            yield MemoryDepth(at, depth)
+            yield HierarchyNode(at, depth)
 
     @override
-    def descendants(self, memory_id: str, layer: int | None, after: str, limit: int, *, near: bool) -> BelowPage:
+    def descendants(self, memory_id: str, layer: int | None, after: str, limit: int, *, near: bool) -> DescendantPage:
         places = self._levels_below(memory_id, 1 if near else MAX_HIERARCHY_DEPTH)
         found = sorted(place for place in places if self._is_placed(place, layer))
         page = [each for each in found if each.id > after][: limit + 1]
-        return BelowPage(page[:limit], page[limit - 1].id if len(page) > limit else None)
+        return DescendantPage(page[:limit], page[limit - 1].id if len(page) > limit else None)
 
     @override
     def below(self, memory_id: str) -> WeightedNodes:
-        return NodeWeights({place.id: 1.0 for place in self._levels_below(memory_id, MAX_HIERARCHY_DEPTH)})
+        return WeightsById({place.id: 1.0 for place in self._levels_below(memory_id, MAX_HIERARCHY_DEPTH)})
 
-    def _is_placed(self, place: MemoryDepth, layer: int | None) -> bool:
+    def _is_placed(self, place: HierarchyNode, layer: int | None) -> bool:
         row = self._node(place.id)
         own = row.extras.layer if row is not None and row.extras is not None else None
         return row is not None and row.holds_at(self.now) and layer in (None, own)
 
-    def _levels_below(self, memory_id: str, depth: int) -> Iterator[MemoryDepth]:
+    def _levels_below(self, memory_id: str, depth: int) -> Iterator[HierarchyNode]:
         """Yield the descendants of a memory, level by level. Raises TooLarge."""
         seen, level = {memory_id}, [memory_id]
         for at in range(1, depth + 1):
             level = [child for each in level for child in self._children(each) if child not in seen]
             seen.update(level)
-            yield from (MemoryDepth(child, at) for child in level)
+            yield from (HierarchyNode(child, at) for child in level)
             if len(seen) > MAX_DESCENDANTS:
                 raise TooLarge(
                     f"memory {memory_id!r} had more than {MAX_DESCENDANTS} descendants at that moment;"
@@ -535,18 +541,18 @@ class AsOfGraph(GraphReader):
                 )
 
     def _children(self, memory_id: str) -> list[str]:
-        sources = [edge.source for edge in self._edges(memory_id, "incoming") if is_upward(edge)]
+        sources = [edge.source for edge in self._edges(memory_id, "incoming") if is_parent_edge(edge)]
         if len(sources) > MAX_DESCENDANTS:
             raise TooLarge(f"memory {memory_id!r} had more than {MAX_DESCENDANTS} children at that moment, the limit")
         return [child for child in sources if is_live(self._node(child)) and self._parent(child) == memory_id]
 
     @override
-    def accesses(self, ids: Collection[str]) -> dict[str, Access]:
+    def accesses(self, ids: Collection[str]) -> dict[str, AccessRecord]:
         return {}
 
     @override
-    def memory_states(self, ids: Collection[str]) -> dict[str, LiveMemory]:
-        return {key: state_of(row) for key, row in self.nodes(ids).items() if row.is_memory}
+    def memory_states(self, ids: Collection[str]) -> dict[str, MemoryState]:
+        return {key: memory_state_of(row) for key, row in self.nodes(ids).items() if row.is_memory}
 
     @override
     def confidences(self, memories: Sequence[NodeRow], half_lives: HalfLives) -> dict[str, float]:
@@ -555,15 +561,15 @@ class AsOfGraph(GraphReader):
     @property
     @override
     def last_shown(self) -> int:
-        return FOREVER
+        return NO_SEQUENCE_LIMIT
 
     @override
-    def search_index(self, indexes: Indexes) -> CommitIndex:
+    def search_index(self, indexes: TextIndexes) -> CommitIndex:
         with self._opened() as (_, follower):
-            return IndexesAsOf(indexes, follower, self.sequence)
+            return TextIndexesAsOf(indexes, follower, self.sequence)
 
     @override
-    def former_holders(self, wanted: Sequence[Condition], seen: int) -> frozenset[str]:
+    def former_holders(self, wanted: Sequence[AttributeCondition], seen: int) -> frozenset[str]:
         with self._opened() as (store, follower):
             # A state counts as ended only after the history has indexed the commit that ended it.
             if not follower.wait(seen, PAST_INDEX_TIMEOUT_SECONDS):
@@ -575,16 +581,16 @@ class AsOfGraph(GraphReader):
         return self.resolve_redirect(node_id)
 
     @contextmanager
-    def current_rows(self) -> Generator[Rows]:
+    def current_rows(self) -> Generator[RowsSnapshot]:
         """Open the current rows of the store for reading."""
         with self._opened() as (store, _), store.reading() as rows:
             yield rows
 
 
-def list_states_between(history: History, ids: Iterable[str]) -> tuple[list[int], bool]:
+def list_states_between(history: HistoryFile, ids: Iterable[str]) -> tuple[list[int], bool]:
     """Return the numbers of all states of edges between some nodes, and whether the scan limit was reached."""
     among = dict.fromkeys(ids)
-    left = MAX_STATES_LISTED
+    left = MAX_EDGE_STATES_SCANNED
     found: list[int] = []
     for node_id in among:
         listed = history.numbers_from(node_id, left + 1)

@@ -35,7 +35,7 @@ class ContextEntry(NamedTuple):
     store: str = ""
 
 
-def entries(nodes: Sequence[Node], edges: Iterable[Edge], store: str = "") -> list[ContextEntry]:
+def build_context_entries(nodes: Sequence[Node], edges: Iterable[Edge], store: str = "") -> list[ContextEntry]:
     """Return entries for the nodes of one store, best first; each edge is attached to the later of its two ends."""
     places = {node.id: place for place, node in enumerate(nodes)}
     found: dict[str, list[Edge]] = {node.id: [] for node in nodes}
@@ -45,7 +45,7 @@ def entries(nodes: Sequence[Node], edges: Iterable[Edge], store: str = "") -> li
     return [ContextEntry(node, found[node.id], store) for node in nodes]
 
 
-def linked(
+def attach_links(
     entries: Sequence[ContextEntry], links: Iterable[tuple[tuple[str, str], tuple[str, str], Edge]]
 ) -> list[ContextEntry]:
     """Return entries of several stores with the links between them, each attached to the later of its two ends.
@@ -79,7 +79,7 @@ def _piece_tokens(piece: str) -> int:
     return max(1, len(piece.encode()) - 1)
 
 
-def markdown(entries: Sequence[ContextEntry], budget: int) -> ContextText:
+def render_markdown(entries: Sequence[ContextEntry], budget: int) -> ContextText:
     """Render entries as a list, each node followed by its edges to nodes already in the text."""
     lines: list[str] = []
     spent = 0
@@ -105,7 +105,7 @@ def _edge_line(edge: Edge) -> str:
     return f"  - [{edge.source}]{source} {edge.relation_type} [{edge.target}]{target}"
 
 
-def as_json(entries: Sequence[ContextEntry], budget: int) -> ContextText:
+def render_json(entries: Sequence[ContextEntry], budget: int) -> ContextText:
     """Render entries as a JSON object of nodes and edges; nodes that do not fit are left out whole."""
     written: list[bytes] = []
     related: list[bytes] = []

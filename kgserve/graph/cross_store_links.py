@@ -6,16 +6,16 @@ from collections.abc import Iterable, Sequence
 
 from kgserve.admin.api import LinkCounts, LinkedStore, LinkManifest
 from kgserve.errors import InvalidInput
-from kgserve.graph.handle import Graph, Graphs
+from kgserve.graph.handle import StoreHandle, StoreHandles
 from kgserve.graph.requests import EdgeInput
-from kgserve.storage.layout import Layout
+from kgserve.storage.layout import StoreLayout
 from kgserve.storage.model.batch import EdgePut, LinkPut
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.stores.store import OpenStore
 
 
-def leads_elsewhere(graph: Graph, to_graph: str | None) -> bool:
+def is_cross_store(graph: StoreHandle, to_graph: str | None) -> bool:
     """Return whether an edge leads into another store, which need not exist.
 
     Raises InvalidInput for an invalid store name, and NotFound for a store that the caller may not access.
@@ -27,8 +27,10 @@ def leads_elsewhere(graph: Graph, to_graph: str | None) -> bool:
     return True
 
 
-def parted(graph: Graph, edges: Sequence[EdgeInput], puts: Iterable[EdgePut]) -> tuple[list[EdgePut], list[LinkPut]]:
-    """Split checked edges into edges within the store and links. Raises as `leads_elsewhere` does, with the path."""
+def split_links(
+    graph: StoreHandle, edges: Sequence[EdgeInput], puts: Iterable[EdgePut]
+) -> tuple[list[EdgePut], list[LinkPut]]:
+    """Split checked edges into edges within the store and links. Raises as `is_cross_store` does, with the path."""
     own: list[EdgePut] = []
     links: list[LinkPut] = []
     for index, (edge, put) in enumerate(zip(edges, puts, strict=True)):
@@ -39,15 +41,15 @@ def parted(graph: Graph, edges: Sequence[EdgeInput], puts: Iterable[EdgePut]) ->
     return own, links
 
 
-def _leads_elsewhere(graph: Graph, to_graph: str, index: int) -> bool:
+def _leads_elsewhere(graph: StoreHandle, to_graph: str, index: int) -> bool:
     try:
-        return leads_elsewhere(graph, to_graph)
+        return is_cross_store(graph, to_graph)
     except InvalidInput as error:
         path = f"edges[{index}].to_graph"
         raise InvalidInput.at(path, str(error)) from None
 
 
-def edge_of(store: OpenStore, key: EdgeKey | LinkKey) -> EdgeRow | None:
+def find_edge(store: OpenStore, key: EdgeKey | LinkKey) -> EdgeRow | None:
     """Return an edge, or the edge of a link; None if it does not exist."""
     with store.reading() as rows:
         if not isinstance(key, LinkKey):
@@ -60,7 +62,7 @@ def edge_of(store: OpenStore, key: EdgeKey | LinkKey) -> EdgeRow | None:
 MAX_LINKED_STORES = 1_000
 
 
-def store_links(graph: Graph) -> LinkManifest:
+def get_link_manifest(graph: StoreHandle) -> LinkManifest:
     """Return the stores that edges of this store lead into, and those whose edges lead into it, with counts.
 
     The stores need not exist. Only incoming edges from stores that the caller may access are counted.
@@ -80,7 +82,7 @@ def store_links(graph: Graph) -> LinkManifest:
     )
 
 
-def link_counts(graphs: Graphs, layout: Layout, store: OpenStore | None) -> LinkCounts | None:
+def count_links(graphs: StoreHandles, layout: StoreLayout, store: OpenStore | None) -> LinkCounts | None:
     """Return the number of edges that lead out of a store and into it; None if both are 0. Opens no store.
 
     The outgoing edges of a store that was not closed cleanly, and is not open, are unknown and counted as 0.
@@ -95,7 +97,7 @@ def link_counts(graphs: Graphs, layout: Layout, store: OpenStore | None) -> Link
     return LinkCounts(outbound, inbound) if outbound or inbound else None
 
 
-def key_of(graph: Graph, edge: EdgeKey, to_graph: str | None) -> EdgeKey | LinkKey:
+def to_edge_or_link_key(graph: StoreHandle, edge: EdgeKey, to_graph: str | None) -> EdgeKey | LinkKey:
     """Return the key of an edge of the store, or of a link from it into another store. Raises InvalidInput."""
     if not to_graph or to_graph == graph.name:
         return edge

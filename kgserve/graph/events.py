@@ -11,21 +11,28 @@ from typing import Any, TypeAlias
 import msgspec
 
 from kgserve.errors import Gone, NotFound, TooLarge
-from kgserve.graph.handle import Graphs
-from kgserve.storage.changefeed import FeedEntry, Reader
-from kgserve.storage.model.events import EVERY_OTHER_STORE, EventKind, Position, Selection, StoreEvent, format_positions
+from kgserve.graph.handle import StoreHandles
+from kgserve.storage.changefeed import ChangeFeedReader, FeedEntry
+from kgserve.storage.model.events import (
+    EVERY_OTHER_STORE,
+    EventKind,
+    EventSelection,
+    FeedPosition,
+    StoreEvent,
+    format_positions,
+)
 
 MAX_FOLLOWED_STORES = 1_000
-Came: TypeAlias = Callable[[str, int], Position | None]
+ArrivalPosition: TypeAlias = Callable[[str, int], FeedPosition | None]
 """Callback that returns where to begin with a store that this node has served since a sequence.
 
 None means that another subscriber knows the position.
 """
-START_POSITION = Position.after(0)
+START_POSITION = FeedPosition.after(0)
 """The position before all events of a store."""
 
 
-class Delivery(msgspec.Struct, frozen=True):
+class EventDelivery(msgspec.Struct, frozen=True):
     """An event to deliver. ``id`` is the position to resume after; None for events that no journal holds."""
 
     id: str | None
@@ -36,7 +43,7 @@ class Delivery(msgspec.Struct, frozen=True):
 class EventPage(msgspec.Struct, frozen=True):
     """The next events; ``idle`` if no more are available now, ``ended`` if none will ever follow."""
 
-    deliveries: list[Delivery] = []
+    deliveries: list[EventDelivery] = []
     idle: bool = False
     ended: bool = False
 
@@ -50,12 +57,12 @@ class EventSubscription(msgspec.Struct, frozen=True):
     """
 
     stores: tuple[str, ...] | None
-    positions: Mapping[str, Position] = {}
-    selection: Selection = Selection()
+    positions: Mapping[str, FeedPosition] = {}
+    selection: EventSelection = EventSelection()
     prefixed: bool = True
     goes_on: bool = False
 
-    def position(self, store: str) -> Position | None:
+    def position(self, store: str) -> FeedPosition | None:
         """Return the position to begin at in a store."""
         return self.positions.get(store, self.positions.get(EVERY_OTHER_STORE))
 
@@ -67,7 +74,11 @@ class EventReader:
     """
 
     def __init__(
-        self, graphs: Graphs, wanted: EventSubscription, wake: Callable[[], None], came: Came | None = None
+        self,
+        graphs: StoreHandles,
+        wanted: EventSubscription,
+        wake: Callable[[], None],
+        came: ArrivalPosition | None = None,
     ) -> None:
         """``wake`` is called from any thread when new events may be available; it must neither block nor raise.
 
@@ -81,7 +92,7 @@ class EventReader:
         self._wake = wake
         self._followers: dict[str, _Follower] = {}
         self._fresh: deque[_Follower] = deque()
-        self._waiting: list[Delivery] = []
+        self._waiting: list[EventDelivery] = []
         self._turn: int | None = None
         self._unlisten: Callable[[], None] | None = None
 
@@ -110,7 +121,7 @@ class EventReader:
         return self._other_positions("")
 
     @property
-    def positions(self) -> dict[str, Position]:
+    def positions(self) -> dict[str, FeedPosition]:
         """Position read up to, by followed store."""
         return {name: follower.reader.position for name, follower in self._followers.items()}
 
@@ -178,7 +189,7 @@ class EventReader:
             self._end(follower)
         return False
 
-    def _follow_all(self, positions: Mapping[str, Position | None]) -> None:
+    def _follow_all(self, positions: Mapping[str, FeedPosition | None]) -> None:
         if len(self._followers) + len(positions) > MAX_FOLLOWED_STORES:
             raise TooLarge(f"one stream follows at most {MAX_FOLLOWED_STORES:,} stores; select stores with ?store=")
         for name, position in positions.items():
@@ -193,10 +204,10 @@ class EventReader:
                 settings = {} if known is None else msgspec.to_builtins(known.settings)
                 self._announce("store_created", name, layout.created_at(), settings)
 
-    def _follow(self, name: str, position: Position | None) -> None:
+    def _follow(self, name: str, position: FeedPosition | None) -> None:
         self._pool.require_files(name)
         follower = _Follower(name, self._fresh, self._wake)
-        follower.reader = Reader(self._pool.feeds.of(name), position, follower.enqueue_from_thread)
+        follower.reader = ChangeFeedReader(self._pool.feeds.of(name), position, follower.enqueue_from_thread)
         self._followers[name] = follower
         try:
             _check_reachable(follower.reader)
@@ -204,7 +215,7 @@ class EventReader:
             # No node of the cluster served this store before: it is not new, and was not followed.
             if self._pool.feeds.arrival(name) is None or position != self._wanted.positions.get(EVERY_OTHER_STORE):
                 raise
-            follower.reader.position = Position.after(follower.reader.feed.latest)
+            follower.reader.position = FeedPosition.after(follower.reader.feed.latest)
         follower.enqueue()
 
     def _follow_new_stores(self) -> None:
@@ -228,9 +239,9 @@ class EventReader:
             return names
         return [name for name in names if self._pool.feeds.arrival(name) is not None]
 
-    def _start_position(self, name: str) -> Position | None:
+    def _start_position(self, name: str) -> FeedPosition | None:
         position, came = self._wanted.position(name), self._pool.feeds.arrival(name)
-        return Position.after(came or 0) if position is None and self._wanted.goes_on else position
+        return FeedPosition.after(came or 0) if position is None and self._wanted.goes_on else position
 
     def _end(self, follower: _Follower) -> None:
         follower.reader.close()
@@ -251,12 +262,12 @@ class EventReader:
         for entry in entries:
             event = entry.event
             place = f"{before}{event.sequence}-{event.index}{after}" if event.index >= 0 else None
-            self._waiting.append(Delivery(place, event.kind, entry.data))
+            self._waiting.append(EventDelivery(place, event.kind, entry.data))
 
     def _announce(self, kind: EventKind, name: str, at: int, settings: dict[str, Any] | None = None) -> None:
         if self._wanted.selection.takes(event := StoreEvent(kind, name, 0, 0, at, settings or {})):
             place = f"{name}:0-0,{self._other_positions(name)}" if kind == "store_created" else self.place
-            self._waiting.append(Delivery(place or None, kind, event.json()))
+            self._waiting.append(EventDelivery(place or None, kind, event.json()))
 
     def _other_positions(self, name: str) -> str:
         """Return the positions of all stores but one, followed by that of future stores."""
@@ -269,7 +280,7 @@ class EventReader:
 class _Follower:
     """A followed store, at most once in the queue of stores that may have events."""
 
-    reader: Reader
+    reader: ChangeFeedReader
 
     def __init__(self, name: str, queue: deque[_Follower], wake: Callable[[], None]) -> None:
         self.name = name
@@ -289,11 +300,11 @@ class _Follower:
         self._wake()
 
 
-def _check_reachable(reader: Reader) -> None:
+def _check_reachable(reader: ChangeFeedReader) -> None:
     """Raise Gone if a position lies before the journal's beginning or after its end."""
     position, feed = reader.position, reader.feed
     latest, oldest = feed.latest, feed.oldest
-    if position > Position.after(latest):
+    if position > FeedPosition.after(latest):
         raise Gone(
             f"store {feed.store!r} ends at sequence {latest}: it was recreated or restored; "
             f"its oldest sequence is {oldest}",

@@ -13,14 +13,14 @@ import msgspec
 from kgserve.errors import InvalidInput, NotFound
 from kgserve.graph import render
 from kgserve.graph.answers import Edge, Node, ReachedNode, TraverseAnswer
-from kgserve.graph.as_of_graph import AsOfMoment
-from kgserve.graph.handle import Graph
+from kgserve.graph.as_of_graph import PastMoment
+from kgserve.graph.handle import StoreHandle
 from kgserve.graph.readers import GraphReader, read_graph
 from kgserve.graph.requests import TraverseRequest
-from kgserve.graph.temporal import noted
+from kgserve.graph.temporal import redirect_field
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
-from kgserve.storage.model.walk import MAX_WALK_EDGES, Direction, Walk
-from kgserve.stores.pool import NotOpen
+from kgserve.storage.model.walk import MAX_WALK_EDGES, TraversalDirection, TraversalRequest
+from kgserve.stores.pool import StoreNotOpen
 
 MAX_TRAVERSED_STORES = 16
 
@@ -48,7 +48,7 @@ class LinkedNodes(NamedTuple):
     links: list[tuple[NodeLocation, NodeLocation, Edge]]
 
 
-class ReadMoment(Protocol):
+class MomentParameters(Protocol):
     """The parameters that select a moment: transaction time and valid time."""
 
     @property
@@ -61,13 +61,13 @@ class ReadMoment(Protocol):
 
 
 def _to_reached_node(row: NodeRow) -> ReachedNode:
-    return render.reached(row, 0)
+    return render.to_reached_node(row, 0)
 
 
 class FederatedTraversal:
     """A traversal in progress: nodes with their depths, and the edges visited, by store and key."""
 
-    def __init__(self, graph: Graph, request: TraverseRequest, wanted: Walk, held: ExitStack) -> None:
+    def __init__(self, graph: StoreHandle, request: TraverseRequest, wanted: TraversalRequest, held: ExitStack) -> None:
         self._graph = graph
         self._request = request
         self._wanted = wanted
@@ -107,14 +107,14 @@ class FederatedTraversal:
             self._readers[store] = self._open_reader(self._graph_of(store))
         return self._readers[store]
 
-    def _graph_of(self, store: str) -> Graph:
+    def _graph_of(self, store: str) -> StoreHandle:
         """Return the handle of a store. Stores owned by another cluster node are read from a replica.
 
         No cluster node owns all stores that a traversal may visit.
         """
         return self._graph if store == self._graph.name else self._graph.graphs.near_enough().graph(store)
 
-    def _open_reader(self, graph: Graph) -> GraphReader | None:
+    def _open_reader(self, graph: StoreHandle) -> GraphReader | None:
         past = graph.past(self._request.as_of)
         try:
             with graph.lease() as store:
@@ -225,7 +225,7 @@ class FederatedTraversal:
             count=len(nodes),
             truncated=self.truncated or len(edges) > MAX_WALK_EDGES,
             sequence=reader.sequence if reader is not None else 0,
-            redirected_from=msgspec.UNSET if start is None else noted(self._wanted.start, start),
+            redirected_from=msgspec.UNSET if start is None else redirect_field(self._wanted.start, start),
         )
         fields = {name: value for name, value in msgspec.structs.asdict(answer).items() if value is not msgspec.UNSET}
         return msgspec.json.encode(fields | {"nodes": nodes})
@@ -249,7 +249,7 @@ class FederatedTraversal:
         merges = near == far and isinstance(row, EdgeRow) and row.source != row.target
         if near not in self.depths or far not in self.depths or merges:
             return None
-        edge = render.link(row) if isinstance(row, LinkRow) else render.edge(row)
+        edge = render.to_link_edge(row) if isinstance(row, LinkRow) else render.to_edge(row)
         edge.store = store
         return edge
 
@@ -267,14 +267,14 @@ def _by_store(places: Iterable[NodeLocation]) -> dict[str, list[str]]:
     return found
 
 
-def follow(graph: Graph, request: TraverseRequest, wanted: Walk) -> bytes:
+def traverse_stores(graph: StoreHandle, request: TraverseRequest, wanted: TraversalRequest) -> bytes:
     """Traverse edges and links, and return the answer as JSON.
 
     Raises NotFound for the store of the start, Gone, and InvalidInput for an ``as_of`` that is not a time, or is
     combined with a direction for which only the current state is known.
     """
     if graph.most_edges is not None:
-        raise NotOpen
+        raise StoreNotOpen
     if (past := graph.past(request.as_of)) is not None:
         _check_moment(past, request)
     with ExitStack() as held:
@@ -282,23 +282,27 @@ def follow(graph: Graph, request: TraverseRequest, wanted: Walk) -> bytes:
         return walk.answer(walk.run())
 
 
-def beside(graph: Graph, near: Mapping[NodeLocation, float], asked: ReadMoment, most: int) -> LinkedNodes:
+def find_linked_nodes(
+    graph: StoreHandle, near: Mapping[NodeLocation, float], asked: MomentParameters, most: int
+) -> LinkedNodes:
     """Return nodes one link away from some nodes, in stores that the caller may access.
 
     Incoming links are followed only in the current state, because past ones are unknown. Raises InvalidInput as
-    `follow` does.
+    `traverse_stores` does.
     """
     past = graph.past(asked.as_of)
-    direction: Direction = "both" if past is None else "outgoing"
+    direction: TraversalDirection = "both" if past is None else "outgoing"
     request = TraverseRequest(start_id="", direction=direction, as_of=asked.as_of, valid_at=asked.valid_at)
     if past is not None:
         _check_moment(past, request)
     with ExitStack() as held:
-        walk = FederatedTraversal(graph, request, Walk("", 1, direction, None, None, len(near) + most), held)
+        walk = FederatedTraversal(
+            graph, request, TraversalRequest("", 1, direction, None, None, len(near) + most), held
+        )
         return walk.beside(near, most)
 
 
-def _check_moment(past: AsOfMoment, request: TraverseRequest) -> None:
+def _check_moment(past: PastMoment, request: TraverseRequest) -> None:
     if past.is_sequence:
         raise InvalidInput.at(
             "as_of", "must be a time when edges into other stores are followed: each store has its own sequence"

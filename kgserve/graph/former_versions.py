@@ -15,22 +15,22 @@ def is_version_id(node_id: str) -> bool:
     return _VERSION_ID.fullmatch(node_id) is not None
 
 
-def sequence_in(node_id: str, otherwise: int) -> int:
+def parse_version_sequence(node_id: str, otherwise: int) -> int:
     """Return the sequence in the id of a version, or ``otherwise``."""
     found = _VERSION_ID.fullmatch(node_id)
     return otherwise if found is None else int(found[1])
 
 
-def start_of(row: NodeRow) -> int | None:
+def validity_start(row: NodeRow) -> int | None:
     """Return the start of the validity of a row; None if it has none."""
     return None if row.extras is None else row.extras.valid_from
 
 
-def end_of(row: NodeRow) -> int | None:
+def validity_end(row: NodeRow) -> int | None:
     """Return the end of the validity of a row; None if it has none."""
     return None if row.extras is None else row.extras.valid_to
 
 
-def in_order(versions: Sequence[NodeRow]) -> list[NodeRow]:
+def sort_by_validity(versions: Sequence[NodeRow]) -> list[NodeRow]:
     """Sort versions by the start of their validity, those without a start first."""
-    return sorted(versions, key=lambda row: ((start := start_of(row)) is not None, start or 0, row.id))
+    return sorted(versions, key=lambda row: ((start := validity_start(row)) is not None, start or 0, row.id))

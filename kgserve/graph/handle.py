@@ -1,7 +1,7 @@
 """Handles to stores, filtered by what the caller may access. Shared by REST, MCP, the CLI and the library.
 
-A use case is a function of a `Graph` (or of `Graphs`) and a request. Each interface finds the graph, decodes the
-request and renders the answer in its own format.
+A use case is a function of a `StoreHandle` (or of `StoreHandles`) and a request. Each interface finds the graph,
+decodes the request and renders the answer in its own format.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from kgserve.errors import Conflict, NoStore
-from kgserve.graph.as_of_graph import AsOfMoment
+from kgserve.graph.as_of_graph import PastMoment
 from kgserve.platform.access.authentication import LOCAL_CALLER, Caller
 from kgserve.platform.codecs import json_decoder
 from kgserve.platform.settings import Settings
 from kgserve.storage.model.batch import WriteBatch
-from kgserve.storage.plan import Report
-from kgserve.stores.access import ReplicaRead, scoped_to
-from kgserve.stores.pool import NotOpen, StorePool
+from kgserve.storage.plan import WriteReport
+from kgserve.stores.access import ReplicaRead, scope_stores
+from kgserve.stores.pool import StoreNotOpen, StorePool
 from kgserve.stores.store import OpenStore
 
 if TYPE_CHECKING:
     from kgserve.memory.extraction.worker import Extractor
-    from kgserve.projections.connectors.syncer import Syncers
-    from kgserve.projections.history_follower import Historian
-    from kgserve.projections.indexer import Indexer
+    from kgserve.projections.connectors.syncer import SinkDeliveries
+    from kgserve.projections.history_follower import HistoryWorker
+    from kgserve.projections.indexer import IndexWorker
 
 
 M = TypeVar("M", bound="Callable[..., Any]")
@@ -36,11 +36,11 @@ R = TypeVar("R")
 
 OPENING_TIMEOUT_SECONDS = 20.0
 """Time that a request waits while another request opens the same store."""
-FIRST_OPENING_PAUSE_SECONDS = 0.02
-MAX_OPENING_PAUSE_SECONDS = 0.5
+MIN_OPENING_POLL_SECONDS = 0.02
+MAX_OPENING_POLL_SECONDS = 0.5
 
 
-SHORT_EDGES = 2_000
+MAX_NONBLOCKING_READ_EDGES = 2_000
 """Edges that a non-blocking read may visit, which takes about a millisecond."""
 
 
@@ -50,12 +50,12 @@ class EncodedAnswer(bytes, Generic[A]):
     __slots__ = ()
 
 
-def encoded(text: bytes) -> EncodedAnswer[Any]:
+def to_encoded_answer(text: bytes) -> EncodedAnswer[Any]:
     """Return JSON bytes typed as an answer. The bytes are not copied, because they may be megabytes."""
     return cast("EncodedAnswer[Any]", text)
 
 
-class Graphs:
+class StoreHandles:
     """Access to all stores that one caller may see.
 
     Search requires ``indexer``, reads of the past require ``historian``, language model calls require ``extractor`` and
@@ -66,17 +66,17 @@ class Graphs:
     def __init__(
         self,
         pool: StorePool,
-        indexer: Indexer | None = None,
-        historian: Historian | None = None,
+        indexer: IndexWorker | None = None,
+        historian: HistoryWorker | None = None,
         caller: Caller = LOCAL_CALLER,
         *,
         confined: bool = True,
         extractor: Extractor | None = None,
-        syncers: Syncers | None = None,
+        syncers: SinkDeliveries | None = None,
     ) -> None:
         self.whole_pool = pool
         """All stores, without access control; used for the server's own metrics and shutdown."""
-        self.pool = scoped_to(pool, caller)
+        self.pool = scope_stores(pool, caller)
         self.indexer = indexer
         self.historian = historian
         self.caller = caller
@@ -89,51 +89,52 @@ class Graphs:
         """Settings of the server, or of the library user that opened the data folder."""
         return self.pool.settings
 
-    def seen_by(self, caller: Caller) -> Graphs:
+    def seen_by(self, caller: Caller) -> StoreHandles:
         """Return a copy limited to the stores that ``caller`` may access."""
         return self if caller is self.caller else self._restricted_to(caller, None)
 
-    def reading(self, copies: ReplicaRead) -> Graphs:
+    def reading(self, copies: ReplicaRead) -> StoreHandles:
         """Return a copy for reads that may also be served from ``copies``."""
         return self._restricted_to(self.caller, copies)
 
-    def near_enough(self) -> Graphs:
+    def near_enough(self) -> StoreHandles:
         """Return a copy for reads that may lag by a second for stores that another cluster node owns."""
         return self.reading(ReplicaRead()) if self.pool.placement.is_shared else self
 
-    def _restricted_to(self, caller: Caller, copies: ReplicaRead | None) -> Graphs:
+    def _restricted_to(self, caller: Caller, copies: ReplicaRead | None) -> StoreHandles:
         restricted = copy(self)
         restricted.caller = caller
-        restricted.pool = scoped_to(self.whole_pool, caller, copies)
+        restricted.pool = scope_stores(self.whole_pool, caller, copies)
         return restricted
 
-    def graph(self, name: str, *, is_default: bool = False) -> Graph:
+    def graph(self, name: str, *, is_default: bool = False) -> StoreHandle:
         """Return a handle to a store, which need not exist; the first use that needs it raises NotFound.
 
         is_default: the request named no store, so the default store may still have to be created.
         """
-        return Graph(self, name, is_default=is_default)
+        return StoreHandle(self, name, is_default=is_default)
 
 
-class Graph:
+class StoreHandle:
     """Handle to one store for one caller. Methods raise NotFound if it does not exist or the caller may not see it."""
 
     __slots__ = ("graphs", "is_default", "most_edges", "name", "pool")
 
-    def __init__(self, graphs: Graphs, name: str, *, is_default: bool = False) -> None:
+    def __init__(self, graphs: StoreHandles, name: str, *, is_default: bool = False) -> None:
         self.graphs = graphs
         self.name = name
         self.is_default = is_default
         self.pool = graphs.pool
         self.most_edges: int | None = None
 
-    def at_once(self) -> Graph:
+    def at_once(self) -> StoreHandle:
         """Return a handle whose reads never block.
 
-        They raise NotOpen where they would have to wait, and TooLong where they would visit more than `SHORT_EDGES`.
+        They raise NotOpen where they would have to wait, and TooLong where they would visit more than
+        `MAX_NONBLOCKING_READ_EDGES`.
         """
-        short = Graph(self.graphs, self.name, is_default=self.is_default)
-        short.most_edges = SHORT_EDGES
+        short = StoreHandle(self.graphs, self.name, is_default=self.is_default)
+        short.most_edges = MAX_NONBLOCKING_READ_EDGES
         return short
 
     def lease(self, *, create: bool = False) -> AbstractContextManager[OpenStore]:
@@ -148,12 +149,12 @@ class Graph:
         finally:
             self.pool.release(store)
 
-    def beside(self, also: Sequence[str]) -> list[Graph]:
+    def beside(self, also: Sequence[str]) -> list[StoreHandle]:
         """Return this store and others by name, without duplicates. Raises NoStore if any is missing or not visible.
 
         All names are checked before a store is opened. A default store that does not exist yet is skipped.
         """
-        graphs: list[Graph] = []
+        graphs: list[StoreHandle] = []
         for name in dict.fromkeys((self.name, *also)):
             try:
                 self.pool.require(name)
@@ -166,7 +167,7 @@ class Graph:
         self._require_one_node(graphs)
         return graphs
 
-    def _require_one_node(self, graphs: Sequence[Graph]) -> None:
+    def _require_one_node(self, graphs: Sequence[StoreHandle]) -> None:
         """Raise Conflict if the stores are served by different nodes of the cluster."""
         places = {graph.name: self.pool.placement.away(graph.name) for graph in graphs} if len(graphs) > 1 else {}
         if len({away and away.node for away in places.values()}) > 1:
@@ -175,15 +176,15 @@ class Graph:
                 f"these stores are served by different nodes of the cluster; query each separately: {owners}"
             )
 
-    def past(self, as_of: int | str | None) -> AsOfMoment | None:
+    def past(self, as_of: int | str | None) -> PastMoment | None:
         """Return the moment to read as of; None for the current state."""
         if as_of is None:
             return None
         if self.most_edges is not None:
-            raise NotOpen
-        return AsOfMoment(self.graphs.historian, as_of)
+            raise StoreNotOpen
+        return PastMoment(self.graphs.historian, as_of)
 
-    def submit(self, batch: WriteBatch, answer: Callable[[Report], A], *, create: bool = False) -> Future[A]:
+    def submit(self, batch: WriteBatch, answer: Callable[[WriteReport], A], *, create: bool = False) -> Future[A]:
         """Queue a batch; ``answer`` converts its report."""
         return self.write(lambda store: store.submit(batch), answer, create=create)
 
@@ -198,7 +199,7 @@ class Graph:
             self.pool.release(store)
             raise
         begun.add_done_callback(lambda _: self.pool.release(store))
-        return made_of(begun, answer)
+        return map_future(begun, answer)
 
     def prepared(
         self,
@@ -214,7 +215,7 @@ class Graph:
         """
         if dry_run:
             with self.lease() as store:
-                return answered(answer(look(store), store.state.sequence))
+                return completed_future(answer(look(store), store.state.sequence))
         found: list[R] = []
 
         def prepare(store: OpenStore) -> WriteBatch:
@@ -227,14 +228,14 @@ class Graph:
         )
 
 
-def answered(answer: A) -> Future[A]:
+def completed_future(answer: A) -> Future[A]:
     """Return a completed future."""
     done: Future[A] = Future()
     done.set_result(answer)
     return done
 
 
-def made_of(found: Future[R], answer: Callable[[R], A]) -> Future[A]:
+def map_future(found: Future[R], answer: Callable[[R], A]) -> Future[A]:
     """Return a future with the converted result of another future, or with its exception."""
     result: Future[A] = Future()
 
@@ -250,6 +251,6 @@ def made_of(found: Future[R], answer: Callable[[R], A]) -> Future[A]:
     return result
 
 
-def as_struct(answer: Any, kind: type[A]) -> A:
+def to_answer_struct(answer: Any, kind: type[A]) -> A:
     """Return an answer as a Struct, decoding it if it is JSON."""
     return json_decoder(kind).decode(answer) if isinstance(answer, bytes) else answer

@@ -15,7 +15,6 @@ from kgserve.admin.api import PruneAnswer, PruneRequest
 from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.graph import render
 from kgserve.graph.answers import (
-    AlsoBy,
     ChangeEntry,
     ChangesPage,
     EdgeKeyAnswer,
@@ -25,31 +24,32 @@ from kgserve.graph.answers import (
     NodeAnswer,
     NodeHistory,
     NodeState,
+    RepeatedAuthor,
 )
-from kgserve.graph.as_of_graph import AsOfGraph, hold_history
-from kgserve.graph.former_versions import in_order, sequence_in
-from kgserve.graph.handle import Graph
-from kgserve.graph.mutations import cost, inject_answer
-from kgserve.graph.queries import ChangesQuery, EntityHistoryRequest, HistoryRequest, RevertNode
-from kgserve.graph.render import VersionState, standing_of, standings
-from kgserve.graph.temporal import MAX_AS_OF_DIGITS, whole_history
-from kgserve.graph.validate import checked_label
+from kgserve.graph.as_of_graph import AsOfGraph, history_opener_of_lease
+from kgserve.graph.former_versions import parse_version_sequence, sort_by_validity
+from kgserve.graph.handle import StoreHandle
+from kgserve.graph.mutations import build_inject_answer, estimate_bytes
+from kgserve.graph.queries import ChangesQuery, EntityHistoryRequest, HistoryRequest, RevertNodeRequest
+from kgserve.graph.render import VersionState, find_version_state, find_version_states
+from kgserve.graph.temporal import MAX_AS_OF_DIGITS, caught_up_history
+from kgserve.graph.validate import require_label
 from kgserve.platform.times import DAY_MICROSECONDS, format_time, parse_time
-from kgserve.projections.history.history import FOREVER, RowState, SaidBy
-from kgserve.projections.history_follower import HistoryFollower
+from kgserve.projections.history.history import NO_SEQUENCE_LIMIT, CoAuthorEntry, RowState
+from kgserve.projections.history_follower import HistoryProjection
 from kgserve.storage.commit_clock import RETENTION_CLOCK
-from kgserve.storage.journal.tail import Tail
-from kgserve.storage.model.batch import WriteBatch, put_again
+from kgserve.storage.journal.tail import JournalTail
+from kgserve.storage.model.batch import WriteBatch, restore_node_put
 from kgserve.storage.model.change import ChangeSet
-from kgserve.storage.model.fields import AUTHOR_FIELD, NO_EXTRAS, NODE, names
+from kgserve.storage.model.fields import AUTHOR_FIELD, NO_EXTRAS, NODE, field_names_of
 from kgserve.storage.model.rows import NodeRow
-from kgserve.storage.model.soft_delete import FORGOTTEN, SUPERSEDED, VERSION_OF
-from kgserve.storage.rows.edge_page import incoming_of
-from kgserve.storage.rows.snapshot import Rows
-from kgserve.storage.rows.ways import parents
+from kgserve.storage.model.soft_delete import REASON_FORGOTTEN, REASON_SUPERSEDED, VERSION_OF_RELATION
+from kgserve.storage.rows.edge_page import incoming_edges_of_type
+from kgserve.storage.rows.snapshot import RowsSnapshot
+from kgserve.storage.rows.ways import find_parents
 from kgserve.stores.store import OpenStore
 
-_EXTRAS_WITHOUT_AUTHOR = tuple(name for name in names(NODE.extras) if name != AUTHOR_FIELD)
+_EXTRAS_WITHOUT_AUTHOR = tuple(name for name in field_names_of(NODE.extras) if name != AUTHOR_FIELD)
 MAX_CHANGES_PAGE_ROWS = 20_000
 MAX_LISTED_CHANGE_ROWS = 1_000
 MAX_SCANNED_COMMITS = 10_000
@@ -57,7 +57,7 @@ MAX_SCANNED_COMMITS = 10_000
 _DAYS_PATTERN = re.compile(r"([0-9]{1,5})d")
 
 
-def node_history(graph: Graph, request: HistoryRequest) -> NodeHistory:
+def get_node_history(graph: StoreHandle, request: HistoryRequest) -> NodeHistory:
     """Return the states of a node, newest first, and what each one changed.
 
     Each state comes with the commits and times between which it was current. `also_by` lists other authors of the same
@@ -66,17 +66,17 @@ def node_history(graph: Graph, request: HistoryRequest) -> NodeHistory:
     The history of a deleted node can be read, too. Raises NotFound for a node that never existed.
     """
     node_id, limit, before = request.node_id, request.limit, request.before
-    checked_label(node_id)
+    require_label(node_id)
     with graph.lease() as leased:
-        follower = whole_history(graph.graphs.historian, leased)
+        follower = caught_up_history(graph.graphs.historian, leased)
         # One more than the page: the last state is compared with it, and it shows whether another page exists.
-        found = follower.look(lambda history: history.node_states(node_id, before or FOREVER, limit + 1))
+        found = follower.look(lambda history: history.node_states(node_id, before or NO_SEQUENCE_LIMIT, limit + 1))
     if not found and before is None:
         raise NotFound(f"store {graph.name!r} has no node {node_id!r}, now or in its history")
     newer = [before, *(state.first for state in found)]
     older = [*found[1:], None]
     shown = [*islice(zip(found, older, newer, strict=False), limit)]
-    version_states = follower.look(lambda history: standings(history, found[:limit]))
+    version_states = follower.look(lambda history: find_version_states(history, found[:limit]))
     states = [_node_state(*each, standing) for each, standing in zip(shown, version_states, strict=True)]
     versions = [state.node.version for state in states]
     if versions:
@@ -86,34 +86,34 @@ def node_history(graph: Graph, request: HistoryRequest) -> NodeHistory:
     return NodeHistory(id=node_id, states=states, next_before=found[limit - 1].first if len(found) > limit else None)
 
 
-def _set_also_by(states: Sequence[NodeState], repeated: Iterable[SaidBy]) -> None:
-    by_version: dict[int, list[AlsoBy]] = {}
+def _set_also_by(states: Sequence[NodeState], repeated: Iterable[CoAuthorEntry]) -> None:
+    by_version: dict[int, list[RepeatedAuthor]] = {}
     for each in repeated:
-        author = AlsoBy(created_by=each.created_by, sequence=each.sequence, recorded_at=format_time(each.time))
+        author = RepeatedAuthor(created_by=each.created_by, sequence=each.sequence, recorded_at=format_time(each.time))
         by_version.setdefault(each.version, []).append(author)
     for state in states:
         state.also_by = by_version.get(state.node.version, msgspec.UNSET)
 
 
-def node_version(graph: Graph, node_id: str, version: int) -> NodeAnswer:
+def get_node_version(graph: StoreHandle, node_id: str, version: int) -> NodeAnswer:
     """Return one state of a node, without edges. Raises NotFound."""
     state, standing = _require_version(graph, node_id, version)
-    node = standing.shown_on(render.node(state.row))
+    node = standing.shown_on(render.to_node(state.row))
     return NodeAnswer(node=node, outgoing=[], incoming=[], edges_truncated=False)
 
 
-def revert(graph: Graph, request: RevertNode) -> Future[InjectAnswer]:
+def revert_node(graph: StoreHandle, request: RevertNodeRequest) -> Future[InjectAnswer]:
     """Write the type, content and attributes of that version as a new state. A deleted node is restored.
 
     Its edges do not change. Raises NotFound.
     """
     state, _ = _require_version(graph, request.node_id, request.version)
-    put = put_again(state.row)
-    batch = WriteBatch(nodes=[put], cost=cost([put], []))
-    return graph.submit(batch, lambda report: inject_answer(report, 1, 0))
+    put = restore_node_put(state.row)
+    batch = WriteBatch(nodes=[put], cost=estimate_bytes([put], []))
+    return graph.submit(batch, lambda report: build_inject_answer(report, 1, 0))
 
 
-def changes(graph: Graph, request: ChangesQuery) -> ChangesPage:
+def list_changes(graph: StoreHandle, request: ChangesQuery) -> ChangesPage:
     """Return writes, oldest first, with the rows as each write left them.
 
     A write of over 1,000 rows reports only their count.
@@ -125,7 +125,7 @@ def changes(graph: Graph, request: ChangesQuery) -> ChangesPage:
         last = leased.state.sequence
         found: list[ChangeEntry] = []
         rows = 0
-        for change in Tail(leased.layout.journal).read(seen + 1, min(last, seen + MAX_SCANNED_COMMITS)):
+        for change in JournalTail(leased.layout.journal).read(seen + 1, min(last, seen + MAX_SCANNED_COMMITS)):
             seen = change.sequence
             if change.size:
                 found.append(_change_entry(change))
@@ -135,7 +135,7 @@ def changes(graph: Graph, request: ChangesQuery) -> ChangesPage:
     return ChangesPage(changes=found, next_since=seen if seen < last else None, sequence=last)
 
 
-def prune_history(graph: Graph, request: PruneRequest) -> PruneAnswer:
+def prune_history(graph: StoreHandle, request: PruneRequest) -> PruneAnswer:
     """Delete the states that ended by `before`; without it, those that exceed the retention of the store's settings.
 
     Current states, states current as of `before` and versions listed in the `conflicts` of a node are kept. Later reads
@@ -145,7 +145,7 @@ def prune_history(graph: Graph, request: PruneRequest) -> PruneAnswer:
     """
     with graph.lease() as leased:
         present = leased.state.sequence
-        follower = whole_history(graph.graphs.historian, leased)
+        follower = caught_up_history(graph.graphs.historian, leased)
         now = RETENTION_CLOCK.require() if _is_by_age(request.before) else 0
         before = follower.due(now) if request.before is None else _parse_moment(follower, request.before, now)
         pruned = follower.prune(before) if before > 0 else 0
@@ -159,7 +159,7 @@ def _is_by_age(before: str | None) -> bool:
     return before is None or _DAYS_PATTERN.fullmatch(before) is not None
 
 
-def _parse_moment(follower: HistoryFollower, before: str, now: int) -> int:
+def _parse_moment(follower: HistoryProjection, before: str, now: int) -> int:
     """Return the sequence for a sequence, a time, or a number of days before ``now``."""
     if found := _DAYS_PATTERN.fullmatch(before):
         time_meant = now - int(found[1]) * DAY_MICROSECONDS
@@ -174,14 +174,14 @@ def _parse_moment(follower: HistoryFollower, before: str, now: int) -> int:
     return follower.look(lambda history: history.sequence_at(moment))
 
 
-def _require_version(graph: Graph, node_id: str, version: int) -> tuple[RowState[NodeRow], VersionState]:
+def _require_version(graph: StoreHandle, node_id: str, version: int) -> tuple[RowState[NodeRow], VersionState]:
     """Return a state of a node, and whether it is current."""
     with graph.lease() as leased:
-        follower = whole_history(graph.graphs.historian, leased)
+        follower = caught_up_history(graph.graphs.historian, leased)
         state = follower.look(lambda history: history.node_version(node_id, version))
         if state is None:
             raise NotFound(f"store {graph.name!r} has no version {version} of node {node_id!r} in its history")
-        return state, follower.look(lambda history: standing_of(history, state))
+        return state, follower.look(lambda history: find_version_state(history, state))
 
 
 def _node_state(
@@ -189,7 +189,7 @@ def _node_state(
 ) -> NodeState:
     follows = older is not None and older.last == state.first
     return NodeState(
-        node=standing.shown_on(render.node(state.row)),
+        node=standing.shown_on(render.to_node(state.row)),
         from_sequence=state.first,
         to_sequence=state.last,
         recorded_from=format_time(state.started),
@@ -215,7 +215,7 @@ def _encoded_value(fields: dict[str, Any], path: str) -> bytes | None:
 
 
 def _flat_fields(row: NodeRow) -> dict[str, Any]:
-    node = render.node(row)
+    node = render.to_node(row)
     attributes = {f"attributes.{key}": value for key, value in node.attributes.items()}
     extras = {name: value for name in _EXTRAS_WITHOUT_AUTHOR if (value := getattr(node, name)) is not msgspec.UNSET}
     return {"type": node.type, "content": node.content, **attributes, **extras}
@@ -227,18 +227,18 @@ def _change_entry(change: ChangeSet) -> ChangeEntry:
         sequence=change.sequence,
         time=format_time(change.time),
         rows=change.size,
-        nodes_created=[render.node(row) for row in change.nodes_created] if listed else [],
-        nodes_updated=[render.node(row) for row in change.nodes_updated] if listed else [],
+        nodes_created=[render.to_node(row) for row in change.nodes_created] if listed else [],
+        nodes_updated=[render.to_node(row) for row in change.nodes_updated] if listed else [],
         nodes_deleted=change.nodes_deleted if listed else [],
-        edges_created=[render.edge(row) for row in change.edges_created] if listed else [],
-        edges_updated=[render.edge(row) for row in (*change.edges_updated, *change.edges_touched)] if listed else [],
+        edges_created=[render.to_edge(row) for row in change.edges_created] if listed else [],
+        edges_updated=[render.to_edge(row) for row in (*change.edges_updated, *change.edges_touched)] if listed else [],
         edges_deleted=[EdgeKeyAnswer(*key) for key in change.edges_deleted] if listed else [],
         truncated=not listed,
     )
 
 
 MAX_STATES_PAGE_BYTES = 16 << 20
-HISTORY_STATES_BATCH_SIZE = 20
+HISTORY_BATCH_STATES = 20
 
 
 class EntityVersionPage(msgspec.Struct, frozen=True):
@@ -248,7 +248,7 @@ class EntityVersionPage(msgspec.Struct, frozen=True):
     next_after: int | None
 
 
-def entity_history(graph: Graph, request: EntityHistoryRequest) -> EntityVersionPage:
+def list_entity_versions(graph: StoreHandle, request: EntityHistoryRequest) -> EntityVersionPage:
     """Return the states of an entity that began after a sequence, oldest first.
 
     For a memory that was superseded, those are its versions, in the order in which they were true.
@@ -257,15 +257,15 @@ def entity_history(graph: Graph, request: EntityHistoryRequest) -> EntityVersion
     memory, Conflict when no history is kept (except for a memory), and Unavailable.
     """
     entity_id, after = request.entity_id, request.after_sequence
-    checked_label(entity_id, "entity_id")
+    require_label(entity_id, "entity_id")
     with graph.lease() as leased:
         with leased.reading() as rows:
             found = _memory_versions(rows, entity_id)
-            above = parents(rows, [row.id for row in found or ()])
+            above = find_parents(rows, [row.id for row in found or ()])
         if found is not None and len(found) > 1:
             return _page_of_versions(found, above, request)
         try:
-            follower = whole_history(graph.graphs.historian, leased)
+            follower = caught_up_history(graph.graphs.historian, leased)
         except Conflict:
             if found is None:
                 raise
@@ -278,23 +278,23 @@ def entity_history(graph: Graph, request: EntityHistoryRequest) -> EntityVersion
     return EntityVersionPage(versions, found[-1].first if cut else None)
 
 
-def _memory_versions(rows: Rows, entity_id: str) -> list[NodeRow] | None:
+def _memory_versions(rows: RowsSnapshot, entity_id: str) -> list[NodeRow] | None:
     """Return the versions of a memory in order, the current one last; None if it is not an active memory.
 
     Raises NotFound if it was forgotten.
     """
     row = rows.node(entity_id)
     extras = NO_EXTRAS if row is None else row.extras or NO_EXTRAS
-    if row is not None and extras.ended == SUPERSEDED:
+    if row is not None and extras.ended == REASON_SUPERSEDED:
         row = rows.node(extras.belongs_to)
         extras = NO_EXTRAS if row is None else row.extras or NO_EXTRAS
-    if row is not None and extras.ended == FORGOTTEN:
+    if row is not None and extras.ended == REASON_FORGOTTEN:
         raise NotFound(f"memory {row.id!r} was forgotten; restore it with `forget` and `undo`")
     if row is None or not row.is_memory or extras.ended:
         return None
-    found = rows.nodes([edge.source for edge in incoming_of(rows, row.id, VERSION_OF)])
-    former = [each for each in found.values() if (each.extras or NO_EXTRAS).ended == SUPERSEDED]
-    return [*in_order(former), row]
+    found = rows.nodes([edge.source for edge in incoming_edges_of_type(rows, row.id, VERSION_OF_RELATION)])
+    former = [each for each in found.values() if (each.extras or NO_EXTRAS).ended == REASON_SUPERSEDED]
+    return [*sort_by_validity(former), row]
 
 
 def _page_of_versions(
@@ -321,7 +321,7 @@ def _version_of_memory(row: NodeRow, head: str, parent: str | None) -> EntityVer
     since = row.created_at if extras.valid_from is None else extras.valid_from
     is_unknown = extras.valid_from is None and extras.valid_to is not None and since >= extras.valid_to
     is_head = row.id == head
-    attributes = render.node(row).attributes
+    attributes = render.to_node(row).attributes
     return EntityVersion(
         id=f"{row.id}@{row.sequence}" if is_head else row.id,
         entity_id=head,
@@ -333,18 +333,18 @@ def _version_of_memory(row: NodeRow, head: str, parent: str | None) -> EntityVer
         version=row.version,
         type=row.type,
         attributes=attributes,
-        sequence=row.sequence if is_head else sequence_in(row.id, row.sequence),
+        sequence=row.sequence if is_head else parse_version_sequence(row.id, row.sequence),
     )
 
 
 def _read_states(
-    follower: HistoryFollower, entity_id: str, limit: int, after: int
+    follower: HistoryProjection, entity_id: str, limit: int, after: int
 ) -> tuple[list[RowState[NodeRow]], bool]:
     """Return the next states, read in small batches because one may be large, and whether more may follow."""
     found: list[RowState[NodeRow]] = []
     size = 0
     while len(found) < limit and size < MAX_STATES_PAGE_BYTES:
-        start, most = found[-1].first if found else after, min(limit - len(found), HISTORY_STATES_BATCH_SIZE)
+        start, most = found[-1].first if found else after, min(limit - len(found), HISTORY_BATCH_STATES)
         states = follower.look(lambda history, at=start, some=most: history.node_states_after(entity_id, at, some))
         found += states
         if len(states) < most:
@@ -353,17 +353,17 @@ def _read_states(
     return found, True
 
 
-def _find_parent(store: OpenStore, follower: HistoryFollower, state: RowState[NodeRow]) -> str | None:
+def _find_parent(store: OpenStore, follower: HistoryProjection, state: RowState[NodeRow]) -> str | None:
     """Return the parent of a memory when one of its states ended; the current parent for the current state."""
     if not state.row.is_memory:
         return None
     at = store.state.sequence if state.last is None else state.last - 1
-    return AsOfGraph(hold_history(store, follower), at).parents((state.row.id,)).get(state.row.id)
+    return AsOfGraph(history_opener_of_lease(store, follower), at).parents((state.row.id,)).get(state.row.id)
 
 
 def _entity_version(state: RowState[NodeRow], parent: str | None) -> EntityVersion:
     row, extras = state.row, state.row.extras
-    attributes = render.node(row).attributes
+    attributes = render.to_node(row).attributes
     since = state.started if extras is None or extras.valid_from is None else extras.valid_from
     until = state.ended if extras is None or extras.valid_to is None else extras.valid_to
     return EntityVersion(

@@ -18,34 +18,40 @@ import numpy as np
 
 from kgserve.errors import Conflict, Gone, NotFound, TooLarge, Unavailable
 from kgserve.graph import render
-from kgserve.graph.handle import Graph
+from kgserve.graph.handle import StoreHandle
 from kgserve.graph.merge_api import (
     MAX_MOVED_EDGES,
     MAX_REPORTED_FIELDS,
     MergeAnswer,
-    MergeNode,
-    NotRestored,
+    MergeNodeRequest,
     UnmergeAnswer,
-    UnmergeNode,
+    UnmergeNodeRequest,
+    UnrestoredEdge,
 )
-from kgserve.graph.merge_policy import GivenBack, MergeOutcome, merge_fields, revert_fields
-from kgserve.graph.mutations import cost
-from kgserve.graph.temporal import UNLIMITED_EDGES, merged_at, rows_at, whole_history
-from kgserve.graph.validate import Faults, check_author, check_label
-from kgserve.graph.versions import written
-from kgserve.projections.history.history import History
+from kgserve.graph.merge_policy import MergedFields, MergeReversal, merge_fields, revert_fields
+from kgserve.graph.mutations import estimate_bytes
+from kgserve.graph.temporal import NO_EDGE_LIMIT, caught_up_history, find_redirect_at, list_nodes_at
+from kgserve.graph.validate import FaultCollector, check_author, check_label
+from kgserve.graph.versions import written_node
+from kgserve.projections.history.history import HistoryFile
 from kgserve.projections.links.links import LinkReader
-from kgserve.storage.model.batch import EdgePut, LinkPut, NodePut, WriteBatch, edge_again, link_again
+from kgserve.storage.model.batch import EdgePut, LinkPut, NodePut, WriteBatch, copy_as_edge_put, copy_as_link_put
 from kgserve.storage.model.fields import NO_EXTRAS, EdgeExtrasPut, NodeExtrasPut
-from kgserve.storage.model.redirects import MAX_REDIRECTS, MERGED_INTO, moved_key, moved_link, survivor_of
+from kgserve.storage.model.redirects import (
+    MAX_REDIRECTS,
+    MERGED_INTO_RELATION,
+    follow_redirect_chain,
+    redirect_edge_key,
+    redirect_link_key,
+)
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
-from kgserve.storage.plan import Report
-from kgserve.storage.rows.snapshot import Rows
-from kgserve.storage.rows.ways import aliases, redirects_of, resolve_redirect
+from kgserve.storage.plan import WriteReport
+from kgserve.storage.rows.snapshot import RowsSnapshot
+from kgserve.storage.rows.ways import find_directly_merged_ids, find_redirects, resolve_redirect
 from kgserve.stores.store import OpenStore
 
 
-def merge(graph: Graph, request: MergeNode) -> Future[MergeAnswer]:
+def merge_nodes(graph: StoreHandle, request: MergeNodeRequest) -> Future[MergeAnswer]:
     """Merge the node into another one, which takes over its edges and tags, and fields that it lacks.
 
     The merged node is kept with an empty validity and one edge of type `MERGED_INTO` to the survivor. Reads of its id
@@ -61,14 +67,14 @@ def merge(graph: Graph, request: MergeNode) -> Future[MergeAnswer]:
             found.append(_plan_merge(rows, links, request, graph.name))
         return found[0].batch
 
-    def answer(report: Report) -> MergeAnswer:
+    def answer(report: WriteReport) -> MergeAnswer:
         return _merge_answer(request.node_id, found[0], report)
 
     return graph.write(lambda store: store.submit_prepared(lambda: batch(store)), answer)
 
 
-def _check(request: MergeNode) -> None:
-    faults = Faults()
+def _check(request: MergeNodeRequest) -> None:
+    faults = FaultCollector()
     check_label(request.node_id, "id", faults)
     check_label(request.into, "into", faults)
     check_author(request.created_by, faults)
@@ -82,18 +88,18 @@ class _MergePlan(msgspec.Struct, frozen=True):
 
     batch: WriteBatch
     into: str
-    taken: MergeOutcome
+    taken: MergedFields
     moved: int
     dropped: int
     loops: int
 
 
-def _merge_answer(node_id: str, merge_: _MergePlan, report: Report) -> MergeAnswer:
+def _merge_answer(node_id: str, merge_: _MergePlan, report: WriteReport) -> MergeAnswer:
     return MergeAnswer(
         id=node_id,
         into=merge_.into,
         changed=report.nodes_updated + report.edges_created + report.edges_deleted > 0,
-        node=render.node(written(report)),
+        node=render.to_node(written_node(report)),
         edges_moved=merge_.moved,
         edges_dropped=merge_.dropped,
         loops_dropped=merge_.loops,
@@ -103,17 +109,21 @@ def _merge_answer(node_id: str, merge_: _MergePlan, report: Report) -> MergeAnsw
     )
 
 
-def _plan_merge(rows: Rows, links: LinkReader | None, wanted: MergeNode, store: str) -> _MergePlan:
+def _plan_merge(rows: RowsSnapshot, links: LinkReader | None, wanted: MergeNodeRequest, store: str) -> _MergePlan:
     absorbed, into, again = _require_nodes(rows, wanted, store)
     author = wanted.created_by or ""
-    taken = MergeOutcome(NodePut(0, into.id), [], []) if again else merge_fields(into, absorbed, wanted)
+    taken = MergedFields(NodePut(0, into.id), [], []) if again else merge_fields(into, absorbed, wanted)
     edges = list(_edges(rows, absorbed.id))
     moving = [row for row in edges if {row.source, row.target} != {absorbed.id, into.id}]
-    keys = [moved_key(row.key, absorbed.id, into.id) for row in moving]
+    keys = [redirect_edge_key(row.key, absorbed.id, into.id) for row in moving]
     present = rows.edges(keys)
-    puts = [edge_again(row, key) for row, key in zip(moving, keys, strict=True) if key not in present]
+    puts = [copy_as_edge_put(row, key) for row, key in zip(moving, keys, strict=True) if key not in present]
     elsewhere, link_puts = _plan_moved_links(links, absorbed.id, into.id)
-    mark = [] if again else [EdgePut(0, (absorbed.id, into.id, MERGED_INTO), extras=EdgeExtrasPut(created_by=author))]
+    mark = (
+        []
+        if again
+        else [EdgePut(0, (absorbed.id, into.id, MERGED_INTO_RELATION), extras=EdgeExtrasPut(created_by=author))]
+    )
     batch = WriteBatch(
         nodes=[taken.put] if again else [taken.put, _withdrawing_put(absorbed.id, author)],
         edges=[*puts, *mark],
@@ -122,7 +132,7 @@ def _plan_merge(rows: Rows, links: LinkReader | None, wanted: MergeNode, store: 
         delete_links=[row.key for row in elsewhere],
         touch=False,
         return_rows=True,
-        cost=cost([taken.put], [*puts, *(put.edge for put in link_puts)])
+        cost=estimate_bytes([taken.put], [*puts, *(put.edge for put in link_puts)])
         + sum(sum(map(len, row.key)) for row in edges),
     )
     moved, dropped = len(puts) + len(link_puts), len(present) + len(elsewhere) - len(link_puts)
@@ -134,12 +144,12 @@ def _plan_moved_links(links: LinkReader | None, node_id: str, into: str) -> tupl
     found = [] if links is None else links.outgoing(node_id, MAX_MOVED_EDGES + 1)
     if len(found) > MAX_MOVED_EDGES:
         raise TooLarge(f"node {node_id!r} has more than {MAX_MOVED_EDGES} links, the limit of one merge")
-    keys = [moved_link(row.key, node_id, into) for row in found]
+    keys = [redirect_link_key(row.key, node_id, into) for row in found]
     present = set() if links is None else {row.key for row in links.of(keys)}
-    return found, [link_again(row, key) for row, key in zip(found, keys, strict=True) if key not in present]
+    return found, [copy_as_link_put(row, key) for row, key in zip(found, keys, strict=True) if key not in present]
 
 
-def _require_nodes(rows: Rows, wanted: MergeNode, store: str) -> tuple[NodeRow, NodeRow, bool]:
+def _require_nodes(rows: RowsSnapshot, wanted: MergeNodeRequest, store: str) -> tuple[NodeRow, NodeRow, bool]:
     """Return the node to merge, its survivor, and whether they were already merged. Raises NotFound and Conflict."""
     absorbed = _require(rows.node(wanted.node_id), wanted.node_id, store)
     into = _require(rows.node(resolve_redirect(rows, wanted.into)), wanted.into, store)
@@ -167,11 +177,11 @@ def _check_version(name: str, seen: int | None, row: NodeRow) -> None:
         raise Conflict(f"{name}: node {row.id!r} is at version {row.version}, not {seen}; read it again, then merge")
 
 
-def _check_chain(rows: Rows, node_id: str) -> None:
+def _check_chain(rows: RowsSnapshot, node_id: str) -> None:
     """Raise Conflict if the chain of merges that leads to a node has the maximum length."""
     level = [node_id]
     for _ in range(MAX_REDIRECTS - 1):
-        level = [each for one in level for each in aliases(rows, one)]
+        level = [each for one in level for each in find_directly_merged_ids(rows, one)]
         if not level:
             return
     raise Conflict(
@@ -179,7 +189,7 @@ def _check_chain(rows: Rows, node_id: str) -> None:
     )
 
 
-def _edges(rows: Rows, node_id: str) -> Iterator[EdgeRow]:
+def _edges(rows: RowsSnapshot, node_id: str) -> Iterator[EdgeRow]:
     """Return the edges of a node, each once, without those of merges. Raises TooLarge above the limit."""
     numbers = np.array([rows.number(node_id)])
     out, into = (rows.around(numbers, outgoing=outgoing) for outgoing in (True, False))
@@ -188,7 +198,7 @@ def _edges(rows: Rows, node_id: str) -> Iterator[EdgeRow]:
             f"node {node_id!r} has {len(out) + len(into)} edges; at most {MAX_MOVED_EDGES} are moved by one merge"
         )
     incoming = (row for row in rows.rows_of(into) if row.source != node_id)
-    return (row for row in chain(rows.rows_of(out), incoming) if row.relation_type != MERGED_INTO)
+    return (row for row in chain(rows.rows_of(out), incoming) if row.relation_type != MERGED_INTO_RELATION)
 
 
 def _withdrawing_put(node_id: str, author: str) -> NodePut:
@@ -196,7 +206,7 @@ def _withdrawing_put(node_id: str, author: str) -> NodePut:
     return NodePut(0, node_id, extras=NodeExtrasPut(created_by=author, valid_from=now, valid_to=now))
 
 
-def unmerge(graph: Graph, request: UnmergeNode) -> Future[UnmergeAnswer]:
+def unmerge_node(graph: StoreHandle, request: UnmergeNodeRequest) -> Future[UnmergeAnswer]:
     """Revert the merge of a node: it is restored as it was before, with the edges that it had.
 
     The survivor loses what it gained by the merge, except what was written since: `edges_kept` and `kept` list that.
@@ -207,13 +217,13 @@ def unmerge(graph: Graph, request: UnmergeNode) -> Future[UnmergeAnswer]:
     Raises NotFound, Conflict if no history is kept, if the node was imported as merged, or if the survivor was itself
     merged, and Gone for a merge that the history no longer holds.
     """
-    faults = Faults()
+    faults = FaultCollector()
     check_label(request.node_id, "id", faults)
     author = check_author(request.created_by, faults)
     faults.raise_any()
     found: list[_UnmergePlan] = []
 
-    def begin(store: OpenStore) -> Future[Report]:
+    def begin(store: OpenStore) -> Future[WriteReport]:
         with store.reading() as rows:
             seen = _current_merge(rows, request.node_id, graph.name)
         past = None if seen is None else _merge_history(graph, store, seen)
@@ -257,15 +267,15 @@ class _UnmergePlan(msgspec.Struct, frozen=True):
 
     batch: WriteBatch
     out_of: str | None = None
-    back: GivenBack | None = None
+    back: MergeReversal | None = None
     restored: int = 0
     removed: int = 0
     kept: int = 0
 
 
-def _unmerge_answer(node_id: str, unmerge_: _UnmergePlan, report: Report) -> UnmergeAnswer:
+def _unmerge_answer(node_id: str, unmerge_: _UnmergePlan, report: WriteReport) -> UnmergeAnswer:
     lost = [
-        NotRestored(source=each.key[0], target=each.key[1], relation_type=each.key[2], reason=each.reason)
+        UnrestoredEdge(source=each.key[0], target=each.key[1], relation_type=each.key[2], reason=each.reason)
         for each in report.skipped[:MAX_REPORTED_FIELDS]
         if each.key is not None
     ]
@@ -274,7 +284,7 @@ def _unmerge_answer(node_id: str, unmerge_: _UnmergePlan, report: Report) -> Unm
         id=node_id,
         out_of=unmerge_.out_of,
         changed=unmerge_.out_of is not None,
-        node=render.node(written(report)),
+        node=render.to_node(written_node(report)),
         edges_restored=unmerge_.restored - report.skipped_count,
         edges_removed=unmerge_.removed,
         edges_kept=unmerge_.kept,
@@ -286,12 +296,12 @@ def _unmerge_answer(node_id: str, unmerge_: _UnmergePlan, report: Report) -> Unm
     )
 
 
-def _current_merge(rows: Rows, node_id: str, store: str) -> _MergeState | None:
+def _current_merge(rows: RowsSnapshot, node_id: str, store: str) -> _MergeState | None:
     """Return the merge of a node, or None. Raises NotFound, and Conflict if another merge has to be reverted first."""
     row = rows.node(node_id)
     if row is None:
         raise NotFound(f"there is no node {node_id!r} in store {store!r}")
-    steps = redirects_of(rows, (node_id,))
+    steps = find_redirects(rows, (node_id,))
     into = steps.get(node_id)
     if into is None:
         return None
@@ -300,15 +310,15 @@ def _current_merge(rows: Rows, node_id: str, store: str) -> _MergeState | None:
             f"node {into!r}, which {node_id!r} was merged into, was merged into {steps[into]!r} since; "
             f"unmerge {into!r} first"
         )
-    others = rows.nodes([each for each in aliases(rows, into) if each != node_id]).values()
+    others = rows.nodes([each for each in find_directly_merged_ids(rows, into) if each != node_id]).values()
     return _MergeState(row, into, tuple(sorted(others, key=lambda other: other.sequence)))
 
 
-def _merge_history(graph: Graph, store: OpenStore, seen: _MergeState) -> _MergeHistory:
+def _merge_history(graph: StoreHandle, store: OpenStore, seen: _MergeState) -> _MergeHistory:
     """Return what the history holds about a merge. Raises Conflict, Gone and Unavailable."""
     node_id, at = seen.row.id, seen.row.sequence
     try:
-        follower = whole_history(graph.graphs.historian, store)
+        follower = caught_up_history(graph.graphs.historian, store)
         past = follower.look(lambda history: _read_merge_history(history, seen, at))
     except (Conflict, Gone) as error:
         error.reword(f"the merge of {node_id!r}, at sequence {at}, cannot be reverted: {error}")
@@ -321,50 +331,50 @@ def _merge_history(graph: Graph, store: OpenStore, seen: _MergeState) -> _MergeH
     return past
 
 
-def _read_merge_history(history: History, seen: _MergeState, at: int) -> _MergeHistory | None:
-    row = next(rows_at(history, (seen.row.id,), at - 1), None)
-    if row is None or merged_at(history, row.id, at - 1) is not None:
+def _read_merge_history(history: HistoryFile, seen: _MergeState, at: int) -> _MergeHistory | None:
+    row = next(list_nodes_at(history, (seen.row.id,), at - 1), None)
+    if row is None or find_redirect_at(history, row.id, at - 1) is not None:
         return None
     edges = list(_edges_at(history, row.id, at - 1))
-    before, after = (next(rows_at(history, (seen.into,), moment), None) for moment in (at - 1, at))
-    moved = {moved_key(edge.key, row.id, seen.into) for edge in edges}
+    before, after = (next(list_nodes_at(history, (seen.into,), moment), None) for moment in (at - 1, at))
+    moved = {redirect_edge_key(edge.key, row.id, seen.into) for edge in edges}
     links = _links_at(history, row.id, at - 1)
-    link_heirs = _find_link_heirs(history, seen, {moved_link(each.key, row.id, seen.into) for each in links})
+    link_heirs = _find_link_heirs(history, seen, {redirect_link_key(each.key, row.id, seen.into) for each in links})
     return _MergeHistory(row, edges, before, after, _find_edge_heirs(history, seen, moved), links, link_heirs)
 
 
-def _edges_at(history: History, node_id: str, at: int) -> Iterator[EdgeRow]:
+def _edges_at(history: HistoryFile, node_id: str, at: int) -> Iterator[EdgeRow]:
     """Return the edges of a node as of a commit, each once, without those of merges."""
-    out = (state.row for state in history.outgoing(node_id, at, UNLIMITED_EDGES))
-    into = (state.row for state in history.incoming(node_id, at, UNLIMITED_EDGES))
+    out = (state.row for state in history.outgoing(node_id, at, NO_EDGE_LIMIT))
+    into = (state.row for state in history.incoming(node_id, at, NO_EDGE_LIMIT))
     edges = chain(out, (row for row in into if row.source != node_id))
-    return (row for row in edges if row.relation_type != MERGED_INTO)
+    return (row for row in edges if row.relation_type != MERGED_INTO_RELATION)
 
 
-def _find_edge_heirs(history: History, seen: _MergeState, moved: set[EdgeKey]) -> dict[EdgeKey, EdgeRow]:
+def _find_edge_heirs(history: HistoryFile, seen: _MergeState, moved: set[EdgeKey]) -> dict[EdgeKey, EdgeRow]:
     """Return edges of other merged nodes that a moved edge also represents; the first merged node wins."""
     heirs: dict[EdgeKey, EdgeRow] = {}
     for other in seen.others:
         # Edges that the history no longer holds cannot be inherited.
         with suppress(Gone):
             for edge in _edges_at(history, other.id, other.sequence - 1):
-                key = moved_key(edge.key, other.id, seen.into)
+                key = redirect_edge_key(edge.key, other.id, seen.into)
                 if key in moved:
                     heirs.setdefault(key, edge)
     return heirs
 
 
-def _links_at(history: History, node_id: str, at: int) -> list[LinkRow]:
-    return [state.row for state in history.links_from(node_id, at, UNLIMITED_EDGES)]
+def _links_at(history: HistoryFile, node_id: str, at: int) -> list[LinkRow]:
+    return [state.row for state in history.links_from(node_id, at, NO_EDGE_LIMIT)]
 
 
-def _find_link_heirs(history: History, seen: _MergeState, moved: set[LinkKey]) -> dict[LinkKey, LinkRow]:
+def _find_link_heirs(history: HistoryFile, seen: _MergeState, moved: set[LinkKey]) -> dict[LinkKey, LinkRow]:
     """Return the same as `_find_edge_heirs` for links."""
     heirs: dict[LinkKey, LinkRow] = {}
     for other in seen.others if moved else ():
         with suppress(Gone):
             for link in _links_at(history, other.id, other.sequence - 1):
-                key = moved_link(link.key, other.id, seen.into)
+                key = redirect_link_key(link.key, other.id, seen.into)
                 if key in moved:
                     heirs.setdefault(key, link)
     return heirs
@@ -381,18 +391,18 @@ class _LinkPlan(msgspec.Struct, frozen=True):
 
 def _plan_links(links: LinkReader | None, past: _MergeHistory, seen: _MergeState) -> _LinkPlan:
     if links is None or not past.links:
-        return _LinkPlan([link_again(row, row.key) for row in past.links])
-    moved = {moved_link(row.key, seen.row.id, seen.into): row for row in past.links}
+        return _LinkPlan([copy_as_link_put(row, row.key) for row in past.links])
+    moved = {redirect_link_key(row.key, seen.row.id, seen.into): row for row in past.links}
     there = {row.key: row for row in links.of(moved)}
     at = seen.row.sequence
     going = [key for key, row in there.items() if row.edge.sequence >= at and _is_same_edge(row.edge, moved[key].edge)]
-    heirs = [link_again(heir, key) for key in going if (heir := past.link_heirs.get(key)) is not None]
-    puts = [*(link_again(row, row.key) for row in past.links), *heirs]
+    heirs = [copy_as_link_put(heir, key) for key in going if (heir := past.link_heirs.get(key)) is not None]
+    puts = [*(copy_as_link_put(row, row.key) for row in past.links), *heirs]
     return _LinkPlan(puts, going, len(there) - len(going), len(heirs))
 
 
 def _plan_unmerge(
-    rows: Rows,
+    rows: RowsSnapshot,
     links: LinkReader | None,
     node_id: str,
     seen: _MergeState | None,
@@ -408,7 +418,7 @@ def _plan_unmerge(
     there = rows.edges([*moved])
     going = [key for key, row in there.items() if row.sequence >= seen.row.sequence and _is_same_edge(row, moved[key])]
     heirs = _inherited_edges(going, moved, past, seen)
-    puts = [*(edge_again(edge, edge.key) for edge in past.edges), *heirs]
+    puts = [*(copy_as_edge_put(edge, edge.key) for edge in past.edges), *heirs]
     elsewhere = _plan_links(links, past, seen)
     back = _reverted_fields(rows, seen, past, author)
     nodes = [_restoring_put(past.row, author), *([] if back is None else [back.put])]
@@ -416,23 +426,27 @@ def _plan_unmerge(
         nodes=nodes,
         edges=puts,
         links=elsewhere.puts,
-        delete_edges=[(node_id, seen.into, MERGED_INTO), *going],
+        delete_edges=[(node_id, seen.into, MERGED_INTO_RELATION), *going],
         delete_links=elsewhere.going,
         touch=False,
         return_rows=True,
-        cost=cost(nodes, [*puts, *(put.edge for put in elsewhere.puts)]) + sum(sum(map(len, key)) for key in going),
+        cost=estimate_bytes(nodes, [*puts, *(put.edge for put in elsewhere.puts)])
+        + sum(sum(map(len, key)) for key in going),
     )
     restored = len(past.edges) + len(past.links)
     removed = len(going) - len(heirs) + len(elsewhere.going) - elsewhere.inherited
     return _UnmergePlan(batch, seen.into, back, restored, removed, len(there) - len(going) + elsewhere.kept)
 
 
-def _moved_edges(rows: Rows, edges: list[EdgeRow], node_id: str, into: str) -> dict[EdgeKey, EdgeRow]:
+def _moved_edges(rows: RowsSnapshot, edges: list[EdgeRow], node_id: str, into: str) -> dict[EdgeKey, EdgeRow]:
     """Return the edges by the keys they were moved to, without those between the two nodes."""
     moving = [row for row in edges if {row.source, row.target} != {node_id, into}]
-    steps = redirects_of(rows, {end for row in moving for end in (row.source, row.target)} - {node_id})
-    keys = (moved_key(row.key, node_id, into) for row in moving)
-    ends = ((survivor_of(steps, source), survivor_of(steps, target), kind) for source, target, kind in keys)
+    steps = find_redirects(rows, {end for row in moving for end in (row.source, row.target)} - {node_id})
+    keys = (redirect_edge_key(row.key, node_id, into) for row in moving)
+    ends = (
+        (follow_redirect_chain(steps, source), follow_redirect_chain(steps, target), kind)
+        for source, target, kind in keys
+    )
     return dict(zip(ends, moving, strict=True))
 
 
@@ -445,11 +459,11 @@ def _inherited_edges(
     going: list[EdgeKey], moved: dict[EdgeKey, EdgeRow], past: _MergeHistory, seen: _MergeState
 ) -> list[EdgePut]:
     """Return edges of other merged nodes that replace edges to be deleted."""
-    places = ((key, moved_key(moved[key].key, seen.row.id, seen.into)) for key in going)
-    return [edge_again(heir, key) for key, place in places if (heir := past.heirs.get(place)) is not None]
+    places = ((key, redirect_edge_key(moved[key].key, seen.row.id, seen.into)) for key in going)
+    return [copy_as_edge_put(heir, key) for key, place in places if (heir := past.heirs.get(place)) is not None]
 
 
-def _reverted_fields(rows: Rows, seen: _MergeState, past: _MergeHistory, author: str) -> GivenBack | None:
+def _reverted_fields(rows: RowsSnapshot, seen: _MergeState, past: _MergeHistory, author: str) -> MergeReversal | None:
     """Return what the survivor gives back; None if it took nothing over."""
     row = rows.node(seen.into)
     if row is None or past.before is None or past.after is None or past.after.sequence != seen.row.sequence:

@@ -44,7 +44,7 @@ class MergeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     created_by: _Author = None
 
 
-class MergeNode(MergeRequest, kw_only=True):
+class MergeNodeRequest(MergeRequest, kw_only=True):
     """The node to merge, and the node to merge it into."""
 
     node_id: str = field(name="id")
@@ -56,7 +56,7 @@ class UnmergeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     created_by: _Author = None
 
 
-class UnmergeNode(UnmergeRequest, kw_only=True):
+class UnmergeNodeRequest(UnmergeRequest, kw_only=True):
     """The node whose merge is reverted."""
 
     node_id: str = field(name="id")
@@ -80,7 +80,7 @@ class MergeAnswer(msgspec.Struct, kw_only=True):
     sequence: int
 
 
-class NotRestored(msgspec.Struct, kw_only=True):
+class UnrestoredEdge(msgspec.Struct, kw_only=True):
     """An edge that could not be restored, and why."""
 
     source: str = field(name="from")
@@ -103,7 +103,7 @@ class UnmergeAnswer(msgspec.Struct, kw_only=True):
         int, Meta(description="Edges that both have now: the survivor's own, or written since the merge")
     ]
     not_restored: Annotated[
-        list[NotRestored], Meta(description=f"Edges whose other end was deleted; at most {MAX_REPORTED_FIELDS}")
+        list[UnrestoredEdge], Meta(description=f"Edges whose other end was deleted; at most {MAX_REPORTED_FIELDS}")
     ]
     not_restored_count: int
     given_back: Annotated[list[str], Meta(description="Fields that the survivor had taken over and no longer has")]

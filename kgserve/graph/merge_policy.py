@@ -9,7 +9,7 @@ import msgspec
 
 from kgserve.errors import TooLarge
 from kgserve.graph.merge_api import MergeRequest
-from kgserve.graph.validate import Faults, canonical
+from kgserve.graph.validate import FaultCollector, canonicalize_attributes
 from kgserve.platform.codecs import json_decoder
 from kgserve.storage.model.batch import NodePut
 from kgserve.storage.model.fields import MAX_CONTENT_BYTES, MAX_TAGS, NO_EXTRAS, NodeExtrasPut
@@ -18,7 +18,7 @@ from kgserve.storage.model.rows import NodeRow
 _attributes = json_decoder(dict[str, Any]).decode
 
 
-class MergeOutcome(msgspec.Struct, frozen=True):
+class MergedFields(msgspec.Struct, frozen=True):
     """The write to the surviving node, and the paths of the fields it took over.
 
     ``left`` are the fields where the two differed and its own value was kept.
@@ -43,7 +43,7 @@ def _mergeable(row: NodeRow) -> _MergeableFields:
     return _MergeableFields(row.content, extras.summary, extras.tags, _attributes(row.attributes))
 
 
-def merge_fields(into: NodeRow, absorbed: NodeRow, wanted: MergeRequest) -> MergeOutcome:
+def merge_fields(into: NodeRow, absorbed: NodeRow, wanted: MergeRequest) -> MergedFields:
     """Return the write to the surviving node. Raises TooLarge and InvalidInput if the result exceeds a limit."""
     old, other = _mergeable(into), _mergeable(absorbed)
     summary_rule = "fill" if wanted.content == "append" else wanted.content
@@ -54,7 +54,7 @@ def merge_fields(into: NodeRow, absorbed: NodeRow, wanted: MergeRequest) -> Merg
         _merge_attributes(old.attributes, other.attributes, wanted.attributes),
     )
     put = _put(into.id, old, new, wanted.created_by or "")
-    return MergeOutcome(
+    return MergedFields(
         put, sorted(_differing_paths(old, new)), sorted(_differing_paths(new, other) & _set_paths(other))
     )
 
@@ -87,8 +87,8 @@ def _put(node_id: str, old: _MergeableFields, new: _MergeableFields, author: str
     """Return a put of the changed fields. Raises TooLarge and InvalidInput."""
     if len(new.content) * 4 > MAX_CONTENT_BYTES and len(new.content.encode()) > MAX_CONTENT_BYTES:
         raise TooLarge(f"content: the merged content exceeds {MAX_CONTENT_BYTES} bytes; merge without `append`")
-    faults = Faults()
-    attributes = canonical(new.attributes, faults)
+    faults = FaultCollector()
+    attributes = canonicalize_attributes(new.attributes, faults)
     faults.raise_any()
     return NodePut(
         0,
@@ -126,7 +126,7 @@ def _set_paths(fields: _MergeableFields) -> set[str]:
     return found | {name for name in ("content", "summary") if getattr(fields, name)}
 
 
-class GivenBack(msgspec.Struct, frozen=True):
+class MergeReversal(msgspec.Struct, frozen=True):
     """The write that reverts a merge in the survivor, with the paths reverted and those kept."""
 
     put: NodePut
@@ -134,7 +134,9 @@ class GivenBack(msgspec.Struct, frozen=True):
     kept: list[str]
 
 
-def revert_fields(before: NodeRow, after: NodeRow, row: NodeRow, others: Iterable[NodeRow], author: str) -> GivenBack:
+def revert_fields(
+    before: NodeRow, after: NodeRow, row: NodeRow, others: Iterable[NodeRow], author: str
+) -> MergeReversal:
     """Return the write that reverts, in the survivor, what a merge changed from ``before`` to ``after``.
 
     Fields written since are kept, and so are values that ``others``, also merged into it, have in common.
@@ -155,7 +157,7 @@ def revert_fields(before: NodeRow, after: NodeRow, row: NodeRow, others: Iterabl
         tuple(tag for tag in now.tags if f"tags.{tag}" not in going),
         attributes,
     )
-    return GivenBack(_put(row.id, now, new, author), sorted(going), sorted(changed - going))
+    return MergeReversal(_put(row.id, now, new, author), sorted(going), sorted(changed - going))
 
 
 def _has_same_value(other: _MergeableFields, path: str, now: _MergeableFields) -> bool:

@@ -18,24 +18,33 @@ from kgserve.graph.answers import (
     DeleteNodeAnswer,
     EdgeKeyAnswer,
     InjectAnswer,
-    MergedRow,
-    Skipped,
+    RepeatedRow,
+    SkippedEdge,
 )
 from kgserve.graph.compat.versioned_api import RetireAnswer, RetireEdgeRequest, RetireRequest
-from kgserve.graph.cross_store_links import edge_of, key_of, parted
-from kgserve.graph.handle import Graph
-from kgserve.graph.queries import EdgeId, NodeId, RetireNode
+from kgserve.graph.cross_store_links import find_edge, split_links, to_edge_or_link_key
+from kgserve.graph.handle import StoreHandle
+from kgserve.graph.queries import EdgeIdRequest, NodeIdRequest, RetireNodeRequest
 from kgserve.graph.requests import EdgeKeyRequest, InjectRequest
-from kgserve.graph.validate import Fault, Faults, check_author, check_label, checked_label, edge_put, moment, node_put
+from kgserve.graph.validate import (
+    FaultCallback,
+    FaultCollector,
+    check_author,
+    check_label,
+    parse_written_time,
+    require_label,
+    to_edge_put,
+    to_node_put,
+)
 from kgserve.platform.settings import Settings
 from kgserve.platform.times import format_time
 from kgserve.storage.model.batch import EdgePut, LinkPut, NodePut, WriteBatch
-from kgserve.storage.model.fields import NO_EXTRAS, EdgeExtrasPut, Moment, NodeExtrasPut
-from kgserve.storage.model.names import IS_ABOUT
-from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, any_edge_key
-from kgserve.storage.plan import MAX_REPORTED_ROWS, Report
-from kgserve.storage.rows.edge_page import incoming_of
-from kgserve.storage.rows.snapshot import Rows
+from kgserve.storage.model.fields import NO_EXTRAS, EdgeExtrasPut, NodeExtrasPut, TimestampPut
+from kgserve.storage.model.names import IS_ABOUT_RELATION
+from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, parse_edge_or_link_id
+from kgserve.storage.plan import MAX_REPORTED_ROWS, WriteReport
+from kgserve.storage.rows.edge_page import incoming_edges_of_type
+from kgserve.storage.rows.snapshot import RowsSnapshot
 from kgserve.stores.store import OpenStore
 
 _Request = TypeVar("_Request")
@@ -47,7 +56,7 @@ def count_rows(request: InjectRequest) -> int:
     return len(request.nodes or ()) + len(request.edges or ())
 
 
-def inject(graph: Graph, request: InjectRequest) -> Future[InjectAnswer]:
+def inject_batch(graph: StoreHandle, request: InjectRequest) -> Future[InjectAnswer]:
     """Create or update nodes and edges in one atomic batch. Creates the store if it does not exist.
 
     Sending the same batch again changes nothing. A field that is left out keeps its stored value; an explicit empty
@@ -60,20 +69,22 @@ def inject(graph: Graph, request: InjectRequest) -> Future[InjectAnswer]:
     """
     nodes, edges = request.nodes or [], request.edges or []
     _check_sizes(len(nodes), len(edges), graph.graphs.settings)
-    faults = Faults()
-    node_puts = _checked_rows(nodes, "nodes", node_put, faults.errors)
-    edge_puts = _checked_rows(edges, "edges", edge_put, faults.errors)
+    faults = FaultCollector()
+    node_puts = _checked_rows(nodes, "nodes", to_node_put, faults.errors)
+    edge_puts = _checked_rows(edges, "edges", to_edge_put, faults.errors)
     faults.raise_any()
-    own, links = parted(graph, edges, edge_puts) if any(edge.to_graph for edge in edges) else (edge_puts, [])
-    batch = WriteBatch(nodes=node_puts, edges=own, links=links, touch=request.touch, cost=cost(node_puts, edge_puts))
+    own, links = split_links(graph, edges, edge_puts) if any(edge.to_graph for edge in edges) else (edge_puts, [])
+    batch = WriteBatch(
+        nodes=node_puts, edges=own, links=links, touch=request.touch, cost=estimate_bytes(node_puts, edge_puts)
+    )
 
     merged = [
         *_find_repeats("nodes", node_puts, attrgetter("id")),
         *_find_repeats("edges", [*own, *links], attrgetter("key")),
     ]
 
-    def answer(report: Report) -> InjectAnswer:
-        made = inject_answer(report, len(nodes), len(edges))
+    def answer(report: WriteReport) -> InjectAnswer:
+        made = build_inject_answer(report, len(nodes), len(edges))
         return (
             msgspec.structs.replace(made, merged=merged[:MAX_REPORTED_ROWS], merged_count=len(merged))
             if merged
@@ -85,16 +96,16 @@ def inject(graph: Graph, request: InjectRequest) -> Future[InjectAnswer]:
 
 def _find_repeats(
     name: str, puts: Iterable[NodePut | EdgePut | LinkPut], key: Callable[[Any], Hashable]
-) -> Iterator[MergedRow]:
+) -> Iterator[RepeatedRow]:
     """Yield the puts of a list whose key an earlier one has."""
     first: dict[Hashable, int] = {}
     for put in puts:
         earlier = first.setdefault(key(put), put.index)
         if earlier != put.index:
-            yield MergedRow(path=f"{name}[{put.index}]", earlier_path=f"{name}[{earlier}]")
+            yield RepeatedRow(path=f"{name}[{put.index}]", earlier_path=f"{name}[{earlier}]")
 
 
-def cost(nodes: list[NodePut], edges: list[EdgePut]) -> int:
+def estimate_bytes(nodes: list[NodePut], edges: list[EdgePut]) -> int:
     """Return the approximate size of rows in bytes: their texts plus a constant per row."""
     texts = sum(len(n.content or "") + len(n.attributes or "") for n in nodes)
     texts += sum(len(e.own) for e in edges if e.own is not None)
@@ -107,7 +118,7 @@ def _extras_cost(extras: NodeExtrasPut) -> int:
 
 
 def _check_sizes(nodes: int, edges: int, settings: Settings) -> None:
-    faults = Faults()
+    faults = FaultCollector()
     if nodes > settings.max_nodes:
         faults("nodes", f"has {nodes} entries; the limit is {settings.max_nodes} per request")
     if edges > settings.max_edges:
@@ -116,20 +127,20 @@ def _check_sizes(nodes: int, edges: int, settings: Settings) -> None:
 
 
 def _checked_rows(
-    requests: list[_Request], name: str, check: Callable[[int, _Request, Fault], _Put], errors: list[FieldError]
+    requests: list[_Request], name: str, check: Callable[[int, _Request, FaultCallback], _Put], errors: list[FieldError]
 ) -> list[_Put]:
     puts: list[_Put] = []
     for index, request in enumerate(requests):
-        faults = Faults(f"{name}[{index}].")
+        faults = FaultCollector(f"{name}[{index}].")
         puts.append(check(index, request, faults))
         errors += faults.errors
     return puts
 
 
-def inject_answer(report: Report, nodes_sent: int, edges_sent: int) -> InjectAnswer:
+def build_inject_answer(report: WriteReport, nodes_sent: int, edges_sent: int) -> InjectAnswer:
     """Return the answer to a write."""
     skipped = [
-        Skipped(index=row.index, source=row.key[0], target=row.key[1], relation_type=row.key[2], reason=row.reason)
+        SkippedEdge(index=row.index, source=row.key[0], target=row.key[1], relation_type=row.key[2], reason=row.reason)
         for row in report.skipped
         if row.key is not None
     ]
@@ -149,20 +160,20 @@ def inject_answer(report: Report, nodes_sent: int, edges_sent: int) -> InjectAns
     )
 
 
-def delete_node(graph: Graph, request: NodeId) -> Future[DeleteNodeAnswer]:
+def delete_node(graph: StoreHandle, request: NodeIdRequest) -> Future[DeleteNodeAnswer]:
     """Delete the node and every edge that touches it. Deleting a node that does not exist is not an error.
 
     Deleting a memory deletes its former versions. Memories about the node are kept, and the answer names them.
     """
-    node_id = checked_label(request.node_id)
+    node_id = require_label(request.node_id)
     about: list[str] = []
 
-    def begin(store: OpenStore) -> Future[Report]:
+    def begin(store: OpenStore) -> Future[WriteReport]:
         with store.reading() as rows:
-            about.extend(memories_about(rows, node_id))
+            about.extend(list_memories_about(rows, node_id))
         return store.submit(WriteBatch(delete_nodes=[node_id], cost=len(node_id)))
 
-    def answer(report: Report) -> DeleteNodeAnswer:
+    def answer(report: WriteReport) -> DeleteNodeAnswer:
         return DeleteNodeAnswer(
             deleted_id=node_id,
             existed=report.nodes_deleted > 0,
@@ -175,38 +186,40 @@ def delete_node(graph: Graph, request: NodeId) -> Future[DeleteNodeAnswer]:
     return graph.write(begin, answer)
 
 
-def memories_about(rows: Rows, node_id: str) -> list[str]:
+def list_memories_about(rows: RowsSnapshot, node_id: str) -> list[str]:
     """Return the ids of the active memories about a node."""
-    found = rows.nodes([edge.source for edge in incoming_of(rows, node_id, IS_ABOUT)])
+    found = rows.nodes([edge.source for edge in incoming_edges_of_type(rows, node_id, IS_ABOUT_RELATION)])
     return [row.id for row in found.values() if row.is_memory and not (row.extras or NO_EXTRAS).ended]
 
 
-def memories_left(rows: Rows, ids: Collection[str]) -> list[str]:
+def list_remaining_memories(rows: RowsSnapshot, ids: Collection[str]) -> list[str]:
     """Return the ids of the active memories about nodes to be deleted that are not deleted themselves."""
-    about = dict.fromkeys(memory for node_id in ids for memory in memories_about(rows, node_id))
+    about = dict.fromkeys(memory for node_id in ids for memory in list_memories_about(rows, node_id))
     deleted = set(ids)
     return [memory for memory in about if memory not in deleted]
 
 
-def delete_edge(graph: Graph, request: EdgeKeyRequest) -> Future[DeleteEdgeAnswer]:
+def delete_edge(graph: StoreHandle, request: EdgeKeyRequest) -> Future[DeleteEdgeAnswer]:
     """Delete the edge of this source, target and relation type; other edges between the two nodes are kept.
 
     Deleting an edge that does not exist is not an error.
     """
-    return _delete_edge(graph, _require_key(graph, request, Faults()))
+    return _delete_edge(graph, _require_key(graph, request, FaultCollector()))
 
 
-def _require_key(graph: Graph, request: EdgeKeyRequest | RetireEdgeRequest, faults: Faults) -> EdgeKey | LinkKey:
+def _require_key(
+    graph: StoreHandle, request: EdgeKeyRequest | RetireEdgeRequest, faults: FaultCollector
+) -> EdgeKey | LinkKey:
     """Return the key of the requested edge. Raises InvalidInput with all faults found."""
     key = (request.source, request.target, request.relation_type)
     for text, path in zip(key, EdgeKeyAnswer.__struct_encode_fields__, strict=True):
         check_label(text, path, faults)
     faults.raise_any()
-    return key_of(graph, key, request.to_graph)
+    return to_edge_or_link_key(graph, key, request.to_graph)
 
 
-def _delete_edge(graph: Graph, key: EdgeKey | LinkKey) -> Future[DeleteEdgeAnswer]:
-    def answer(report: Report) -> DeleteEdgeAnswer:
+def _delete_edge(graph: StoreHandle, key: EdgeKey | LinkKey) -> Future[DeleteEdgeAnswer]:
+    def answer(report: WriteReport) -> DeleteEdgeAnswer:
         return DeleteEdgeAnswer(existed=report.edges_deleted > 0, sequence=report.sequence)
 
     if isinstance(key, LinkKey):
@@ -216,12 +229,12 @@ def _delete_edge(graph: Graph, key: EdgeKey | LinkKey) -> Future[DeleteEdgeAnswe
     return graph.submit(batch, answer)
 
 
-def delete_edge_by_id(graph: Graph, request: EdgeId) -> Future[DeleteEdgeAnswer]:
+def delete_edge_by_id(graph: StoreHandle, request: EdgeIdRequest) -> Future[DeleteEdgeAnswer]:
     """Delete one edge by its id. Deleting an edge that does not exist is not an error."""
-    return _delete_edge(graph, any_edge_key(request.edge_id))
+    return _delete_edge(graph, parse_edge_or_link_id(request.edge_id))
 
 
-def retire_node(graph: Graph, request: RetireNode) -> Future[RetireAnswer]:
+def retire_node(graph: StoreHandle, request: RetireNodeRequest) -> Future[RetireAnswer]:
     """Set `valid_to` of a node, by default to now. Nothing is deleted; reads with `valid_at` respect it.
 
     A node whose validity has already ended keeps its end, unless another one is sent. Its edges are valid only while it
@@ -229,7 +242,7 @@ def retire_node(graph: Graph, request: RetireNode) -> Future[RetireAnswer]:
 
     Raises NotFound, and InvalidInput for an end before the beginning.
     """
-    node_id, faults = request.node_id, Faults()
+    node_id, faults = request.node_id, FaultCollector()
     check_label(node_id, "id", faults)
     valid_to, author = _checked_end(request, faults)
 
@@ -245,19 +258,19 @@ def retire_node(graph: Graph, request: RetireNode) -> Future[RetireAnswer]:
     return _submit_retirement(graph, batch)
 
 
-def retire_edge(graph: Graph, request: RetireEdgeRequest) -> Future[RetireAnswer]:
+def retire_edge(graph: StoreHandle, request: RetireEdgeRequest) -> Future[RetireAnswer]:
     """Set `valid_to` of an edge, by default to now.
 
     An edge whose validity has already ended keeps its end, unless another one is sent.
 
     Raises NotFound, and InvalidInput for an end before the beginning.
     """
-    faults = Faults()
+    faults = FaultCollector()
     valid_to, author = _checked_end(request, faults)
     key = _require_key(graph, request, faults)
 
     def batch(leased: OpenStore) -> WriteBatch:
-        row = edge_of(leased, key)
+        row = find_edge(leased, key)
         if row is None:
             source, target, kind = key.edge if isinstance(key, LinkKey) else key
             end = f"{target!r} of store {key.store!r}" if isinstance(key, LinkKey) else repr(target)
@@ -270,18 +283,21 @@ def retire_edge(graph: Graph, request: RetireEdgeRequest) -> Future[RetireAnswer
     return _submit_retirement(graph, batch)
 
 
-def _submit_retirement(graph: Graph, batch: Callable[[OpenStore], WriteBatch]) -> Future[RetireAnswer]:
+def _submit_retirement(graph: StoreHandle, batch: Callable[[OpenStore], WriteBatch]) -> Future[RetireAnswer]:
     return graph.write(lambda store: store.submit_prepared(lambda: batch(store)), _retire_answer)
 
 
-def _checked_end(request: RetireRequest | RetireEdgeRequest, faults: Faults) -> tuple[Moment, str]:
+def _checked_end(request: RetireRequest | RetireEdgeRequest, faults: FaultCollector) -> tuple[TimestampPut, str]:
     """Return the requested end and the author. Raises InvalidInput with all faults found."""
-    valid_to, author = moment(request.valid_to or None, "valid_to", faults), check_author(request.created_by, faults)
+    valid_to, author = (
+        parse_written_time(request.valid_to or None, "valid_to", faults),
+        check_author(request.created_by, faults),
+    )
     faults.raise_any()
     return valid_to, author
 
 
-def _end_of_validity(row: NodeRow | EdgeRow, asked: Moment) -> int:
+def _end_of_validity(row: NodeRow | EdgeRow, asked: TimestampPut) -> int:
     """Return the requested end; without one, now, or the existing end if that is earlier."""
     if isinstance(asked, int):
         return asked
@@ -293,7 +309,7 @@ def _end_of_validity(row: NodeRow | EdgeRow, asked: Moment) -> int:
     return now if ended is None else min(ended, now)
 
 
-def _retire_answer(report: Report) -> RetireAnswer:
+def _retire_answer(report: WriteReport) -> RetireAnswer:
     found = report.rows[0]
     row = found.edge if isinstance(found, LinkRow) else found
     end = row.extras.valid_to if row.extras is not None else None

@@ -14,7 +14,7 @@ from msgspec import Meta, field
 
 from kgserve.graph.compat.versioned_api import RetireRequest
 from kgserve.graph.requests import NODES_VALID_AT_HELP, VALID_AT_HELP, AsOfText, RevertRequest
-from kgserve.storage.model.attributes import ATTRIBUTES_DESCRIPTION, MAX_ATTRIBUTES_TEXT
+from kgserve.storage.model.attributes import ATTRIBUTES_DESCRIPTION, MAX_ATTRIBUTES_TEXT_BYTES
 from kgserve.storage.model.fields import MAX_ID_BYTES
 from kgserve.storage.model.kinds import MAX_LISTED_TAGS
 
@@ -31,13 +31,13 @@ _ValidAt = Annotated[str, Meta(max_length=64, description=VALID_AT_HELP)]
 _KeptAt = Annotated[str, Meta(max_length=64, description=NODES_VALID_AT_HELP)]
 
 
-class NodeId(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class NodeIdRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The id of a node."""
 
     node_id: str = field(name="id")
 
 
-class EdgeId(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class EdgeIdRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The id of an edge."""
 
     edge_id: str = field(name="id")
@@ -63,7 +63,9 @@ class NodesQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         ),
     ] = []
     attributes: (
-        Annotated[str, Meta(max_length=MAX_ATTRIBUTES_TEXT, description=f"{ATTRIBUTES_DESCRIPTION}. A JSON object")]
+        Annotated[
+            str, Meta(max_length=MAX_ATTRIBUTES_TEXT_BYTES, description=f"{ATTRIBUTES_DESCRIPTION}. A JSON object")
+        ]
         | None
     ) = None
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_ROWS, description="Maximum number of nodes per page")] = 100
@@ -114,7 +116,7 @@ class EdgesRequest(EdgesQuery, kw_only=True):
     node_id: str = field(name="id")
 
 
-class IncomingQuery(EdgesQuery, kw_only=True):
+class IncomingEdgesQuery(EdgesQuery, kw_only=True):
     """Query parameters of the edges that end at a node."""
 
     follow_symlinks: Annotated[
@@ -122,7 +124,7 @@ class IncomingQuery(EdgesQuery, kw_only=True):
     ] = False
 
 
-class IncomingRequest(IncomingQuery, kw_only=True):
+class IncomingEdgesRequest(IncomingEdgesQuery, kw_only=True):
     """A read of the edges that end at one node."""
 
     node_id: str = field(name="id")
@@ -170,19 +172,19 @@ class EntityHistoryRequest(EntityHistoryQuery, kw_only=True):
     entity_id: str = field(name="id")
 
 
-class DropQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class DropStoreQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Query parameters of dropping a store."""
 
     confirm: Annotated[str, Meta(description="The store's name, repeated as confirmation")] | None = None
 
 
-class RetireNode(RetireRequest, kw_only=True):
+class RetireNodeRequest(RetireRequest, kw_only=True):
     """A node, and the end of its validity."""
 
     node_id: str = field(name="id")
 
 
-class RevertNode(RevertRequest, kw_only=True):
+class RevertNodeRequest(RevertRequest, kw_only=True):
     """A node, and the version to restore."""
 
     node_id: str = field(name="id")

@@ -17,49 +17,55 @@ import numpy as np
 from typing_extensions import override
 
 from kgserve.graph.answers import Node
-from kgserve.graph.search.fusion import HUB_DEGREE, Neighbours
+from kgserve.graph.search.fusion import MAX_PROPAGATION_DEGREE, NeighbourWeights
 from kgserve.graph.search.search_index import CommitIndex
-from kgserve.graph.temporal import MAX_EDGES_PER_DIRECTION, VALID_AT_ANY, valid_moment
-from kgserve.graph.weighted_nodes import NodeWeights, NumberedWeights, WeightedNodes
-from kgserve.projections.catalog.catalog import Catalog
+from kgserve.graph.temporal import MAX_EDGES_PER_DIRECTION, VALID_AT_ANY, parse_valid_at
+from kgserve.graph.weighted_nodes import WeightedNodes, WeightsById, WeightsByNumber
+from kgserve.projections.catalog.catalog import NodeCatalog
 from kgserve.projections.catalog.projection import CatalogDamaged
-from kgserve.projections.indexes import Indexes
+from kgserve.projections.indexes import TextIndexes
 from kgserve.projections.links.links import NO_LINK_LIMIT, LinkReader
-from kgserve.projections.memory_index.closure import BelowPage, MemoryDepth
+from kgserve.projections.memory_index.closure import DescendantPage, HierarchyNode
 from kgserve.projections.memory_index.decay import HalfLives
-from kgserve.projections.memory_index.entries import LiveMemory
-from kgserve.projections.memory_index.memories import Memories
-from kgserve.projections.memory_index.projection import MemoriesDamaged
-from kgserve.storage.model.attributes import Condition
-from kgserve.storage.model.change import Access
-from kgserve.storage.model.filters import NO_NODE_FILTER, Listed, NodeFilter, PagePosition, page_of
-from kgserve.storage.model.redirects import survivor_of
+from kgserve.projections.memory_index.entries import MemoryState
+from kgserve.projections.memory_index.memories import MemoryIndexFile
+from kgserve.projections.memory_index.projection import MemoryIndexDamaged
+from kgserve.storage.model.attributes import AttributeCondition
+from kgserve.storage.model.change import AccessRecord
+from kgserve.storage.model.filters import NO_NODE_FILTER, NodeFilter, PagePosition, ResultPage, take_result_page
+from kgserve.storage.model.redirects import follow_redirect_chain
 from kgserve.storage.model.rows import EdgeRow, LinkRow, NodeRow
 from kgserve.storage.model.soft_delete import is_live
-from kgserve.storage.model.walk import Direction, Walk
-from kgserve.storage.rows.delta import Gathered
-from kgserve.storage.rows.edge_page import held_around, not_of_kinds, of_kinds, page_of_edges
-from kgserve.storage.rows.encoding import ExportedEdge, ExportedNode, exported_edge, exported_node, link_line
-from kgserve.storage.rows.format import Numbers
+from kgserve.storage.model.walk import TraversalDirection, TraversalRequest
+from kgserve.storage.rows.delta import EdgeSet
+from kgserve.storage.rows.edge_page import encode_page_of_edges, exclude_types, filter_by_type, filter_valid_edges
+from kgserve.storage.rows.encoding import (
+    ExportedEdge,
+    ExportedNode,
+    build_link_line,
+    decode_edge_line,
+    decode_node_line,
+)
+from kgserve.storage.rows.format import NumberArray
 from kgserve.storage.rows.sampling import (
     IncidentEdges,
     NumberedEdge,
     OverviewStart,
-    degrees,
-    edges_between,
-    incident_edges,
-    overview,
-    types_of,
+    choose_overview_start,
+    count_degrees,
+    find_edges_between,
+    find_incident_edges,
+    read_node_types,
 )
-from kgserve.storage.rows.snapshot import Rows
-from kgserve.storage.rows.walk import TooLong, edges_json, nodes_json, walk
-from kgserve.storage.rows.ways import merged_ids, outgoing_of, parents, redirects_of
+from kgserve.storage.rows.snapshot import RowsSnapshot
+from kgserve.storage.rows.walk import TraversalTooLong, encode_level_edges, encode_level_nodes, traverse_rows
+from kgserve.storage.rows.ways import find_merged_ids, find_outgoing_edges, find_parents, find_redirects
 from kgserve.stores.store import OpenStore
 
 N = TypeVar("N", bound=Node)
 Found = TypeVar("Found")
 
-MAX_NEIGHBOURS = HUB_DEGREE + 1
+MAX_NEIGHBOURS = MAX_PROPAGATION_DEGREE + 1
 """Neighbours read per node; one more than the hub limit, to detect hubs."""
 MAX_DESCENDANTS = 10_000
 """Memories visited to list the descendants of a memory as of a commit."""
@@ -67,11 +73,11 @@ MAX_EDGES_SCANNED = 500_000
 """Edges scanned to find neighbours in the current graph; about a tenth of a second."""
 MAX_EDGES_SCANNED_BY_TYPE = 100_000
 """Edges scanned where the types of the neighbours must be read."""
-OVERVIEW_OVERFETCH = 100
+OVERVIEW_OVERFETCH_NODES = 100
 """Additional highly connected nodes read for an overview, because some may not be valid."""
 
 
-class EdgePage(NamedTuple):
+class EdgePageRequest(NamedTuple):
     """A page of the edges of a node in one direction; empty relation types mean all."""
 
     outgoing: bool
@@ -152,7 +158,7 @@ class GraphReader(ABC):
     # Edges and links
 
     @abstractmethod
-    def edges_of(self, ids: Collection[str], direction: Direction) -> Iterator[EdgeRow]:
+    def edges_of(self, ids: Collection[str], direction: TraversalDirection) -> Iterator[EdgeRow]:
         """Yield all edges of some nodes, valid or not."""
 
     @abstractmethod
@@ -191,7 +197,7 @@ class GraphReader(ABC):
         """Return the nodes from which valid edges of a type lead to a node, with the edges' weights."""
 
     @abstractmethod
-    def neighbours(self, ids: Sequence[str]) -> Neighbours:
+    def neighbours(self, ids: Sequence[str]) -> NeighbourWeights:
         """Return the valid other ends of each node's valid edges with weights, at most `MAX_NEIGHBOURS` each."""
 
     # Encoded as JSON
@@ -208,18 +214,18 @@ class GraphReader(ABC):
         """
 
     @abstractmethod
-    def encode_edge_page(self, node_id: str, wanted: EdgePage) -> tuple[list[bytes], bool, int]:
+    def encode_edge_page(self, node_id: str, wanted: EdgePageRequest) -> tuple[list[bytes], bool, int]:
         """Encode a page of the edges of `encode_edges`: by ordinal, those without one last, then by age and key.
 
         Also return whether more follow, and the number of edges on all pages.
         """
 
     @abstractmethod
-    def encode_walk(self, wanted: Walk) -> EncodedWalk:
+    def encode_walk(self, wanted: TraversalRequest) -> EncodedWalk:
         """Walk, and encode the result. Raises TooLong if a non-blocking read would visit too many edges."""
 
     @abstractmethod
-    def list_nodes(self, wanted: NodeFilter, position: PagePosition, limit: int) -> Listed[NodeRow]:
+    def list_nodes(self, wanted: NodeFilter, position: PagePosition, limit: int) -> ResultPage[NodeRow]:
         """Return a page of matching nodes, ordered by id; scans at most `MAX_SCANNED_NODES` nodes."""
 
     @abstractmethod
@@ -244,15 +250,15 @@ class GraphReader(ABC):
         """Return the node of a number, if it exists."""
 
     @abstractmethod
-    def sort_by_id(self, numbers: Numbers) -> Numbers:
+    def sort_by_id(self, numbers: NumberArray) -> NumberArray:
         """Return nodes in the order of their ids."""
 
     @abstractmethod
-    def are_valid(self, numbers: Numbers) -> Numbers:
+    def are_valid(self, numbers: NumberArray) -> NumberArray:
         """Return for each node whether it exists and is valid."""
 
     @abstractmethod
-    def of_types(self, numbers: Numbers, types: Collection[str] | None) -> Numbers:
+    def of_types(self, numbers: NumberArray, types: Collection[str] | None) -> NumberArray:
         """Return for each node whether it is valid and of one of some types; None: of any."""
 
     @abstractmethod
@@ -264,15 +270,15 @@ class GraphReader(ABC):
         """Return the number of edges that a sample of nodes of some types may visit."""
 
     @abstractmethod
-    def incident_edges(self, numbers: Numbers, wanted: Walk, limit: int) -> IncidentEdges:
+    def incident_edges(self, numbers: NumberArray, wanted: TraversalRequest, limit: int) -> IncidentEdges:
         """Return at most `limit` of the edges around some nodes that a walk follows."""
 
     @abstractmethod
-    def edges_between(self, numbers: Numbers, wanted: Walk) -> tuple[list[NumberedEdge], bool]:
+    def edges_between(self, numbers: NumberArray, wanted: TraversalRequest) -> tuple[list[NumberedEdge], bool]:
         """Return the edges between some nodes that a walk follows, and whether the list is incomplete."""
 
     @abstractmethod
-    def degrees(self, numbers: Numbers) -> Sequence[int | None]:
+    def degrees(self, numbers: NumberArray) -> Sequence[int | None]:
         """Return the number of edges that start or end at each node, valid or not; None: too many to count."""
 
     # The hierarchy of memories
@@ -286,11 +292,11 @@ class GraphReader(ABC):
         """Return at most `limit` children of a memory."""
 
     @abstractmethod
-    def ancestors(self, memory_id: str, layer: int | None) -> list[MemoryDepth]:
+    def ancestors(self, memory_id: str, layer: int | None) -> list[HierarchyNode]:
         """Return the memories of a layer above one that are true at `now`, the nearest first."""
 
     @abstractmethod
-    def descendants(self, memory_id: str, layer: int | None, after: str, limit: int, *, near: bool) -> BelowPage:
+    def descendants(self, memory_id: str, layer: int | None, after: str, limit: int, *, near: bool) -> DescendantPage:
         """Return a page, in the order of ids, of the memories of a layer below one that are true at `now`.
 
         With ``near`` only its children. Raises TooLarge.
@@ -303,11 +309,11 @@ class GraphReader(ABC):
     # Other state as of the commit
 
     @abstractmethod
-    def accesses(self, ids: Collection[str]) -> dict[str, Access]:
+    def accesses(self, ids: Collection[str]) -> dict[str, AccessRecord]:
         """Return the access statistics of some memories; empty as of a commit."""
 
     @abstractmethod
-    def memory_states(self, ids: Collection[str]) -> dict[str, LiveMemory]:
+    def memory_states(self, ids: Collection[str]) -> dict[str, MemoryState]:
         """Return the states of the memories among some nodes."""
 
     @abstractmethod
@@ -320,11 +326,11 @@ class GraphReader(ABC):
         """The last commit whose states may be shown in a history next to this graph."""
 
     @abstractmethod
-    def search_index(self, indexes: Indexes) -> CommitIndex:
+    def search_index(self, indexes: TextIndexes) -> CommitIndex:
         """Return the index of the texts of the nodes."""
 
     @abstractmethod
-    def former_holders(self, wanted: Sequence[Condition], seen: int) -> frozenset[str]:
+    def former_holders(self, wanted: Sequence[AttributeCondition], seen: int) -> frozenset[str]:
         """Return the nodes that had some attributes at this commit, in a state that has ended since.
 
         seen: the commit up to which the caller knows of ended states. Raises Unavailable while the history is behind.
@@ -335,7 +341,7 @@ class GraphReader(ABC):
         """Return the node that an id leads to, if it may be missing in the current graph; else None."""
 
     @abstractmethod
-    def current_rows(self) -> AbstractContextManager[Rows]:
+    def current_rows(self) -> AbstractContextManager[RowsSnapshot]:
         """Open the current rows of the store."""
 
 
@@ -347,10 +353,10 @@ class CurrentGraph(GraphReader):
     def __init__(
         self,
         store: OpenStore,
-        rows: Rows,
+        rows: RowsSnapshot,
         valid_at: int | None,
         links: LinkReader | None = None,
-        memories: Memories | None = None,
+        memories: MemoryIndexFile | None = None,
         max_edges: int | None = None,
     ) -> None:
         """Read ``rows``; ``links`` and ``memories``, if given, must be of the same commit.
@@ -374,19 +380,19 @@ class CurrentGraph(GraphReader):
     def resolve_redirects(self, ids: Collection[str]) -> dict[str, str]:
         if not self.rows.know_merges:
             return {node_id: node_id for node_id in ids}
-        merged = redirects_of(self.rows, ids)
-        return {node_id: survivor_of(merged, node_id) for node_id in ids}
+        merged = find_redirects(self.rows, ids)
+        return {node_id: follow_redirect_chain(merged, node_id) for node_id in ids}
 
     @override
     def merged_ids(self, ids: Collection[str]) -> dict[str, str]:
-        return {merged: node_id for node_id in ids for merged in merged_ids(self.rows, node_id)}
+        return {merged: node_id for node_id in ids for merged in find_merged_ids(self.rows, node_id)}
 
     @override
     def to_nodes(self, rows: Sequence[NodeRow], convert: Callable[[NodeRow], N]) -> list[N]:
         return [*map(convert, rows)]
 
     @override
-    def edges_of(self, ids: Collection[str], direction: Direction) -> Iterator[EdgeRow]:
+    def edges_of(self, ids: Collection[str], direction: TraversalDirection) -> Iterator[EdgeRow]:
         for node_id in ids:
             if direction != "incoming":
                 yield from self.rows.outgoing(node_id)
@@ -418,31 +424,31 @@ class CurrentGraph(GraphReader):
     def encode_edges(self, node_id: str, limit: int, *, outgoing: bool) -> list[bytes]:
         return self.rows.edge_texts(self._shown_edges(node_id, outgoing=outgoing).first(limit))
 
-    def _shown_edges(self, node_id: str, *, outgoing: bool) -> Gathered:
+    def _shown_edges(self, node_id: str, *, outgoing: bool) -> EdgeSet:
         rows = self.rows
         edges = rows.around(np.array([self.number(node_id)]), outgoing=outgoing)
         if self._max_edges is not None and len(edges) > self._max_edges:
-            raise TooLong
-        return edges if self.valid_at is None else held_around(rows, edges, self.valid_at, outgoing=outgoing)
+            raise TraversalTooLong
+        return edges if self.valid_at is None else filter_valid_edges(rows, edges, self.valid_at, outgoing=outgoing)
 
     @override
-    def encode_edge_page(self, node_id: str, wanted: EdgePage) -> tuple[list[bytes], bool, int]:
-        edges = of_kinds(self.rows, self._shown_edges(node_id, outgoing=wanted.outgoing), wanted.relation_types)
-        return *page_of_edges(self.rows, edges, wanted.offset, wanted.limit), len(edges)
+    def encode_edge_page(self, node_id: str, wanted: EdgePageRequest) -> tuple[list[bytes], bool, int]:
+        edges = filter_by_type(self.rows, self._shown_edges(node_id, outgoing=wanted.outgoing), wanted.relation_types)
+        return *encode_page_of_edges(self.rows, edges, wanted.offset, wanted.limit), len(edges)
 
     @override
-    def encode_walk(self, wanted: Walk) -> EncodedWalk:
-        found = walk(self.rows, wanted, self._max_edges)
-        nodes, edges = nodes_json(self.rows, found, self.now), edges_json(self.rows, found)
+    def encode_walk(self, wanted: TraversalRequest) -> EncodedWalk:
+        found = traverse_rows(self.rows, wanted, self._max_edges)
+        nodes, edges = encode_level_nodes(self.rows, found, self.now), encode_level_edges(self.rows, found)
         return EncodedWalk(nodes, edges, found.count, found.truncated)
 
     @override
-    def list_nodes(self, wanted: NodeFilter, position: PagePosition, limit: int) -> Listed[NodeRow]:
+    def list_nodes(self, wanted: NodeFilter, position: PagePosition, limit: int) -> ResultPage[NodeRow]:
         if wanted == NO_NODE_FILTER:
             ids = ((node_id, node_id, True) for node_id in self.rows.ids_behind(position.after))
-            return _with_rows(self.rows, page_of(ids, position, limit))
+            return _with_rows(self.rows, take_result_page(ids, position, limit))
 
-        def look(catalog: Catalog, rows: Rows) -> Listed[NodeRow]:
+        def look(catalog: NodeCatalog, rows: RowsSnapshot) -> ResultPage[NodeRow]:
             page = _with_rows(rows, catalog.listed(wanted, position, limit))
             if not all(map(wanted.matches, page.items)):
                 raise CatalogDamaged("it lists a node that does not match")
@@ -456,14 +462,14 @@ class CurrentGraph(GraphReader):
         for numbers in rows.node_slices():
             kept = numbers if moment is None else numbers[rows.nodes_hold(numbers, moment)]
             if len(kept):
-                yield ExportBlock(self._with_accesses([*map(exported_node, rows.node_texts(kept, 0))]), [])
+                yield ExportBlock(self._with_accesses([*map(decode_node_line, rows.node_texts(kept, 0))]), [])
         for found in rows.edge_slices():
             held = found if moment is None else rows.holding(found, moment)
             if len(held):
-                yield ExportBlock([], [*map(exported_edge, rows.edge_texts(held))])
+                yield ExportBlock([], [*map(decode_edge_line, rows.edge_texts(held))])
         for links in self._links.all() if self._links else ():
             if kept_links := [row for row in links if moment is None or self._is_held(row.edge)]:
-                yield ExportBlock([], [*map(link_line, kept_links)])
+                yield ExportBlock([], [*map(build_link_line, kept_links)])
 
     def _is_held(self, link: EdgeRow) -> bool:
         return self._is_valid(link) and self.has_valid(link.source)
@@ -482,7 +488,7 @@ class CurrentGraph(GraphReader):
 
     @override
     def outgoing_of(self, ids: Collection[str], relation_types: Collection[str]) -> list[EdgeRow]:
-        return outgoing_of(self.rows, ids, relation_types)
+        return find_outgoing_edges(self.rows, ids, relation_types)
 
     @override
     def incident_of(self, ids: Collection[str], relation_type: str) -> Iterator[tuple[str, EdgeRow]]:
@@ -497,26 +503,26 @@ class CurrentGraph(GraphReader):
     def strongest_edges(self, node_id: str, excluded: Collection[str], limit: int) -> Iterable[EdgeRow]:
         rows, number = self.rows, self.rows.number(node_id)
         for outgoing in (True, False) if number >= 0 else ():
-            around = not_of_kinds(rows, rows.around(np.array([number]), outgoing=outgoing), excluded)
+            around = exclude_types(rows, rows.around(np.array([number]), outgoing=outgoing), excluded)
             yield from rows.rows_of(_strongest(rows, self._valid(around), limit))
 
     @override
     def sources_of(self, node_id: str, relation_type: str) -> WeightedNodes:
         rows, number = self.rows, self.rows.number(node_id)
         if number < 0:
-            return NodeWeights({})
+            return WeightsById({})
         found = self._valid_around(np.array([number]), outgoing=False, relation_type=relation_type)
         weights = np.clip(np.array(rows.weights(found), np.float64), 0.0, 1.0)
-        return NumberedWeights(rows, rows.ends(found)[0].astype(np.int64), weights)
+        return WeightsByNumber(rows, rows.ends(found)[0].astype(np.int64), weights)
 
-    def _valid_around(self, numbers: Numbers, *, outgoing: bool, relation_type: str) -> Gathered:
-        return self._valid(of_kinds(self.rows, self.rows.around(numbers, outgoing=outgoing), (relation_type,)))
+    def _valid_around(self, numbers: NumberArray, *, outgoing: bool, relation_type: str) -> EdgeSet:
+        return self._valid(filter_by_type(self.rows, self.rows.around(numbers, outgoing=outgoing), (relation_type,)))
 
-    def _valid(self, edges: Gathered) -> Gathered:
+    def _valid(self, edges: EdgeSet) -> EdgeSet:
         return edges if self.valid_at is None else self.rows.edges_holding(edges, self.valid_at)
 
     @override
-    def neighbours(self, ids: Sequence[str]) -> Neighbours:
+    def neighbours(self, ids: Sequence[str]) -> NeighbourWeights:
         found = self._numbered_neighbours(ids)
         ends = iter(self.rows.delta.ids([end for each in found.values() for end, _ in each]))
         return {node_id: [(next(ends), weight) for _, weight in each] for node_id, each in found.items()}
@@ -578,8 +584,8 @@ class CurrentGraph(GraphReader):
 
     @override
     def walk(self, start: str, depth: int, max_nodes: int) -> list[EdgeRow]:
-        wanted = Walk(start, depth, "both", None, None, max_nodes, self.valid_at)
-        return list(self.rows.rows_of(walk(self.rows, wanted).edges))
+        wanted = TraversalRequest(start, depth, "both", None, None, max_nodes, self.valid_at)
+        return list(self.rows.rows_of(traverse_rows(self.rows, wanted).edges))
 
     @override
     def number(self, node_id: str) -> int:
@@ -593,25 +599,25 @@ class CurrentGraph(GraphReader):
         return self.rows.node_row(number)
 
     @override
-    def sort_by_id(self, numbers: Numbers) -> Numbers:
+    def sort_by_id(self, numbers: NumberArray) -> NumberArray:
         return self.rows.in_order(numbers)
 
     @override
-    def are_valid(self, numbers: Numbers) -> Numbers:
+    def are_valid(self, numbers: NumberArray) -> NumberArray:
         if self.valid_at is None or not self.rows.dated:
             return np.ones(len(numbers), np.bool_)
         return self.rows.nodes_hold(numbers, self.valid_at)
 
     @override
-    def of_types(self, numbers: Numbers, types: Collection[str] | None) -> Numbers:
+    def of_types(self, numbers: NumberArray, types: Collection[str] | None) -> NumberArray:
         fits = self.are_valid(numbers)
         if types is not None:
-            fits[fits] = [each in types for each in types_of(self.rows, numbers[fits])]
+            fits[fits] = [each in types for each in read_node_types(self.rows, numbers[fits])]
         return fits
 
     @override
     def best_connected(self, count: int, max_nodes: int, types: Collection[str] | None) -> OverviewStart:
-        found, whole = overview(self.rows, count + OVERVIEW_OVERFETCH, max_nodes, types)
+        found, whole = choose_overview_start(self.rows, count + OVERVIEW_OVERFETCH_NODES, max_nodes, types)
         found = found[self.of_types(found, types)]
         return OverviewStart(found if whole else found[:count], whole)
 
@@ -620,20 +626,20 @@ class CurrentGraph(GraphReader):
         return MAX_EDGES_SCANNED if types is None else MAX_EDGES_SCANNED_BY_TYPE
 
     @override
-    def incident_edges(self, numbers: Numbers, wanted: Walk, limit: int) -> IncidentEdges:
-        return incident_edges(self.rows, numbers, wanted, limit)
+    def incident_edges(self, numbers: NumberArray, wanted: TraversalRequest, limit: int) -> IncidentEdges:
+        return find_incident_edges(self.rows, numbers, wanted, limit)
 
     @override
-    def edges_between(self, numbers: Numbers, wanted: Walk) -> tuple[list[NumberedEdge], bool]:
-        return edges_between(self.rows, numbers, wanted)
+    def edges_between(self, numbers: NumberArray, wanted: TraversalRequest) -> tuple[list[NumberedEdge], bool]:
+        return find_edges_between(self.rows, numbers, wanted)
 
     @override
-    def degrees(self, numbers: Numbers) -> Sequence[int | None]:
-        return degrees(self.rows, numbers)
+    def degrees(self, numbers: NumberArray) -> Sequence[int | None]:
+        return count_degrees(self.rows, numbers)
 
     @override
     def parents(self, ids: Iterable[str]) -> dict[str, str]:
-        return parents(self.rows, ids)
+        return find_parents(self.rows, ids)
 
     @override
     def children(self, memory_id: str, limit: int) -> list[str]:
@@ -641,36 +647,36 @@ class CurrentGraph(GraphReader):
         return [place.id for place in page.found]
 
     @override
-    def ancestors(self, memory_id: str, layer: int | None) -> list[MemoryDepth]:
+    def ancestors(self, memory_id: str, layer: int | None) -> list[HierarchyNode]:
         return self._checked(self._ask(lambda memories: memories.above(memory_id, self.now, layer)))
 
     @override
-    def descendants(self, memory_id: str, layer: int | None, after: str, limit: int, *, near: bool) -> BelowPage:
+    def descendants(self, memory_id: str, layer: int | None, after: str, limit: int, *, near: bool) -> DescendantPage:
         page = self._ask(lambda memories: memories.beneath(memory_id, self.now, layer, after, limit, near=near))
         self._checked(page.found)
         return page
 
-    def _checked(self, places: list[MemoryDepth]) -> list[MemoryDepth]:
+    def _checked(self, places: list[HierarchyNode]) -> list[HierarchyNode]:
         found = self.rows.nodes([place.id for place in places])
         if len(found) != len(places) or not all(map(is_live, found.values())):
-            raise MemoriesDamaged("it lists a memory that does not exist")
+            raise MemoryIndexDamaged("it lists a memory that does not exist")
         return places
 
     @override
     def below(self, memory_id: str) -> WeightedNodes:
         return _Descendants(self._ask, memory_id)
 
-    def _ask(self, question: Callable[[Memories], Found]) -> Found:
+    def _ask(self, question: Callable[[MemoryIndexFile], Found]) -> Found:
         if self._memories is not None:
             return question(self._memories)
         return self._store.memories.ask(lambda memories, _: question(memories))
 
     @override
-    def accesses(self, ids: Collection[str]) -> dict[str, Access]:
+    def accesses(self, ids: Collection[str]) -> dict[str, AccessRecord]:
         return self._store.accesses.of(ids)
 
     @override
-    def memory_states(self, ids: Collection[str]) -> dict[str, LiveMemory]:
+    def memory_states(self, ids: Collection[str]) -> dict[str, MemoryState]:
         found = self._ask(lambda memories: memories.live(ids))
         pending = self._store.accesses.pending(ids)
         return {key: each.after(pending.get(key)) for key, each in found.items()} if pending else found
@@ -686,11 +692,11 @@ class CurrentGraph(GraphReader):
         return self.sequence
 
     @override
-    def search_index(self, indexes: Indexes) -> CommitIndex:
+    def search_index(self, indexes: TextIndexes) -> CommitIndex:
         return indexes
 
     @override
-    def former_holders(self, wanted: Sequence[Condition], seen: int) -> frozenset[str]:
+    def former_holders(self, wanted: Sequence[AttributeCondition], seen: int) -> frozenset[str]:
         return frozenset()
 
     @override
@@ -698,21 +704,21 @@ class CurrentGraph(GraphReader):
         return None
 
     @override
-    def current_rows(self) -> AbstractContextManager[Rows]:
+    def current_rows(self) -> AbstractContextManager[RowsSnapshot]:
         return nullcontext(self.rows)
 
 
-def _with_rows(rows: Rows, page: Listed[str]) -> Listed[NodeRow]:
+def _with_rows(rows: RowsSnapshot, page: ResultPage[str]) -> ResultPage[NodeRow]:
     found = rows.nodes(page.items)
     if len(found) != len(page.items):
         raise CatalogDamaged("it lists a node that does not exist")
-    return Listed(list(found.values()), page.next)
+    return ResultPage(list(found.values()), page.next)
 
 
 class _Descendants(WeightedNodes):
     """The descendants of a memory, read from the memory index."""
 
-    def __init__(self, ask: AskMemories, memory_id: str) -> None:
+    def __init__(self, ask: MemoryIndexQuery, memory_id: str) -> None:
         self._ask = ask
         self._id = memory_id
 
@@ -731,28 +737,28 @@ class _Descendants(WeightedNodes):
         return dict.fromkeys(self._ask(lambda memories: memories.some_below(self._id, count)), 1.0)
 
 
-class AskMemories(Protocol):
+class MemoryIndexQuery(Protocol):
     """Callback that queries the memory index of a store."""
 
-    def __call__(self, question: Callable[[Memories], Found], /) -> Found:
+    def __call__(self, question: Callable[[MemoryIndexFile], Found], /) -> Found:
         """Return the result of the query."""
         ...
 
 
-def _strongest(rows: Rows, edges: Gathered, limit: int) -> Gathered:
+def _strongest(rows: RowsSnapshot, edges: EdgeSet, limit: int) -> EdgeSet:
     if len(edges.base) <= limit:
         return edges
     best = np.argsort(-rows.base.weight[edges.base], kind="stable")[:limit]
-    return Gathered(edges.base[np.sort(best)], edges.changed)
+    return EdgeSet(edges.base[np.sort(best)], edges.changed)
 
 
-Lease = Callable[[], AbstractContextManager[OpenStore]]
+StoreLease = Callable[[], AbstractContextManager[OpenStore]]
 
 
 class GraphOpener(Protocol):
     """A past moment as of which the graph of a store can be read."""
 
-    def open(self, store: OpenStore, valid_at: str | None, lease: Lease | None) -> GraphReader:
+    def open(self, store: OpenStore, valid_at: str | None, lease: StoreLease | None) -> GraphReader:
         """Return the reader, with the parameters of `read_graph`."""
         ...
 
@@ -764,7 +770,7 @@ def read_graph(
     valid_at: str | None,
     *,
     links: bool = False,
-    lease: Lease | None = None,
+    lease: StoreLease | None = None,
     max_edges: int | None = None,
 ) -> Generator[GraphReader]:
     """Read the graph of a leased store: the current one, or as of ``past``; ``valid_at`` defaults to that moment.
@@ -784,20 +790,20 @@ def read_graph(
         return
     with store.reading() as rows:
         if links and rows.linked:
-            raise TooLong
+            raise TraversalTooLong
         yield CurrentGraph(store, rows, _current_moment(valid_at, rows), max_edges=max_edges)
 
 
-def _current_moment(valid_at: str | None, rows: Rows) -> int | None:
+def _current_moment(valid_at: str | None, rows: RowsSnapshot) -> int | None:
     return resolve_valid_at(valid_at, time.time_ns() // 1000 if valid_at is None and rows.dated else None)
 
 
 def resolve_valid_at(text: str | None, left_out: int | None) -> int | None:
     """Return the requested valid time in microseconds; None: any. Raises InvalidInput for an invalid time."""
-    return left_out if text is None else valid_moment(text)
+    return left_out if text is None else parse_valid_at(text)
 
 
-def ask_hierarchy(store: OpenStore, past: GraphOpener | None, question: Callable[[GraphReader], Found]) -> Found:
+def query_hierarchy(store: OpenStore, past: GraphOpener | None, question: Callable[[GraphReader], Found]) -> Found:
     """Run a query on the hierarchy of memories; indexes and rows are of the same commit.
 
     A damaged memory index is rebuilt. Raises what `AsOfMoment.of` raises.

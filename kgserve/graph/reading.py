@@ -24,7 +24,7 @@ from kgserve.graph.answers import (
     DeleteNodesAnswer,
     Edge,
     ListedNode,
-    ListedPage,
+    ListedNodePage,
     Node,
     NodeAnswer,
     NodePage,
@@ -34,44 +34,51 @@ from kgserve.graph.answers import (
     TraverseAnswer,
 )
 from kgserve.graph.compat.versioned_api import EdgeAnswer, EdgeList
-from kgserve.graph.cross_store_links import edge_of
-from kgserve.graph.federated_traversal import follow
-from kgserve.graph.handle import EncodedAnswer, Graph, encoded
-from kgserve.graph.history import node_version
-from kgserve.graph.mutations import memories_left
+from kgserve.graph.cross_store_links import find_edge
+from kgserve.graph.federated_traversal import traverse_stores
+from kgserve.graph.handle import EncodedAnswer, StoreHandle, to_encoded_answer
+from kgserve.graph.history import get_node_version
+from kgserve.graph.mutations import list_remaining_memories
 from kgserve.graph.queries import (
     MAX_NODES_OFFSET,
-    EdgeId,
+    EdgeIdRequest,
     EdgesRequest,
-    IncomingRequest,
+    IncomingEdgesRequest,
     NodeRequest,
     NodesQuery,
     TagsQuery,
 )
-from kgserve.graph.readers import CurrentGraph, EdgePage, GraphReader, read_graph, resolve_valid_at
+from kgserve.graph.readers import CurrentGraph, EdgePageRequest, GraphReader, read_graph, resolve_valid_at
 from kgserve.graph.requests import CountRequest, DeleteNodesRequest, NodesRequest, TraverseRequest
-from kgserve.graph.temporal import MAX_EDGES_PER_DIRECTION, VALID_AT_ANY, describe_moment, note
-from kgserve.graph.validate import Faults, asked_attributes, asked_in_json, check_label, checked_label, named_twice
+from kgserve.graph.temporal import MAX_EDGES_PER_DIRECTION, VALID_AT_ANY, describe_moment, encode_redirect
+from kgserve.graph.validate import (
+    FaultCollector,
+    check_label,
+    parse_attribute_filter,
+    parse_attribute_filter_json,
+    require_label,
+    resolve_alias,
+)
 from kgserve.platform.codecs import json_decoder
 from kgserve.platform.times import parse_time
 from kgserve.storage.model.batch import WriteBatch
 from kgserve.storage.model.fields import AUTHOR_FIELD
 from kgserve.storage.model.filters import NodeFilter, PagePosition
 from kgserve.storage.model.kinds import MAX_LISTED_TAGS
-from kgserve.storage.model.rows import LinkKey, LinkRow, NodeRow, any_edge_id, any_edge_key
-from kgserve.storage.model.walk import Walk, clamp
-from kgserve.storage.rows.edge_page import with_versions
+from kgserve.storage.model.rows import LinkKey, LinkRow, NodeRow, edge_or_link_id, parse_edge_or_link_id
+from kgserve.storage.model.walk import TraversalRequest, clamp_depth
+from kgserve.storage.rows.edge_page import add_former_versions
 from kgserve.storage.rows.encoding import encode_link
-from kgserve.storage.rows.snapshot import Rows
-from kgserve.storage.rows.ways import merged_ids, resolve_redirect
-from kgserve.stores.pool import NotOpen
+from kgserve.storage.rows.snapshot import RowsSnapshot
+from kgserve.storage.rows.ways import find_merged_ids, resolve_redirect
+from kgserve.stores.pool import StoreNotOpen
 from kgserve.stores.store import OpenStore
 
 _Inbound = tuple[str, LinkRow]
 """A link, and the store that it starts in."""
 
 
-def get_node(graph: Graph, request: NodeRequest) -> EncodedAnswer[NodeAnswer]:
+def get_node(graph: StoreHandle, request: NodeRequest) -> EncodedAnswer[NodeAnswer]:
     """Return the node with at most 1,000 edges in each direction: now, as of a moment, or one version without edges.
 
     With `follow_symlinks`, incoming edges include those of all stores that you may access. Raises NotFound, Gone for a
@@ -80,8 +87,8 @@ def get_node(graph: Graph, request: NodeRequest) -> EncodedAnswer[NodeAnswer]:
     if request.version is not None:
         if request.as_of is not None or request.valid_at or request.follow_symlinks:
             raise InvalidInput("`version` cannot be combined with `as_of`, `valid_at` or `follow_symlinks`")
-        return encoded(msgspec.json.encode(node_version(graph, request.node_id, request.version)))
-    node_id = checked_label(request.node_id)
+        return to_encoded_answer(msgspec.json.encode(get_node_version(graph, request.node_id, request.version)))
+    node_id = require_label(request.node_id)
     inbound, past, moment = (
         _read_inbound_links(graph, request),
         graph.past(request.as_of),
@@ -95,7 +102,7 @@ def get_node(graph: Graph, request: NodeRequest) -> EncodedAnswer[NodeAnswer]:
     if found is None:
         when = describe_moment(request.as_of, request.valid_at)
         raise NotFound(f"there is no node {node_id!r} in store {graph.name!r}{when}")
-    return encoded(found)
+    return to_encoded_answer(found)
 
 
 def _valid_at_or_any(valid_at: str | None) -> str:
@@ -122,11 +129,11 @@ def _encode_view(reader: GraphReader, wanted: NodeRequest, inbound: Sequence[_In
         b",".join(outgoing[:MAX_EDGES_PER_DIRECTION]),
         b",".join(incoming[:MAX_EDGES_PER_DIRECTION]),
         b"true" if max(len(outgoing), len(incoming)) > MAX_EDGES_PER_DIRECTION else b"false",
-        note(wanted.node_id, node_id),
+        encode_redirect(wanted.node_id, node_id),
     )
 
 
-def list_nodes(graph: Graph, request: NodesQuery) -> NodePage | ListedPage:
+def list_nodes(graph: StoreHandle, request: NodesQuery) -> NodePage | ListedNodePage:
     """Return nodes page by page in the order of their ids.
 
     Writes made while paging neither repeat a node nor hide one that is kept. A page ends after 20,000 nodes were
@@ -136,26 +143,26 @@ def list_nodes(graph: Graph, request: NodesQuery) -> NodePage | ListedPage:
     """
     nodes, next_cursor = _page_of_nodes(graph, request)
     if request.compact:
-        return ListedPage(
+        return ListedNodePage(
             nodes=[ListedNode(**{name: getattr(node, name) for name in _COMPACT_FIELDS}) for node in nodes],
             next_cursor=next_cursor,
         )
     return NodePage(nodes=nodes, next_cursor=next_cursor)
 
 
-def _page_of_nodes(graph: Graph, wanted: NodesQuery) -> tuple[list[Node], str | None]:
+def _page_of_nodes(graph: StoreHandle, wanted: NodesQuery) -> tuple[list[Node], str | None]:
     place, past = _start_of_page(wanted), graph.past(wanted.as_of)
     types, tags = tuple(filter(None, (*wanted.type, *wanted.kind))), tuple(filter(None, dict.fromkeys(wanted.tag)))
-    attributes = asked_in_json(wanted.attributes, "attributes")
+    attributes = parse_attribute_filter_json(wanted.attributes, "attributes")
     with graph.lease() as leased, read_graph(leased, past, wanted.valid_at) as reader:
         wanted_nodes = NodeFilter(types, tags, reader.valid_at, attributes)
         found = reader.list_nodes(wanted_nodes, place, wanted.limit)
-        nodes = reader.to_nodes(found.items, render.node)
+        nodes = reader.to_nodes(found.items, render.to_node)
     return nodes, None if found.next is None else _encode_cursor(found.next)
 
 
 def _start_of_page(wanted: NodesQuery) -> PagePosition:
-    faults = Faults()
+    faults = FaultCollector()
     if wanted.offset and wanted.cursor:
         faults("offset", "can be used for the first page only; it cannot be combined with `cursor`")
     faults.raise_any()
@@ -184,27 +191,27 @@ def _decode_cursor(cursor: str) -> PagePosition:
     return place
 
 
-def outgoing(graph: Graph, request: EdgesRequest) -> EncodedAnswer[EdgeList]:
+def list_outgoing_edges(graph: StoreHandle, request: EdgesRequest) -> EncodedAnswer[EdgeList]:
     """Return the edges that start at a node, by `ordinal`, those without one last, then by `created_at`.
 
     Only edges of the given relation types are returned, by default of all.
 
     Raises NotFound, and Gone for a moment that is no longer in the history.
     """
-    return edges_of_node(graph, request, outgoing=True)
+    return encode_edge_list(graph, request, outgoing=True)
 
 
-def incoming(graph: Graph, request: IncomingRequest) -> EncodedAnswer[EdgeList]:
+def list_incoming_edges(graph: StoreHandle, request: IncomingEdgesRequest) -> EncodedAnswer[EdgeList]:
     """Return the edges that end at a node, by `ordinal`, those without one last, then by `created_at`.
 
     Only edges of the given relation types are returned, by default of all. With `follow_symlinks`, edges of all stores
     that you may access are included. Raises NotFound, Gone for a moment that is no longer in the history, and
     InvalidInput for a moment combined with `follow_symlinks`.
     """
-    return edges_of_node(graph, request, outgoing=False)
+    return encode_edge_list(graph, request, outgoing=False)
 
 
-def _read_inbound_links(graph: Graph, wanted: NodeRequest | IncomingRequest) -> Sequence[_Inbound]:
+def _read_inbound_links(graph: StoreHandle, wanted: NodeRequest | IncomingEdgesRequest) -> Sequence[_Inbound]:
     """Return the current links to a node, if requested. May block."""
     if not wanted.follow_symlinks:
         return ()
@@ -212,10 +219,10 @@ def _read_inbound_links(graph: Graph, wanted: NodeRequest | IncomingRequest) -> 
         message = "cannot be combined with `follow_symlinks`: incoming links are known for the current state only"
         raise InvalidInput.at("as_of", message)
     if graph.most_edges is not None:  # other stores may have to be opened, which blocks
-        raise NotOpen
+        raise StoreNotOpen
     with graph.lease() as store, store.reading() as rows:
         node_id = wanted.node_id if wanted.valid_at == VALID_AT_ANY else resolve_redirect(rows, wanted.node_id)
-        ids = [node_id, *(merged_ids(rows, node_id) if wanted.valid_at != VALID_AT_ANY else ())]
+        ids = [node_id, *(find_merged_ids(rows, node_id) if wanted.valid_at != VALID_AT_ANY else ())]
     # The store is released first, because other stores may have to be leased.
     return graph.pool.inbound.to(graph.name, ids)
 
@@ -224,7 +231,7 @@ def _valid_inbound(inbound: Sequence[_Inbound], moment: int | None) -> Sequence[
     return inbound if moment is None else [each for each in inbound if each[1].edge.holds_at(moment)]
 
 
-def get_edge(graph: Graph, request: EdgeId) -> EdgeAnswer:
+def get_edge(graph: StoreHandle, request: EdgeIdRequest) -> EdgeAnswer:
     """Return one edge by its id.
 
     The id is `source~relation_type~target`, each percent-encoded, and the whole once more for the path. The id of an
@@ -232,20 +239,24 @@ def get_edge(graph: Graph, request: EdgeId) -> EdgeAnswer:
 
     Raises InvalidInput for an invalid id, and NotFound.
     """
-    key = any_edge_key(request.edge_id)
+    key = parse_edge_or_link_id(request.edge_id)
     with graph.lease() as store:
-        row = edge_of(store, key)
+        row = find_edge(store, key)
     if row is None:
-        raise NotFound(f"there is no edge {any_edge_id(key)} in store {graph.name!r}")
-    return EdgeAnswer(edge=render.link(LinkRow(key.store, row)) if isinstance(key, LinkKey) else render.edge(row))
+        raise NotFound(f"there is no edge {edge_or_link_id(key)} in store {graph.name!r}")
+    return EdgeAnswer(
+        edge=render.to_link_edge(LinkRow(key.store, row)) if isinstance(key, LinkKey) else render.to_edge(row)
+    )
 
 
-def edges_of_node(graph: Graph, request: EdgesRequest | IncomingRequest, *, outgoing: bool) -> EncodedAnswer[EdgeList]:
-    """Return a page of a node's edges. Reads all edges of the node. Raises as `incoming` does."""
-    checked_label(request.node_id)
+def encode_edge_list(
+    graph: StoreHandle, request: EdgesRequest | IncomingEdgesRequest, *, outgoing: bool
+) -> EncodedAnswer[EdgeList]:
+    """Return a page of a node's edges. Reads all edges of the node. Raises as `list_incoming_edges` does."""
+    require_label(request.node_id)
     kinds = tuple(filter(None, request.kinds))
     inbound = () if outgoing or isinstance(request, EdgesRequest) else _read_inbound_links(graph, request)
-    wanted = EdgePage(outgoing, kinds, request.offset, request.limit)
+    wanted = EdgePageRequest(outgoing, kinds, request.offset, request.limit)
     past, moment = graph.past(request.as_of), _valid_at_or_any(request.valid_at)
     with (
         graph.lease() as store,
@@ -255,11 +266,14 @@ def edges_of_node(graph: Graph, request: EdgesRequest | IncomingRequest, *, outg
     if found is None:
         when = describe_moment(request.as_of, request.valid_at)
         raise NotFound(f"there is no node {request.node_id!r} in store {graph.name!r}{when}")
-    return encoded(found)
+    return to_encoded_answer(found)
 
 
 def _encode_page(
-    reader: GraphReader, asked: EdgesRequest | IncomingRequest, wanted: EdgePage, inbound: Sequence[_Inbound]
+    reader: GraphReader,
+    asked: EdgesRequest | IncomingEdgesRequest,
+    wanted: EdgePageRequest,
+    inbound: Sequence[_Inbound],
 ) -> bytes | None:
     node_id = _follow_redirects(reader, asked.node_id, asked.valid_at)
     if not reader.has_valid(node_id):
@@ -275,11 +289,15 @@ def _encode_page(
     else:
         page, more, _ = reader.encode_edge_page(node_id, wanted)
     next_offset = b"%d" % (wanted.offset + wanted.limit) if more else b"null"
-    return b'{"edges":[%b],"next_offset":%b%b}' % (b",".join(page), next_offset, note(asked.node_id, node_id))
+    return b'{"edges":[%b],"next_offset":%b%b}' % (
+        b",".join(page),
+        next_offset,
+        encode_redirect(asked.node_id, node_id),
+    )
 
 
 def _page_with_links(
-    reader: GraphReader, node_id: str, wanted: EdgePage, links: list[bytes]
+    reader: GraphReader, node_id: str, wanted: EdgePageRequest, links: list[bytes]
 ) -> tuple[list[bytes], bool]:
     """Return the same as `encode_edge_page`, with links among the edges."""
     end = wanted.offset + wanted.limit
@@ -299,7 +317,7 @@ def _edge_order(edge: Edge) -> tuple[bool, int, int, str, str, str, str, str]:
     return ordinal is None, ordinal or 0, created_at, *ends, edge.to_graph or "", edge.store or ""
 
 
-def traverse(graph: Graph, request: TraverseRequest) -> EncodedAnswer[TraverseAnswer]:
+def traverse(graph: StoreHandle, request: TraverseRequest) -> EncodedAnswer[TraverseAnswer]:
     """Return each reachable node once, at its shortest distance, nearest first, and all edges between them.
 
     A start that does not exist gives empty arrays. `as_of` is a sequence or an RFC 3339 time: the traversal then sees
@@ -307,23 +325,25 @@ def traverse(graph: Graph, request: TraverseRequest) -> EncodedAnswer[TraverseAn
 
     Raises NotFound for the store, and Gone for a moment that is no longer in the history.
     """
-    faults = Faults()
+    faults = FaultCollector()
     check_label(request.start_id, "start_id", faults)
     # A depth that was left out cannot be distinguished from 1.
-    depth = named_twice(faults, "max_depth", request.max_depth, "depth", None if request.depth == 1 else request.depth)
-    kinds = named_twice(faults, "edge_kinds", request.edge_kinds or None, "relation_types", request.relation_types)
+    depth = resolve_alias(
+        faults, "max_depth", request.max_depth, "depth", None if request.depth == 1 else request.depth
+    )
+    kinds = resolve_alias(faults, "edge_kinds", request.edge_kinds or None, "relation_types", request.relation_types)
     faults.raise_any()
     types = None if kinds is None else frozenset(kinds)
-    wanted = Walk(
+    wanted = TraversalRequest(
         request.start_id,
-        clamp(1 if depth is None else depth),
+        clamp_depth(1 if depth is None else depth),
         request.direction or "outgoing",
         types,
         request.min_weight,
         request.max_nodes,
     )
     if request.follow_symlinks:
-        return encoded(follow(graph, request, wanted))
+        return to_encoded_answer(traverse_stores(graph, request, wanted))
     past = graph.past(request.as_of)
     with (
         graph.lease() as store,
@@ -331,7 +351,7 @@ def traverse(graph: Graph, request: TraverseRequest) -> EncodedAnswer[TraverseAn
     ):
         start = _follow_redirects(reader, wanted.start, request.valid_at)
         found = reader.encode_walk(msgspec.structs.replace(wanted, start=start, valid_at=reader.valid_at))
-    return encoded(
+    return to_encoded_answer(
         b'{"nodes":[%b],"edges":[%b],"count":%d,"truncated":%b,"sequence":%d%b}'
         % (
             found.nodes,
@@ -339,7 +359,7 @@ def traverse(graph: Graph, request: TraverseRequest) -> EncodedAnswer[TraverseAn
             found.node_count,
             b"true" if found.truncated else b"false",
             reader.sequence,
-            note(wanted.start, start),
+            encode_redirect(wanted.start, start),
         )
     )
 
@@ -347,26 +367,28 @@ def traverse(graph: Graph, request: TraverseRequest) -> EncodedAnswer[TraverseAn
 _MAX_EXAMPLE_CONTENT_CHARS = 1 << 16
 
 
-def example_of(row: NodeRow | None) -> str:
+def summarize_node(row: NodeRow | None) -> str:
     """Return a short text for a node; empty if its content is very long."""
     if row is None or len(row.content) > _MAX_EXAMPLE_CONTENT_CHARS:
         return ""
-    return render.in_few_words((row.extras.summary if row.extras else "") or row.content, MAX_EXAMPLE_CHARS)
+    return render.shorten_text((row.extras.summary if row.extras else "") or row.content, MAX_EXAMPLE_CHARS)
 
 
-def describe_schema(graph: Graph) -> SchemaDescription:
+def describe_schema(graph: StoreHandle) -> SchemaDescription:
     """Return types with examples, tag prefixes with values, and tags: 100 of each, most frequent first.
 
     All counts are maintained with every write, so the cost does not depend on the size of the store.
     """
     with graph.lease() as leased:
-        found = leased.listing(lambda catalog, rows: catalog.vocabulary(lambda node_id: example_of(rows.node(node_id))))
+        found = leased.listing(
+            lambda catalog, rows: catalog.vocabulary(lambda node_id: summarize_node(rows.node(node_id)))
+        )
     return SchemaDescription(
         store=graph.name, node_count=found.nodes, kinds=found.kinds, tag_prefixes=found.tag_prefixes, tags=found.tags
     )
 
 
-def list_tags(graph: Graph, request: TagsQuery) -> TagList:
+def list_tags(graph: StoreHandle, request: TagsQuery) -> TagList:
     """Return the tags that start with `prefix`, with their number of nodes: most frequent first, then by name."""
     limit = request.limit if 0 < request.limit < MAX_LISTED_TAGS else MAX_LISTED_TAGS
     with graph.lease() as leased:
@@ -377,7 +399,7 @@ MAX_EDGES_PER_DELETION = 100_000
 """Edges deleted with the nodes of one deletion, unless a single node has more."""
 
 
-def count(graph: Graph, request: CountRequest) -> CountAnswer:
+def count_matching_nodes(graph: StoreHandle, request: CountRequest) -> CountAnswer:
     """Count the nodes of any of `types`, with all of `tags` and `attributes`; without a filter, all nodes.
 
     Without `valid_at`, only nodes valid now are counted, as in lists. If more than 500,000 nodes would have to be
@@ -391,7 +413,7 @@ def count(graph: Graph, request: CountRequest) -> CountAnswer:
     return CountAnswer(count=found.count, exact=found.exact, sequence=sequence)
 
 
-def get_nodes(graph: Graph, request: NodesRequest) -> NodesAnswer:
+def get_nodes(graph: StoreHandle, request: NodesRequest) -> NodesAnswer:
     """Return the nodes of up to 1,000 ids, without edges: now, or as of a moment. `missing` lists ids without a node.
 
     Raises Gone for a moment that is no longer in the history.
@@ -399,11 +421,11 @@ def get_nodes(graph: Graph, request: NodesRequest) -> NodesAnswer:
     ids = _unique_ids(request.ids)
     past = graph.past(request.as_of)
     with graph.lease() as store, read_graph(store, past, _valid_at_or_any(request.valid_at)) as reader:
-        nodes = {node.id: node for node in reader.to_nodes([*reader.valid_nodes(ids).values()], render.node)}
+        nodes = {node.id: node for node in reader.to_nodes([*reader.valid_nodes(ids).values()], render.to_node)}
     return NodesAnswer(nodes=list(nodes.values()), missing=_missing_ids(ids, nodes))
 
 
-def delete_nodes(graph: Graph, request: DeleteNodesRequest) -> Future[DeleteNodesAnswer]:
+def delete_nodes(graph: StoreHandle, request: DeleteNodesRequest) -> Future[DeleteNodesAnswer]:
     """Delete the nodes that match all filters, with their edges: the first of them by id, at most `limit`.
 
     One of `ids`, `types`, `tags` and `attributes` is required and must not be empty. A request is one commit and
@@ -451,13 +473,17 @@ class _Deletion(msgspec.Struct, frozen=True):
     wanted: NodeFilter
     candidates: list[str]
 
-    def chosen(self, rows: Rows) -> _DeletionPlan:
+    def chosen(self, rows: RowsSnapshot) -> _DeletionPlan:
         """Return what to delete of the current rows."""
         found = rows.nodes(self.candidates)
         fitting = {node_id: None for node_id, row in found.items() if self.wanted.matches(row)}
         ids, edges = _limit_edges(rows, islice(fitting, self.request.limit))
         return _DeletionPlan(
-            ids, edges, len(ids) < len(fitting), _missing_ids(self.candidates, fitting), memories_left(rows, ids)
+            ids,
+            edges,
+            len(ids) < len(fitting),
+            _missing_ids(self.candidates, fitting),
+            list_remaining_memories(rows, ids),
         )
 
     def answer(self, chosen: _DeletionPlan, sequence: int) -> DeleteNodesAnswer:
@@ -475,7 +501,7 @@ class _Deletion(msgspec.Struct, frozen=True):
         )
 
 
-def _limit_edges(rows: Rows, nodes: Iterable[str]) -> tuple[list[str], int]:
+def _limit_edges(rows: RowsSnapshot, nodes: Iterable[str]) -> tuple[list[str], int]:
     """Return the first nodes that fit into one deletion, and the number of their edges."""
     ids: list[str] = []
     edges: set[int] = set()
@@ -488,9 +514,9 @@ def _limit_edges(rows: Rows, nodes: Iterable[str]) -> tuple[list[str], int]:
     return ids, len(edges)
 
 
-def _deleted_edge_numbers(rows: Rows, node_id: str) -> set[int]:
+def _deleted_edge_numbers(rows: RowsSnapshot, node_id: str) -> set[int]:
     """Return the numbers of the edges deleted with a node, including those of its former versions."""
-    node = np.array([rows.number(each) for each in with_versions(rows, (node_id,))])
+    node = np.array([rows.number(each) for each in add_former_versions(rows, (node_id,))])
     found = [rows.around(node, outgoing=outgoing) for outgoing in (True, False)]
     return {number for each in found for number in (*each.base.tolist(), *(changed for changed, _ in each.changed))}
 
@@ -512,12 +538,12 @@ def _candidates(store: OpenStore, wanted: NodeFilter, request: DeleteNodesReques
 def _node_filter(store: OpenStore, request: CountRequest | DeleteNodesRequest) -> NodeFilter:
     types, tags = tuple(_without_repeats(request.types or ())), tuple(_without_repeats(request.tags or ()))
     moment = resolve_valid_at(request.valid_at, time.time_ns() // 1000 if store.rows.dated else None)
-    return NodeFilter(types, tags, moment, asked_attributes(request.attributes))
+    return NodeFilter(types, tags, moment, parse_attribute_filter(request.attributes))
 
 
 def _unique_ids(ids: Iterable[str]) -> list[str]:
     """Return valid ids, without duplicates. Raises InvalidInput."""
-    faults = Faults()
+    faults = FaultCollector()
     unique = _without_repeats(ids)
     for place, node_id in enumerate(unique):
         check_label(node_id, f"ids[{place}]", faults)

@@ -8,8 +8,8 @@ from typing import NamedTuple, TypeVar
 
 from kgserve.graph.answers import Edge, Node, ReachedNode
 from kgserve.platform.codecs import json_decoder
-from kgserve.projections.history.history import History, RowState
-from kgserve.storage.model.batch import conflicts
+from kgserve.projections.history.history import HistoryFile, RowState
+from kgserve.storage.model.batch import conflicting_versions
 from kgserve.storage.model.rows import EdgeRow, LinkRow, NodeRow
 from kgserve.storage.rows.encoding import encode_edge, encode_link, encode_node, with_staleness
 
@@ -18,22 +18,22 @@ _reached = json_decoder(ReachedNode).decode
 _edge = json_decoder(Edge).decode
 
 
-def node(row: NodeRow) -> Node:
+def to_node(row: NodeRow) -> Node:
     """Return a node."""
     return _node(_encode_node_open(row) + b"}")
 
 
-def reached(row: NodeRow, depth: int) -> ReachedNode:
+def to_reached_node(row: NodeRow, depth: int) -> ReachedNode:
     """Return a node of a traversal."""
     return _reached(b'%b,"depth":%d}' % (_encode_node_open(row), depth))
 
 
-def edge(row: EdgeRow) -> Edge:
+def to_edge(row: EdgeRow) -> Edge:
     """Return an edge."""
     return _edge(encode_edge(row))
 
 
-def link(row: LinkRow) -> Edge:
+def to_link_edge(row: LinkRow) -> Edge:
     """Return an edge into another store."""
     return _edge(encode_link(row))
 
@@ -45,7 +45,7 @@ def _encode_node_open(row: NodeRow) -> bytes:
     return with_staleness(data, time.time_ns() // 1000)
 
 
-def in_few_words(text: str, most: int) -> str:
+def shorten_text(text: str, most: int) -> str:
     """Return the beginning of a text in one line, shortened to ``most`` characters."""
     # Four times the limit, because whitespace is collapsed.
     words = " ".join(text[: 4 * most].split())
@@ -77,7 +77,9 @@ CURRENT_VERSION = VersionState(None, None)
 FORMER_VERSION = VersionState(None, is_current=False)
 
 
-def standing_of(history: History, state: RowState[NodeRow], known: Iterable[RowState[NodeRow]] = ()) -> VersionState:
+def find_version_state(
+    history: HistoryFile, state: RowState[NodeRow], known: Iterable[RowState[NodeRow]] = ()
+) -> VersionState:
     """Return the state of a version; it was superseded by the first later version that does not name it as a conflict.
 
     States in ``known`` are not looked up.
@@ -91,25 +93,25 @@ def standing_of(history: History, state: RowState[NodeRow], known: Iterable[RowS
         # The states that followed a head may have been pruned, or fall into a gap of the history.
         if later is None or (later.first != state.last and state.last >= history.oldest):
             return FORMER_VERSION
-        if version not in conflicts(later.row):
+        if version not in conflicting_versions(later.row):
             return VersionState(later.row.version, is_current=False)
         state = later
     return VersionState(None, is_current=True)
 
 
-def standings(history: History, states: Sequence[RowState[NodeRow]]) -> list[VersionState]:
+def find_version_states(history: HistoryFile, states: Sequence[RowState[NodeRow]]) -> list[VersionState]:
     """Return the states of several versions of one node."""
-    return [standing_of(history, state, states) for state in states]
+    return [find_version_state(history, state, states) for state in states]
 
 
-def state_of_version(history: History, row: NodeRow, current: NodeRow | None) -> VersionState | None:
+def find_former_state(history: HistoryFile, row: NodeRow, current: NodeRow | None) -> VersionState | None:
     """Return the state of a version that is not current: superseded, or one of the ``current`` heads.
 
     Return None while the history has not indexed the commit that ended it.
     """
-    if current is not None and row.version in conflicts(current):
+    if current is not None and row.version in conflicting_versions(current):
         return VersionState(None, is_current=True)
     state = history.node_version(row.id, row.version)
     if state is None or state.last is None:
         return None
-    return standing_of(history, state)._replace(is_current=False)
+    return find_version_state(history, state)._replace(is_current=False)

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, field
 
-from kgserve.storage.model.attributes import Wanted
+from kgserve.storage.model.attributes import AttributeConditionsInput
 from kgserve.storage.model.fields import MAX_ID_BYTES, EdgeExtrasInput, NodeExtrasInput
-from kgserve.storage.model.walk import Direction
+from kgserve.storage.model.walk import TraversalDirection
 
 MAX_ATTRIBUTES_DEPTH = 64
 MAX_TRAVERSED_NODES = 10_000
@@ -24,7 +24,7 @@ AsOfText = Annotated[
     Meta(max_length=64, description="The moment to read as of: a sequence, or an RFC 3339 time; left out: now"),
 ]
 """A past moment where values are text: in queries, and as tool arguments."""
-AsOf = Annotated[int, Meta(ge=0, le=MAX_SEQUENCE)] | AsOfText
+AsOfValue = Annotated[int, Meta(ge=0, le=MAX_SEQUENCE)] | AsOfText
 """A past moment in a body, where a sequence may also be a number."""
 VALID_AT_HELP = "Only rows valid at this RFC 3339 time, `now`, or `any`; left out: now, or the moment of as_of"
 CURRENT_VALID_AT_HELP = "Only rows valid at this RFC 3339 time, `now`, or `any`; left out: now"
@@ -39,7 +39,7 @@ _Attributes = Annotated[
     Meta(description="Any JSON object, at most 256 KiB and 64 levels; left out: kept; given: replaces"),
 ]
 _Weight = Annotated[float | None, Meta(description="Strength; left out: kept, or 1.0 on a new edge")]
-ToGraph = Annotated[
+TargetStore = Annotated[
     str,
     Meta(max_length=64, description="The store that `to` is in, which need not exist; left out: this store"),
 ]
@@ -60,7 +60,7 @@ class EdgeInput(EdgeExtrasInput, forbid_unknown_fields=True):
     source: _Id = field(name="from")
     target: _Id = field(name="to")
     relation_type: _Label
-    to_graph: ToGraph | None = None
+    to_graph: TargetStore | None = None
     weight: _Weight = None
     attributes: _Attributes = None
 
@@ -79,7 +79,7 @@ class EdgeKeyRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     source: _Id = field(name="from")
     target: _Id = field(name="to")
     relation_type: _Label
-    to_graph: ToGraph | None = None
+    to_graph: TargetStore | None = None
 
 
 class TraverseRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -88,7 +88,7 @@ class TraverseRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     start_id: _Id
     depth: Annotated[int, Meta(description="Hops; negative is 0, above 10 is 10")] = 1
     max_depth: Annotated[int | None, Meta(description="The same as `depth`")] = None
-    direction: Annotated[Direction | Literal[""], Meta(description="Empty: outgoing")] = "outgoing"
+    direction: Annotated[TraversalDirection | Literal[""], Meta(description="Empty: outgoing")] = "outgoing"
     relation_types: (
         Annotated[list[_Label], Meta(description="Follow only these; left out: all", max_length=100)] | None
     ) = None
@@ -102,12 +102,12 @@ class TraverseRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     follow_symlinks: Annotated[
         bool, Meta(description="Also follow edges into other stores, at most 16; as_of must then be a time")
     ] = False
-    as_of: AsOf | None = None
+    as_of: AsOfValue | None = None
     valid_at: Annotated[str, Meta(max_length=64, description=VALID_AT_HELP)] | None = None
 
 
 SearchMode = Literal["hybrid", "keyword", "semantic", "graph"]
-Fusion = Literal["weighted", "rrf"]
+FusionMethod = Literal["weighted", "rrf"]
 
 _Query = Annotated[str, Meta(min_length=1, max_length=10_000, description="The query, in plain words")]
 _Kinds = Annotated[list[_Label], Meta(max_length=100, description="The same as `types`; empty: all")]
@@ -127,7 +127,7 @@ class SearchRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     alpha: Annotated[
         float, Meta(ge=0, le=1, description="Weight of keyword scores against semantic scores, with weighted fusion")
     ] = 0.4
-    fusion: Annotated[Fusion, Meta(description="How keyword and semantic scores are combined")] = "weighted"
+    fusion: Annotated[FusionMethod, Meta(description="How keyword and semantic scores are combined")] = "weighted"
     start_id: _Id | None = None
     depth: Annotated[int, Meta(description="Hops in graph mode; below 1 is 1, above 10 is 10")] = 2
     at_least: (
@@ -137,9 +137,9 @@ class SearchRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     neighbours: Annotated[bool, Meta(description="Let hits raise the scores of related nodes, in hybrid mode")] = True
     syntax: Annotated[bool, Meta(description="The query is in tantivy's query language")] = False
     tags: Annotated[list[_Label], Meta(max_length=100, description="Only nodes with all of these tags")] | None = None
-    attributes: Wanted | None = None
+    attributes: AttributeConditionsInput | None = None
     fresh_only: Annotated[bool, Meta(description="Only nodes whose freshness_at is not in the past")] = False
-    as_of: AsOf | None = None
+    as_of: AsOfValue | None = None
     valid_at: Annotated[str, Meta(max_length=64, description=VALID_AT_HELP)] | None = None
 
 
@@ -154,7 +154,7 @@ class SearchVariant(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     id_prefix: Annotated[str, Meta(max_length=MAX_ID_BYTES)] = ""
     min_similarity: float | None = None
     tags: Annotated[list[_Label], Meta(max_length=100, description="Only nodes with all of these tags")] | None = None
-    attributes: Wanted | None = None
+    attributes: AttributeConditionsInput | None = None
     fresh_only: Annotated[bool, Meta(description="Only nodes whose freshness_at is not in the past")] = False
 
 
@@ -164,12 +164,12 @@ class BatchSearchRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
     queries: Annotated[list[SearchVariant], Meta(min_length=1, max_length=8)]
     limit: Annotated[int, Meta(description="Maximum number of hits; below 1 is 20, above 100 is 100")] = 20
     at_least: Annotated[int, Meta(ge=0)] | None = None
-    as_of: AsOf | None = None
+    as_of: AsOfValue | None = None
     valid_at: Annotated[str, Meta(max_length=64, description=VALID_AT_HELP)] | None = None
 
 
 MAX_ALSO_STORES = 15
-Also = (
+AdditionalStores = (
     Annotated[
         list[Annotated[str, Meta(max_length=64)]],
         Meta(max_length=MAX_ALSO_STORES, description="Other stores to search as well; each hit then names its store"),
@@ -186,11 +186,11 @@ class ContextRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     format: Annotated[Literal["markdown", "json"], Meta(description="Shape of the text")] = "markdown"
     limit: Annotated[int, Meta(description="Maximum number of nodes; below 1 is 1, above 100 is 100")] = 50
     types: Annotated[list[_Label], Meta(max_length=100)] | None = None
-    attributes: Wanted | None = None
-    also: Also = None
+    attributes: AttributeConditionsInput | None = None
+    also: AdditionalStores = None
     follow_symlinks: Annotated[bool, Meta(description="Include nodes of other stores linked to the best nodes")] = False
     at_least: Annotated[int, Meta(ge=0)] | None = None
-    as_of: AsOf | None = None
+    as_of: AsOfValue | None = None
     valid_at: Annotated[str, Meta(max_length=64, description=VALID_AT_HELP)] | None = None
 
 
@@ -207,7 +207,7 @@ class CountRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     types: _Types | None = None
     tags: _Tags | None = None
-    attributes: Wanted | None = None
+    attributes: AttributeConditionsInput | None = None
     valid_at: Annotated[str, Meta(max_length=64, description=CURRENT_VALID_AT_HELP)] | None = None
 
 
@@ -215,7 +215,7 @@ class NodesRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The ids of the nodes to return."""
 
     ids: Annotated[_Ids, Meta(description="At most 1,000")]
-    as_of: AsOf | None = None
+    as_of: AsOfValue | None = None
     valid_at: Annotated[str, Meta(max_length=64, description=NODES_VALID_AT_HELP)] | None = None
 
 
@@ -225,7 +225,7 @@ class DeleteNodesRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
     ids: Annotated[_Ids, Meta(description="Only these, at most 1,000")] | None = None
     types: _Types | None = None
     tags: _Tags | None = None
-    attributes: Wanted | None = None
+    attributes: AttributeConditionsInput | None = None
     valid_at: Annotated[str, Meta(max_length=64, description=CURRENT_VALID_AT_HELP)] | None = None
     dry_run: Annotated[bool, Meta(description="Report what would be deleted, without deleting it")] = False
     limit: Annotated[int, Meta(ge=1, le=MAX_DELETED_NODES, description="Maximum number of nodes deleted")] = (
@@ -261,7 +261,7 @@ class RevertRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class RestoreRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A past moment, and the new store to create from it."""
 
-    as_of: AsOf
+    as_of: AsOfValue
     into: Annotated[str, Meta(description="Name of the new store")]
 
 
@@ -281,7 +281,7 @@ class NodeLine(NodeInput, tag="node", tag_field="kind", forbid_unknown_fields=Tr
     conflicts: Annotated[list[Annotated[int, Meta(ge=1, lt=1 << 53)]], Meta(max_length=99)] | None = None
 
 
-class HeadLine(NodeLine, tag="head", tag_field="kind", forbid_unknown_fields=True, kw_only=True):
+class ConflictingVersionLine(NodeLine, tag="head", tag_field="kind", forbid_unknown_fields=True, kw_only=True):
     """A conflicting version of a node, on a line before the node itself; lines follow the order of the heads."""
 
 

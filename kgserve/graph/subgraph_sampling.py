@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from kgserve.graph.readers import GraphReader
-from kgserve.storage.model.walk import Walk
-from kgserve.storage.rows.format import Numbers
+from kgserve.storage.model.walk import TraversalRequest
+from kgserve.storage.rows.format import NumberArray
 from kgserve.storage.rows.sampling import IncidentEdges
 
 
@@ -28,23 +28,25 @@ class SampleLimits(NamedTuple):
 class SampleFilter(NamedTuple):
     """The edges to follow, and the types of the nodes to add; None: all types."""
 
-    walk: Walk
+    walk: TraversalRequest
     types: frozenset[str] | None
 
 
 class SubgraphSample(NamedTuple):
     """The sampled nodes, level by level; neighbours left out per node; and whether a limit was reached."""
 
-    nodes: Numbers
+    nodes: NumberArray
     left_out: list[tuple[int, int]]
     truncated: bool
 
 
-def sample(reader: GraphReader, wanted: SampleFilter, starts: Sequence[int], limits: SampleLimits) -> SubgraphSample:
+def sample_subgraph(
+    reader: GraphReader, wanted: SampleFilter, starts: Sequence[int], limits: SampleLimits
+) -> SubgraphSample:
     """Sample outwards from some numbered nodes, each counted once."""
     found = level = np.array(starts[: limits.max_nodes], np.int64)
     truncated, left = len(starts) > limits.max_nodes, reader.max_incident_edges(wanted.types)
-    levels: list[tuple[Numbers, Numbers]] = []
+    levels: list[tuple[NumberArray, NumberArray]] = []
     for _ in range(limits.depth):
         if not len(level):
             break
@@ -62,8 +64,8 @@ def sample(reader: GraphReader, wanted: SampleFilter, starts: Sequence[int], lim
 
 
 def _neighbours(
-    reader: GraphReader, wanted: SampleFilter, level: Numbers, incident: IncidentEdges
-) -> tuple[Numbers, Numbers]:
+    reader: GraphReader, wanted: SampleFilter, level: NumberArray, incident: IncidentEdges
+) -> tuple[NumberArray, NumberArray]:
     """Return the neighbours of each node of a level, without duplicates and loops, the strongest first, then by id."""
     owner, end, weight, _ = incident
     distinct = np.unique(end)
@@ -83,7 +85,7 @@ def _neighbours(
     return owner[order], ordered[rank[order]]
 
 
-def _select_new(owner: Numbers, end: Numbers, found: Numbers, per_node: int) -> Numbers:
+def _select_new(owner: NumberArray, end: NumberArray, found: NumberArray, per_node: int) -> NumberArray:
     """Return the first neighbours of each node that are not sampled yet."""
     places = np.arange(len(owner)) - np.searchsorted(owner, owner)
     new = end[places < per_node]
@@ -91,7 +93,7 @@ def _select_new(owner: Numbers, end: Numbers, found: Numbers, per_node: int) -> 
     return new[np.sort(np.unique(new, return_index=True)[1])]
 
 
-def _count_left_out(levels: Iterable[tuple[Numbers, Numbers]], found: Numbers) -> list[tuple[int, int]]:
+def _count_left_out(levels: Iterable[tuple[NumberArray, NumberArray]], found: NumberArray) -> list[tuple[int, int]]:
     counts: Counter[int] = Counter()
     for owner, end in levels:
         counts.update(owner[~np.isin(end, found)].tolist())

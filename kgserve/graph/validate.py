@@ -13,13 +13,25 @@ from typing import Any, TypeVar
 import msgspec
 
 from kgserve.errors import FieldError, InvalidInput, TooLarge
-from kgserve.graph.requests import MAX_ATTRIBUTES_DEPTH, EdgeInput, EdgeLine, HeadLine, NodeInput, NodeLine
+from kgserve.graph.requests import (
+    MAX_ATTRIBUTES_DEPTH,
+    ConflictingVersionLine,
+    EdgeInput,
+    EdgeLine,
+    NodeInput,
+    NodeLine,
+)
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.times import complete_time, parse_time
 from kgserve.storage.model import fields
-from kgserve.storage.model.attributes import Condition, Scalar, Wanted, conditions
+from kgserve.storage.model.attributes import (
+    AttributeCondition,
+    AttributeConditionsInput,
+    AttributeScalar,
+    build_conditions,
+)
 from kgserve.storage.model.batch import EdgePut, NodePut
-from kgserve.storage.model.change import Access
+from kgserve.storage.model.change import AccessRecord
 from kgserve.storage.model.fields import (
     AUTHOR_FIELD,
     EDGE,
@@ -28,12 +40,12 @@ from kgserve.storage.model.fields import (
     MAX_ID_BYTES,
     NODE,
     EdgeExtrasPut,
-    Field,
-    Moment,
     NodeExtrasPut,
-    names,
+    RowField,
+    TimestampPut,
+    field_names_of,
 )
-from kgserve.storage.model.rows import NO_ATTRIBUTES
+from kgserve.storage.model.rows import EMPTY_ATTRIBUTES_JSON
 
 _INT64_VALUES = range(-(1 << 63), 1 << 63)
 # Any text of this length fits an id: a character takes at most four bytes.
@@ -49,11 +61,11 @@ _AUTHOR_FIELD = next(field for field in _WRITABLE_NODE_FIELDS if field.name == A
 
 _FIELD_NAME_PATTERN = re.compile(r"[^.\[]+")
 
-Fault = Callable[[str, str], None]
+FaultCallback = Callable[[str, str], None]
 """Callback that takes the path of a field and what is wrong with it."""
 
 
-class Faults:
+class FaultCollector:
     """Collector for the faults of one row or request."""
 
     def __init__(self, prefix: str = "") -> None:
@@ -64,7 +76,7 @@ class Faults:
         """Add a fault."""
         self.errors.append(FieldError(self._prefix + path, message))
 
-    def below(self, place: str) -> Fault:
+    def below(self, place: str) -> FaultCallback:
         """Return a collector that prefixes paths with a place such as `nodes[3].`."""
         return self if not place else lambda path, message: self(place + path, message)
 
@@ -81,14 +93,14 @@ class Faults:
 _T = TypeVar("_T")
 
 
-def named_twice(fault: Fault, name: str, one: _T | None, other_name: str, other: _T | None) -> _T | None:
+def resolve_alias(fault: FaultCallback, name: str, one: _T | None, other_name: str, other: _T | None) -> _T | None:
     """Return the value of a field that has two names. Adds a fault if both are set and differ."""
     if one is not None and other is not None and one != other:
         fault(name, f"and {other_name} are names of the same field and must not differ")
     return other if one is None else one
 
 
-def called(fault: Fault, names: Mapping[str, str]) -> Fault:
+def rename_fault_paths(fault: FaultCallback, names: Mapping[str, str]) -> FaultCallback:
     """Return a collector that replaces field names in paths with the names that callers use."""
 
     def renamed(path: str, message: str) -> None:
@@ -98,14 +110,14 @@ def called(fault: Fault, names: Mapping[str, str]) -> Fault:
     return renamed
 
 
-def node_put(index: int, node: NodeInput, fault: Fault) -> NodePut:
+def to_node_put(index: int, node: NodeInput, fault: FaultCallback) -> NodePut:
     """Validate a node and return its put."""
     check_label(node.id, "id", fault)
     if node.type is not None:
         check_label(node.type, "type", fault)
     if node.content is not None and _is_longer(node.content, MAX_CONTENT_BYTES):
         fault("content", _CONTENT_TOO_LONG)
-    attributes = None if node.attributes is None else canonical(node.attributes, fault)
+    attributes = None if node.attributes is None else canonicalize_attributes(node.attributes, fault)
     if not isinstance(node, NodeLine):
         sent = _checked_extras(_node_values(node), _WRITABLE_NODE_FIELDS, fault)
         extras = NodeExtrasPut(**sent) if sent else None
@@ -116,16 +128,22 @@ def node_put(index: int, node: NodeInput, fault: Fault) -> NodePut:
         _time(text, field, fault) for text, field in ((node.created_at, "created_at"), (node.updated_at, "updated_at"))
     )
     put = NodePut(index, node.id, node.type, node.content, attributes, node.version, created, updated, extras)
-    return put if node.conflicts is None and not isinstance(node, HeadLine) else _with_conflicts(put, node, fault)
+    return (
+        put
+        if node.conflicts is None and not isinstance(node, ConflictingVersionLine)
+        else _with_conflicts(put, node, fault)
+    )
 
 
-def _with_conflicts(put: NodePut, node: NodeLine, fault: Fault) -> NodePut:
+def _with_conflicts(put: NodePut, node: NodeLine, fault: FaultCallback) -> NodePut:
     if node.version is None:
         fault("version", "is required for a version that is in conflict with others")
-    return msgspec.structs.replace(put, heads=tuple(node.conflicts or ()), is_head=isinstance(node, HeadLine))
+    return msgspec.structs.replace(
+        put, heads=tuple(node.conflicts or ()), is_head=isinstance(node, ConflictingVersionLine)
+    )
 
 
-def node_access(node: NodeLine, fault: Fault) -> Access | None:
+def to_access(node: NodeLine, fault: FaultCallback) -> AccessRecord | None:
     """Validate the access statistics on a line and return them; None if it has none."""
     count, last, confidence = node.access_count, node.last_accessed_at, node.access_confidence
     if count is None and last is None and confidence is None:
@@ -134,10 +152,10 @@ def node_access(node: NodeLine, fault: Fault) -> Access | None:
     if count is None or last is None or confidence is None:
         fault("access_count", "requires last_accessed_at and access_confidence; set all three or none")
         return None
-    return Access(node.id, count, at or 0, confidence)
+    return AccessRecord(node.id, count, at or 0, confidence)
 
 
-def edge_put(index: int, edge: EdgeInput, fault: Fault) -> EdgePut:
+def to_edge_put(index: int, edge: EdgeInput, fault: FaultCallback) -> EdgePut:
     """Validate an edge and return its put."""
     check_label(edge.source, "from", fault)
     check_label(edge.target, "to", fault)
@@ -145,7 +163,7 @@ def edge_put(index: int, edge: EdgeInput, fault: Fault) -> EdgePut:
     own = created = updated = None
     if edge.attributes is not None:
         created, updated = (_pop_timestamp(edge.attributes, field, fault) for field in ("created_at", "updated_at"))
-        own = canonical(edge.attributes, fault)
+        own = canonicalize_attributes(edge.attributes, fault)
     version = edge.version if isinstance(edge, EdgeLine) else None
     weight = None if edge.weight is None else edge.weight + 0.0
     key = (edge.source, edge.target, edge.relation_type)
@@ -154,11 +172,14 @@ def edge_put(index: int, edge: EdgeInput, fault: Fault) -> EdgePut:
     return EdgePut(index, key, weight, own, created, updated, version, extras)
 
 
-_line_values = attrgetter(*names(_LINE_FIELDS))
-_node_values, _edge_values = attrgetter(*names(_WRITABLE_NODE_FIELDS)), attrgetter(*names(_WRITABLE_EDGE_FIELDS))
+_line_values = attrgetter(*field_names_of(_LINE_FIELDS))
+_node_values, _edge_values = (
+    attrgetter(*field_names_of(_WRITABLE_NODE_FIELDS)),
+    attrgetter(*field_names_of(_WRITABLE_EDGE_FIELDS)),
+)
 
 
-def _checked_extras(sent: tuple[Any, ...], known: tuple[Field, ...], fault: Fault) -> dict[str, Any]:
+def _checked_extras(sent: tuple[Any, ...], known: tuple[RowField, ...], fault: FaultCallback) -> dict[str, Any]:
     """Return the validated optional fields that were sent, by name."""
     if sent.count(None) == len(sent):
         return {}
@@ -166,39 +187,39 @@ def _checked_extras(sent: tuple[Any, ...], known: tuple[Field, ...], fault: Faul
     return {field.name: _checked_extra(field, value, fault) for field, value in values if value is not None}
 
 
-def _checked_extra(field: Field, value: Any, fault: Fault) -> Any:
+def _checked_extra(field: RowField, value: Any, fault: FaultCallback) -> Any:
     match field.type:
         case fields.STRING_TYPE:
             return _check_text(value, field, fault)
         case fields.STRING_LIST_TYPE:
             return _check_tags(value, field.name, fault)
         case fields.TIMESTAMP_TYPE:
-            return moment(value, field.name, fault)
+            return parse_written_time(value, field.name, fault)
         case _:
             return value
 
 
-def _check_text(text: str, field: Field, fault: Fault) -> str:
+def _check_text(text: str, field: RowField, fault: FaultCallback) -> str:
     if _is_longer(text, field.max_bytes):
         fault(field.name, f"is longer than {field.max_bytes} bytes of UTF-8")
     return text
 
 
-def _check_tags(tags: list[str], path: str, fault: Fault) -> tuple[str, ...]:
+def _check_tags(tags: list[str], path: str, fault: FaultCallback) -> tuple[str, ...]:
     """Return the tags in order, without duplicates."""
     for index, tag in enumerate(tags):
         check_label(tag, f"{path}[{index}]", fault)
     return tuple(dict.fromkeys(tags))
 
 
-def moment(text: str | None, path: str, fault: Fault) -> Moment:
+def parse_written_time(text: str | None, path: str, fault: FaultCallback) -> TimestampPut:
     """Parse a time to write: UNSET when it was left out, None when it is to be cleared."""
     if text is None:
         return msgspec.UNSET
     return _time(text, path, fault) if text else None
 
 
-def bound(text: str | None, path: str, fault: Fault) -> int | None:
+def parse_filter_time(text: str | None, path: str, fault: FaultCallback) -> int | None:
     """Parse a time to filter by, in microseconds; None when it was left out. An empty text is a fault.
 
     A date means midnight, and a time without a zone is in UTC.
@@ -206,12 +227,12 @@ def bound(text: str | None, path: str, fault: Fault) -> int | None:
     return None if text is None else _time(complete_time(text) or text, path, fault)
 
 
-def check_author(name: str | None, fault: Fault) -> str:
+def check_author(name: str | None, fault: FaultCallback) -> str:
     """Validate an author; "" if none is given."""
     return _check_text(name or "", _AUTHOR_FIELD, fault)
 
 
-def check_label(text: str, path: str, fault: Fault) -> None:
+def check_label(text: str, path: str, fault: FaultCallback) -> None:
     """Validate an id, a type or a relation type: 1 to 512 bytes."""
     if 0 < len(text) <= _MAX_SAFE_ID_CHARS:
         return
@@ -221,9 +242,9 @@ def check_label(text: str, path: str, fault: Fault) -> None:
         fault(path, f"is longer than {MAX_ID_BYTES} bytes of UTF-8")
 
 
-def checked_label(text: str, path: str = "id") -> str:
+def require_label(text: str, path: str = "id") -> str:
     """Return a valid label. Raises InvalidInput."""
-    faults = Faults()
+    faults = FaultCollector()
     check_label(text, path, faults)
     faults.raise_any()
     return text
@@ -234,38 +255,40 @@ def _is_longer(text: str, limit: int) -> bool:
     return len(text) > limit or (len(text) * 4 > limit and len(text.encode()) > limit)
 
 
-def canonical(attributes: dict[str, Any], fault: Fault) -> str:
+def canonicalize_attributes(attributes: dict[str, Any], fault: FaultCallback) -> str:
     """Return attributes as compact JSON with sorted keys."""
     if not attributes:
-        return NO_ATTRIBUTES
+        return EMPTY_ATTRIBUTES_JSON
     fine = all(_check_value(value, f"attributes.{key}", 1, fault) for key, value in attributes.items())
     if not fine:
-        return NO_ATTRIBUTES
+        return EMPTY_ATTRIBUTES_JSON
     encoded = _encode(attributes)
     if len(encoded) > MAX_ATTRIBUTES_BYTES:
         fault("attributes", f"is longer than {MAX_ATTRIBUTES_BYTES} bytes of JSON")
     return encoded.decode()
 
 
-def asked_attributes(wanted: Mapping[str, Scalar] | None, path: str = "attributes") -> tuple[Condition, ...]:
+def parse_attribute_filter(
+    wanted: Mapping[str, AttributeScalar] | None, path: str = "attributes"
+) -> tuple[AttributeCondition, ...]:
     """Return the conditions of an attribute filter. Raises InvalidInput for a number out of range."""
-    faults = Faults()
+    faults = FaultCollector()
     for key, value in (wanted or {}).items():
         _check_value(value, f"{path}.{key}", 1, faults)
     faults.raise_any()
-    return conditions(wanted)
+    return build_conditions(wanted)
 
 
-def asked_in_json(text: str | None, path: str) -> tuple[Condition, ...]:
+def parse_attribute_filter_json(text: str | None, path: str) -> tuple[AttributeCondition, ...]:
     """Return the conditions of an attribute filter in JSON. Raises InvalidInput."""
     try:
-        return asked_attributes(None if text is None else decode_json(text, Wanted), path)
+        return parse_attribute_filter(None if text is None else decode_json(text, AttributeConditionsInput), path)
     except (msgspec.DecodeError, RecursionError) as error:
         message = f'must be a JSON object of strings, numbers, booleans and null, such as {{"status": "open"}}: {error}'
         raise InvalidInput.at(path, message) from None
 
 
-def _check_value(value: object, path: str, depth: int, fault: Fault) -> bool:
+def _check_value(value: object, path: str, depth: int, fault: FaultCallback) -> bool:
     if isinstance(value, int):
         return value in _INT64_VALUES or _fail(fault, path, "is outside the range of 64-bit integers")
     if not isinstance(value, dict | list):
@@ -276,12 +299,12 @@ def _check_value(value: object, path: str, depth: int, fault: Fault) -> bool:
     return all(_check_value(item, f"{path}.{key}", depth + 1, fault) for key, item in items)
 
 
-def _fail(fault: Fault, path: str, message: str) -> bool:
+def _fail(fault: FaultCallback, path: str, message: str) -> bool:
     fault(path, message)
     return False
 
 
-def _pop_timestamp(attributes: dict[str, Any], field: str, fault: Fault) -> str | None:
+def _pop_timestamp(attributes: dict[str, Any], field: str, fault: FaultCallback) -> str | None:
     """Remove a timestamp of an edge from its attributes, and return its text."""
     value = attributes.pop(field, None)
     if value is not None and not isinstance(value, str):
@@ -291,7 +314,7 @@ def _pop_timestamp(attributes: dict[str, Any], field: str, fault: Fault) -> str 
     return value
 
 
-def _time(text: str | None, path: str, fault: Fault) -> int | None:
+def _time(text: str | None, path: str, fault: FaultCallback) -> int | None:
     if text is None:
         return None
     try:

@@ -23,19 +23,26 @@ from kgserve.graph.compat.versioned_api import (
     PutNodeRequest,
     PutSubgraphAnswer,
     PutSubgraphRequest,
-    UnreadItem,
+    UndecodedItem,
 )
-from kgserve.graph.cross_store_links import leads_elsewhere
-from kgserve.graph.handle import Graph
-from kgserve.graph.mutations import cost
+from kgserve.graph.cross_store_links import is_cross_store
+from kgserve.graph.handle import StoreHandle
+from kgserve.graph.mutations import estimate_bytes
 from kgserve.graph.requests import EdgeInput, NodeInput
-from kgserve.graph.validate import Fault, Faults, called, edge_put, named_twice, node_put
-from kgserve.platform.codecs import convert, place_of
-from kgserve.platform.idempotency import is_repeated, new_id
-from kgserve.storage.model.batch import EdgePut, LinkPut, NodePut, WriteBatch, conflicts
-from kgserve.storage.model.fields import EDGE, MAX_ID_BYTES, NODE, STRING_LIST_TYPE, EdgeExtrasPut, names
-from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, any_edge_id
-from kgserve.storage.plan import Report
+from kgserve.graph.validate import (
+    FaultCallback,
+    FaultCollector,
+    rename_fault_paths,
+    resolve_alias,
+    to_edge_put,
+    to_node_put,
+)
+from kgserve.platform.codecs import convert, locate_validation_error
+from kgserve.platform.idempotency import generate_node_id, is_repeated_call
+from kgserve.storage.model.batch import EdgePut, LinkPut, NodePut, WriteBatch, conflicting_versions
+from kgserve.storage.model.fields import EDGE, MAX_ID_BYTES, NODE, STRING_LIST_TYPE, EdgeExtrasPut, field_names_of
+from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, edge_or_link_id
+from kgserve.storage.plan import WriteReport
 from kgserve.stores.store import OpenStore
 
 _NODE_NAMES = {"id": "lineage_id", "type": "kind", "attributes": "metadata"}
@@ -43,7 +50,7 @@ _EDGE_NAMES = {"relation_type": "kind", "attributes": "metadata"}
 """Names of our fields in the versioned API."""
 
 
-def put_node(graph: Graph, request: PutNodeRequest) -> Future[PutNodeAnswer]:
+def put_node(graph: StoreHandle, request: PutNodeRequest) -> Future[PutNodeAnswer]:
     """Write a whole version of a node: a new node without an id, else the next version of that node.
 
     `based_on_version` is the version that the writer had read. If the node has changed since, the store's
@@ -54,18 +61,18 @@ def put_node(graph: Graph, request: PutNodeRequest) -> Future[PutNodeAnswer]:
     Raises ConflictManual, with the node as written, when it is kept as a conflicting head, and KindNotAllowed. It is
     never retried automatically.
     """
-    faults = Faults()
+    faults = FaultCollector()
     _check_graph(graph, request.graph_id, faults)
     fields = _with_contract_names(request, faults)
     sent = {ours: name for ours, name in _NODE_NAMES.items() if getattr(request, name) is not None}
-    put = version_put(fields, called(faults, sent))
+    put = to_version_put(fields, rename_fault_paths(faults, sent))
     faults.raise_any()
 
-    def answer(report: Report) -> PutNodeAnswer:
-        row = written(report)
-        node = render.node(row)
-        if went_beside(put, report):
-            others = ", ".join(f"version {version}" for version in conflicts(row))
+    def answer(report: WriteReport) -> PutNodeAnswer:
+        row = written_node(report)
+        node = render.to_node(row)
+        if is_conflicting_head(put, report):
+            others = ", ".join(f"version {version}" for version in conflicting_versions(row))
             raise ConflictManual(
                 f"node {row.id!r} is not at version {put.based_on}: your write is kept as version {row.version}, in "
                 f"conflict with {others}; put a version based on any of them to resolve it",
@@ -76,10 +83,10 @@ def put_node(graph: Graph, request: PutNodeRequest) -> Future[PutNodeAnswer]:
         made = PutNodeAnswer(node=node, created=created, sequence=report.sequence)
         return msgspec.structs.replace(made, **_overwritten(put, report))
 
-    return graph.submit(node_batch(put), answer, create=True)
+    return graph.submit(build_node_batch(put), answer, create=True)
 
 
-def version_put(fields: NodeFields, fault: Fault, place: int = 0) -> NodePut:
+def to_version_put(fields: NodeFields, fault: FaultCallback, place: int = 0) -> NodePut:
     """Validate a whole version of a node; it supersedes every head unless it is based on none of them.
 
     ``place`` is the node's position in its call, used to derive an id if it has none.
@@ -87,13 +94,13 @@ def version_put(fields: NodeFields, fault: Fault, place: int = 0) -> NodePut:
     if not fields.kind:
         fault("kind", "is required")
     node = NodeInput(
-        id=fields.lineage_id or new_id(place),
+        id=fields.lineage_id or generate_node_id(place),
         type=fields.kind or "-",
         content=fields.content or "",
         attributes=fields.metadata or {},
         **{name: getattr(fields, name) or nothing for name, nothing in _EMPTY_EXTRAS.items()},
     )
-    put = node_put(0, node, fault)
+    put = to_node_put(0, node, fault)
     # A new node has no version that a writer could have read.
     based_on = fields.based_on_version if fields.lineage_id else None
     return msgspec.structs.replace(put, based_on=based_on, resolves=True)
@@ -104,12 +111,12 @@ _EMPTY_EXTRAS: dict[str, Any] = {
 }
 
 
-def node_batch(put: NodePut) -> WriteBatch:
+def build_node_batch(put: NodePut) -> WriteBatch:
     """Return the write of one node, whose report contains the row written."""
-    return WriteBatch(nodes=[put], return_rows=True, cost=cost([put], []))
+    return WriteBatch(nodes=[put], return_rows=True, cost=estimate_bytes([put], []))
 
 
-def written(report: Report) -> NodeRow:
+def written_node(report: WriteReport) -> NodeRow:
     """Return the node of such a write, as written."""
     row = report.rows[0]
     if not isinstance(row, NodeRow):
@@ -117,19 +124,19 @@ def written(report: Report) -> NodeRow:
     return row
 
 
-def went_beside(put: NodePut, report: Report) -> bool:
+def is_conflicting_head(put: NodePut, report: WriteReport) -> bool:
     """Return whether a version was kept as a conflicting head."""
-    return put.based_on is not None and report.nodes_updated > 0 and conflicts(written(report)) != ()
+    return put.based_on is not None and report.nodes_updated > 0 and conflicting_versions(written_node(report)) != ()
 
 
-def _overwritten(put: NodePut, report: Report) -> dict[str, Any]:
+def _overwritten(put: NodePut, report: WriteReport) -> dict[str, Any]:
     """Return what a put overwrote: the version that its writer had not read, and fields that were left out."""
     if not (report.before and report.nodes_updated):
         return {}
-    old, row, found = report.before[0], written(report), dict[str, Any]()
+    old, row, found = report.before[0], written_node(report), dict[str, Any]()
     if not isinstance(old, NodeRow):
         return {}
-    if put.based_on is not None and put.based_on not in (old.version, *conflicts(old)):
+    if put.based_on is not None and put.based_on not in (old.version, *conflicting_versions(old)):
         found["replaced_version"] = old.version
     had, has = _set_fields(old), _set_fields(row)
     if cleared := [name for name in had if name not in has]:
@@ -139,15 +146,15 @@ def _overwritten(put: NodePut, report: Report) -> dict[str, Any]:
 
 def _set_fields(row: NodeRow) -> list[str]:
     """Return the names of the fields of a node that are set."""
-    shown = render.node(row)
+    shown = render.to_node(row)
     fields = ("content", "attributes", *(field.name for field in NODE.extras if not field.is_own))
     return [name for name in fields if getattr(shown, name) not in ("", {}, [], None, msgspec.UNSET)]
 
 
-def _with_contract_names(request: PutNodeRequest, fault: Fault) -> NodeFields:
+def _with_contract_names(request: PutNodeRequest, fault: FaultCallback) -> NodeFields:
     """Return the request with its fields under the names of the versioned API."""
     values = {
-        name: named_twice(fault, name, getattr(request, name), ours, getattr(request, ours))
+        name: resolve_alias(fault, name, getattr(request, name), ours, getattr(request, ours))
         for ours, name in _NODE_NAMES.items()
     }
     return msgspec.structs.replace(request, **values)
@@ -155,11 +162,11 @@ def _with_contract_names(request: PutNodeRequest, fault: Fault) -> NodeFields:
 
 VERSION_QUEUE_TIMEOUT_SECONDS = 10.0
 
-_Queued = tuple[NodeSpec, NodePut, Future[Report]] | KgserveError
+_Queued = tuple[NodeSpec, NodePut, Future[WriteReport]] | KgserveError
 _Spec = TypeVar("_Spec", NodeSpec, EdgeSpec)
 
 
-def put_subgraph(graph: Graph, request: PutSubgraphRequest) -> PutSubgraphAnswer:
+def put_subgraph(graph: StoreHandle, request: PutSubgraphRequest) -> PutSubgraphAnswer:
     """Write nodes in order, then edges, whose ends are a `ref` of this call or an id.
 
     Each item has its own result, in order. A faulty item is left out, and so are the edges that refer to it. A call
@@ -181,8 +188,8 @@ def put_subgraph(graph: Graph, request: PutSubgraphRequest) -> PutSubgraphAnswer
         return PutSubgraphAnswer(nodes=node_results, edges=edge_results, sequence=leased.state.sequence)
 
 
-def _check_shape(graph: Graph, named: str | None, nodes: int, edges: int) -> None:
-    faults = Faults()
+def _check_shape(graph: StoreHandle, named: str | None, nodes: int, edges: int) -> None:
+    faults = FaultCollector()
     _check_graph(graph, named, faults)
     if nodes > MAX_SUBGRAPH_NODES:
         faults("nodes", f"must contain at most {MAX_SUBGRAPH_NODES} entries")
@@ -193,7 +200,7 @@ def _check_shape(graph: Graph, named: str | None, nodes: int, edges: int) -> Non
     faults.raise_any()
 
 
-def _check_graph(graph: Graph, named: str | None, fault: Fault) -> None:
+def _check_graph(graph: StoreHandle, named: str | None, fault: FaultCallback) -> None:
     if named and named != graph.name:
         fault(
             "graph_id",
@@ -202,12 +209,12 @@ def _check_graph(graph: Graph, named: str | None, fault: Fault) -> None:
 
 
 def _queue(store: OpenStore, item: object, place: int) -> _Queued:
-    faults = Faults()
+    faults = FaultCollector()
     try:
         spec = _decode_item(item, NodeSpec)
-        put = version_put(spec, called(faults, _NODE_NAMES), place)
+        put = to_version_put(spec, rename_fault_paths(faults, _NODE_NAMES), place)
         faults.raise_any()
-        return spec, put, store.submit(node_batch(put), VERSION_QUEUE_TIMEOUT_SECONDS)
+        return spec, put, store.submit(build_node_batch(put), VERSION_QUEUE_TIMEOUT_SECONDS)
     except KgserveError as error:
         return error
 
@@ -216,12 +223,12 @@ def _decode_item(item: object, kind: type[_Spec]) -> _Spec:
     """Decode an item of a subgraph. Raises InvalidInput naming the faulty field, or the error of an earlier attempt."""
     if isinstance(item, kind):
         return item
-    if isinstance(item, UnreadItem):
+    if isinstance(item, UndecodedItem):
         raise item.error
     try:
         return convert(item, kind)
     except msgspec.ValidationError as error:
-        fault = place_of(error, kind)
+        fault = locate_validation_error(error, kind)
         raise InvalidInput(f"{fault.path}: {fault.message}" if fault.path else fault.message, (fault,)) from None
 
 
@@ -233,36 +240,38 @@ def _ref_of(item: object) -> str | None:
 
 def _node_result(item: object, queued: _Queued) -> NodeResult:
     if isinstance(queued, KgserveError):
-        return NodeResult(ref=_ref_of(item), created=False, error=in_words(queued))
+        return NodeResult(ref=_ref_of(item), created=False, error=format_item_error(queued))
     spec, put, future = queued
     ref = spec.ref or None
     try:
         report = future.result()
     except KgserveError as error:
-        return NodeResult(ref=ref, created=False, error=in_words(error))
-    row = written(report)
+        return NodeResult(ref=ref, created=False, error=format_item_error(error))
+    row = written_node(report)
     error = None
-    if went_beside(put, report):
+    if is_conflicting_head(put, report):
         error = f"{ConflictManual.code}: concurrent write under manual conflict policy; conflict recorded"
     lost = {} if error else _overwritten(put, report)
     created = report.nodes_created > 0 or not spec.lineage_id
     return NodeResult(ref=ref, lineage_id=row.id, version=row.version, created=created, error=error, **lost)
 
 
-def _put_edges(store: OpenStore, items: Sequence[object], refs: Mapping[str, str], graph: Graph) -> list[EdgeResult]:
+def _put_edges(
+    store: OpenStore, items: Sequence[object], refs: Mapping[str, str], graph: StoreHandle
+) -> list[EdgeResult]:
     results: list[EdgeResult] = []
     puts: list[EdgePut | LinkPut] = []
     for index, item in enumerate(items):
         try:
             spec = _decode_item(item, EdgeSpec)
             put = _edge_put(index, spec, refs)
-            if spec.to_graph and leads_elsewhere(graph, spec.to_graph):
+            if spec.to_graph and is_cross_store(graph, spec.to_graph):
                 put = LinkPut(spec.to_graph, put)
         except KgserveError as error:
-            results.append(EdgeResult(error=in_words(error)))
+            results.append(EdgeResult(error=format_item_error(error)))
         else:
             puts.append(put)
-            results.append(EdgeResult(edge_id=any_edge_id(put.key)))
+            results.append(EdgeResult(edge_id=edge_or_link_id(put.key)))
     if puts:
         for index, result in _written_edges(store, puts).items():
             results[index] = result
@@ -298,24 +307,26 @@ def _split_repeats(puts: list[EdgePut | LinkPut]) -> list[list[EdgePut | LinkPut
     return waves
 
 
-def _queue_edges(store: OpenStore, puts: list[EdgePut | LinkPut]) -> Future[Report] | KgserveError:
+def _queue_edges(store: OpenStore, puts: list[EdgePut | LinkPut]) -> Future[WriteReport] | KgserveError:
     edges = [put for put in puts if isinstance(put, EdgePut)]
     links = [put for put in puts if isinstance(put, LinkPut)]
-    size = cost([], [*edges, *(put.edge for put in links)])
-    batch = WriteBatch(edges=edges, links=links, touch=not is_repeated(), partial=True, return_rows=True, cost=size)
+    size = estimate_bytes([], [*edges, *(put.edge for put in links)])
+    batch = WriteBatch(
+        edges=edges, links=links, touch=not is_repeated_call(), partial=True, return_rows=True, cost=size
+    )
     try:
         return store.submit(batch, VERSION_QUEUE_TIMEOUT_SECONDS)
     except KgserveError as error:
         return error
 
 
-def _edge_results(puts: list[EdgePut | LinkPut], report: Report | KgserveError) -> dict[int, EdgeResult]:
+def _edge_results(puts: list[EdgePut | LinkPut], report: WriteReport | KgserveError) -> dict[int, EdgeResult]:
     if isinstance(report, KgserveError):
-        return {put.index: EdgeResult(error=in_words(report)) for put in puts}
+        return {put.index: EdgeResult(error=format_item_error(report)) for put in puts}
     left_out = {each.index: f"{NotFound.code}: {each.reason}" for each in report.skipped}
     wrong = {each.index: f"invalid_input: {each.reason}" for each in report.rejected}
     moved = _redirected_results(puts, report.redirected)
-    found = {put.index: moved.get(put.index, EdgeResult(edge_id=any_edge_id(put.key))) for put in puts}
+    found = {put.index: moved.get(put.index, EdgeResult(edge_id=edge_or_link_id(put.key))) for put in puts}
     for put in puts:
         if (row := _find_row(put, report.rows)) is not None and (old := _find_row(put, report.before)) is not None:
             found[put.index] = _replacement(found[put.index], row, old)
@@ -341,9 +352,9 @@ def _replacement(result: EdgeResult, row: EdgeRow | LinkRow, old: EdgeRow | Link
 
 def _edge_values(row: EdgeRow | LinkRow) -> dict[str, Any]:
     """Return the fields of an edge that a put sets, under the names used there."""
-    shown = render.link(row) if isinstance(row, LinkRow) else render.edge(row)
+    shown = render.to_link_edge(row) if isinstance(row, LinkRow) else render.to_edge(row)
     values = msgspec.to_builtins(shown)
-    fields = {name: values[name] for name in ("weight", *names(EDGE.extras)) if values.get(name) is not None}
+    fields = {name: values[name] for name in ("weight", *field_names_of(EDGE.extras)) if values.get(name) is not None}
     metadata = {name: value for name, value in values["attributes"].items() if name not in TIMESTAMP_NAMES}
     return fields | ({"metadata": metadata} if metadata else {})
 
@@ -361,7 +372,7 @@ def _redirected_results(puts: list[EdgePut | LinkPut], redirected: Mapping[str, 
             key: EdgeKey | LinkKey = LinkKey(put.store, (source, target, kind))
         else:
             key = (source, redirected.get(target, target), kind)
-        found[put.index] = EdgeResult(edge_id=any_edge_id(key))
+        found[put.index] = EdgeResult(edge_id=edge_or_link_id(key))
     return found
 
 
@@ -370,16 +381,16 @@ def _edge_put(index: int, spec: EdgeSpec, refs: Mapping[str, str]) -> EdgePut:
     target = _resolve_end("to", spec.to_ref, spec.to_lineage, refs)
     if not spec.kind:
         raise InvalidInput.at("kind", "is required")
-    faults = Faults()
+    faults = FaultCollector()
     edge = EdgeInput(
         source=source,
         target=target,
         relation_type=spec.kind,
         weight=spec.weight,
         attributes=spec.metadata,
-        **{name: value for name in names(EDGE.extras) if (value := getattr(spec, name)) is not msgspec.UNSET},
+        **{name: value for name in field_names_of(EDGE.extras) if (value := getattr(spec, name)) is not msgspec.UNSET},
     )
-    put = edge_put(index, edge, called(faults, _EDGE_NAMES))
+    put = to_edge_put(index, edge, rename_fault_paths(faults, _EDGE_NAMES))
     faults.raise_any()
     if spec.ordinal is not None:
         return put
@@ -399,7 +410,7 @@ def _resolve_end(side: str, ref: str | None, lineage: str | None, refs: Mapping[
     return refs[ref]
 
 
-def in_words(error: KgserveError) -> str:
+def format_item_error(error: KgserveError) -> str:
     """Return the error of one item as the text that the versioned API specifies."""
     code = "invalid_input" if error.code == InvalidInput.code else error.code
     return f"{code}: {error}"

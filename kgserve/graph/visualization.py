@@ -11,38 +11,38 @@ import numpy as np
 
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.graph.as_of_graph import list_states_between, stored_confidences
-from kgserve.graph.handle import Graph
+from kgserve.graph.handle import StoreHandle
 from kgserve.graph.readers import (
     GraphReader,
     read_graph,
 )
-from kgserve.graph.render import in_few_words
-from kgserve.graph.subgraph_sampling import SampleFilter, SampleLimits, sample
-from kgserve.graph.temporal import VALID_AT_ANY, whole_history
-from kgserve.graph.validate import Faults, check_label
+from kgserve.graph.render import shorten_text
+from kgserve.graph.subgraph_sampling import SampleFilter, SampleLimits, sample_subgraph
+from kgserve.graph.temporal import VALID_AT_ANY, caught_up_history
+from kgserve.graph.validate import FaultCollector, check_label
 from kgserve.graph.visualization_api import (
-    DEFAULT_DRAWN_FIELDS,
+    DEFAULT_NODE_COLUMNS,
     MAX_DRAWN_IDS,
     MAX_DRAWN_NODES,
+    MAX_LISTED_LIFETIMES,
     MAX_OVERVIEW_NODES,
-    MAX_SHOWN_LIFETIMES,
     MAX_TIMELINE_BUCKETS,
+    CommitTimeline,
+    CommitTimelineQuery,
     Drawing,
+    DrawingRequest,
     DrawnEdges,
-    DrawnField,
     DrawnLinks,
     DrawnNodes,
-    DrawRequest,
-    Life,
-    Timeline,
-    TimelineQuery,
+    NodeColumn,
+    StateLifetime,
 )
 from kgserve.platform.codecs import json_decoder
 from kgserve.platform.times import format_time
-from kgserve.projections.history.history import FOREVER, History
+from kgserve.projections.history.history import NO_SEQUENCE_LIMIT, HistoryFile
 from kgserve.projections.memory_index.decay import HalfLives, half_lives_of
-from kgserve.storage.model.rows import NO_ATTRIBUTES, EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
-from kgserve.storage.model.walk import MAX_WALK_EDGES, Walk, clamp
+from kgserve.storage.model.rows import EMPTY_ATTRIBUTES_JSON, EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
+from kgserve.storage.model.walk import MAX_WALK_EDGES, TraversalRequest, clamp_depth
 from kgserve.storage.rows.sampling import NumberedEdge, number_edge
 
 MAX_LABEL_CHARS = 80
@@ -64,10 +64,10 @@ class _DrawnGraph(msgspec.Struct):
     missing: list[str]
     redirected: dict[str, str]
     memories: _MemoryColumns | None = None
-    lives: Lives | None = None
+    lives: RowLifetimes | None = None
 
 
-def draw(graph: Graph, request: DrawRequest) -> Drawing:
+def draw_graph(graph: StoreHandle, request: DrawingRequest) -> Drawing:
     """Return nodes by `ids`, or `around` some nodes, or an `overview`, with all edges between them, in columns.
 
     Around a node, its neighbours are added level by level: at most `per_node` of each node, those with the strongest
@@ -89,13 +89,13 @@ def draw(graph: Graph, request: DrawRequest) -> Drawing:
                 reader, half_lives_of(store.description.memory), asking.fields, drawing.nodes
             )
         if request.lives:
-            history = whole_history(graph.graphs.historian, store)
+            history = caught_up_history(graph.graphs.historian, store)
             known = asking.known(drawing)
-            drawing.lives = history.look(lambda history: lives(history, known, asking.fits, reader.last_shown))
+            drawing.lives = history.look(lambda history: find_lifetimes(history, known, asking.fits, reader.last_shown))
     return _to_drawing(asking, drawing)
 
 
-def _requested_ids(request: DrawRequest) -> list[str]:
+def _requested_ids(request: DrawingRequest) -> list[str]:
     """Return the requested ids, without duplicates. Raises InvalidInput."""
     given = [name for name in _START_FIELDS if getattr(request, name) is not None]
     if len(given) != 1:
@@ -103,7 +103,7 @@ def _requested_ids(request: DrawRequest) -> list[str]:
             f"; given: {', '.join(given)}" if given else ""
         )
         raise InvalidInput(message, tuple(FieldError(name, message) for name in given))
-    faults = Faults()
+    faults = FaultCollector()
     ids = list(dict.fromkeys(request.ids or request.around or ()))
     for place, node_id in enumerate(ids):
         check_label(node_id, f"{given[0]}[{place}]", faults)
@@ -111,22 +111,22 @@ def _requested_ids(request: DrawRequest) -> list[str]:
     return ids
 
 
-def _walk(request: DrawRequest, moment: int | None) -> Walk:
+def _walk(request: DrawingRequest, moment: int | None) -> TraversalRequest:
     kinds = None if request.relation_types is None else frozenset(request.relation_types)
-    return Walk("", clamp(request.depth), request.direction, kinds, None, MAX_DRAWN_NODES, moment)
+    return TraversalRequest("", clamp_depth(request.depth), request.direction, kinds, None, MAX_DRAWN_NODES, moment)
 
 
 class _DrawPlan(NamedTuple):
     """A validated request with its ids, and the edges to draw."""
 
-    request: DrawRequest
+    request: DrawingRequest
     named: list[str]
-    walk: Walk
+    walk: TraversalRequest
 
     @property
-    def fields(self) -> frozenset[DrawnField]:
+    def fields(self) -> frozenset[NodeColumn]:
         """The requested columns."""
-        return DEFAULT_DRAWN_FIELDS if self.request.fields is None else frozenset(self.request.fields)
+        return DEFAULT_NODE_COLUMNS if self.request.fields is None else frozenset(self.request.fields)
 
     @property
     def merged(self) -> bool:
@@ -161,12 +161,12 @@ class _DrawPlan(NamedTuple):
             return self.walk.follows(row)
         return self.walk.valid_at is None or row.holds_at(self.walk.valid_at)
 
-    def known(self, drawing: _DrawnGraph) -> Known:
+    def known(self, drawing: _DrawnGraph) -> KnownRows:
         """Return the rows that need not be read from the history."""
         ids = [row.id for row in drawing.nodes]
         edges = {(ids[edge.source], ids[edge.target], edge.relation_type) for edge in drawing.edges}
         named = [drawing.redirected.get(each, each) for each in self.named] if self.request.ids is not None else ids
-        return Known(list(dict.fromkeys(named)), frozenset(ids), edges, {row.key for row in drawing.links})
+        return KnownRows(list(dict.fromkeys(named)), frozenset(ids), edges, {row.key for row in drawing.links})
 
 
 def _draw(reader: GraphReader, asking: _DrawPlan) -> _DrawnGraph:
@@ -184,7 +184,7 @@ def _draw(reader: GraphReader, asking: _DrawPlan) -> _DrawnGraph:
         starts = starts[valid]
         found_ids = {each for each, is_valid in zip(numbers, valid.tolist(), strict=True) if is_valid}
         missing = [each for each in asking.named if redirected.get(each, each) not in found_ids]
-    found = sample(reader, SampleFilter(asking.walk, asking.types), starts.tolist(), limits)
+    found = sample_subgraph(reader, SampleFilter(asking.walk, asking.types), starts.tolist(), limits)
     places = {number: place for place, number in enumerate(found.nodes.tolist())}
     nodes = [row for number in places if (row := reader.numbered_node(number)) is not None]
     edges, cut = reader.edges_between(found.nodes, asking.walk)
@@ -211,7 +211,7 @@ class _MemoryColumns(NamedTuple):
 
 
 def _memory_columns(
-    reader: GraphReader, half_lives: HalfLives, fields: frozenset[DrawnField], nodes: Iterable[NodeRow]
+    reader: GraphReader, half_lives: HalfLives, fields: frozenset[NodeColumn], nodes: Iterable[NodeRow]
 ) -> _MemoryColumns | None:
     if not {"confidence", "parent"} & fields:
         return None
@@ -274,7 +274,7 @@ class _NameTable:
 
 
 def _with_deleted(
-    asking: _DrawPlan, drawing: _DrawnGraph, lived: Lives
+    asking: _DrawPlan, drawing: _DrawnGraph, lived: RowLifetimes
 ) -> tuple[list[NodeRow], list[int | None], list[NumberedEdge]]:
     existing = {row.id: row for row in drawing.nodes}
     named = (
@@ -293,11 +293,11 @@ def _with_deleted(
 
 
 def _node_columns(
-    nodes: Sequence[NodeRow], degrees: list[int | None], fields: frozenset[DrawnField], memories: _MemoryColumns | None
+    nodes: Sequence[NodeRow], degrees: list[int | None], fields: frozenset[NodeColumn], memories: _MemoryColumns | None
 ) -> dict[str, Any]:
     columns: dict[str, Any] = {}
     if "label" in fields:
-        columns["label"] = [label_of(row) for row in nodes]
+        columns["label"] = [node_label(row) for row in nodes]
     if "degree" in fields:
         columns["degree"] = degrees
     if "version" in fields:
@@ -334,15 +334,15 @@ def _time(moment: int | None) -> str | None:
     return None if moment is None else format_time(moment)
 
 
-def _lifetime_columns(column: list[list[Life]]) -> dict[str, Any]:
-    cut = [place for place, each in enumerate(column) if len(each) > MAX_SHOWN_LIFETIMES]
-    return {"lives": [[[*life] for life in each[:MAX_SHOWN_LIFETIMES]] for each in column]} | _column_unless_null(
+def _lifetime_columns(column: list[list[StateLifetime]]) -> dict[str, Any]:
+    cut = [place for place, each in enumerate(column) if len(each) > MAX_LISTED_LIFETIMES]
+    return {"lives": [[[*life] for life in each[:MAX_LISTED_LIFETIMES]] for each in column]} | _column_unless_null(
         "lives_cut", cut
     )
 
 
 def _links(
-    drawing: _DrawnGraph, places: dict[str, int], kinds: _NameTable, fields: frozenset[DrawnField]
+    drawing: _DrawnGraph, places: dict[str, int], kinds: _NameTable, fields: frozenset[NodeColumn]
 ) -> DrawnLinks | msgspec.UnsetType:
     lived = drawing.lives
     links = [*drawing.links, *(lived.gone_links if lived else ())][:MAX_DRAWN_LINKS]
@@ -374,16 +374,16 @@ class _TitleAttributes(msgspec.Struct):
 _titled = json_decoder(_TitleAttributes).decode
 
 
-def label_of(row: NodeRow) -> str:
+def node_label(row: NodeRow) -> str:
     """Return the label of a node in a drawing: the first of its texts that is not blank, shortened."""
     extras = row.extras
-    own = () if row.attributes == NO_ATTRIBUTES else msgspec.structs.astuple(_titled(row.attributes))
+    own = () if row.attributes == EMPTY_ATTRIBUTES_JSON else msgspec.structs.astuple(_titled(row.attributes))
     texts = (extras.summary if extras else "", extras.name if extras else "", *own, row.content)
-    words = (in_few_words(text, MAX_LABEL_CHARS) for text in texts if isinstance(text, str))
+    words = (shorten_text(text, MAX_LABEL_CHARS) for text in texts if isinstance(text, str))
     return next(filter(None, words), row.id)
 
 
-def timeline(graph: Graph, request: TimelineQuery) -> Timeline:
+def get_commit_timeline(graph: StoreHandle, request: CommitTimelineQuery) -> CommitTimeline:
     """Return the number of commits over time, in spans of equal length from the oldest known commit to the last.
 
     Spans without commits are left out. The cost does not depend on the number of commits.
@@ -391,7 +391,7 @@ def timeline(graph: Graph, request: TimelineQuery) -> Timeline:
     Raises NotFound for the store, Conflict without a history.
     """
     with graph.lease() as store:
-        history = whole_history(graph.graphs.historian, store)
+        history = caught_up_history(graph.graphs.historian, store)
         spans = min(max(request.buckets, 1), MAX_TIMELINE_BUCKETS)
         oldest, (times, commits) = history.look(lambda history: (history.oldest, history.commits_by_time(spans)))
         sequence, gaps = store.state.sequence, history.shown_gaps()
@@ -401,29 +401,29 @@ def timeline(graph: Graph, request: TimelineQuery) -> Timeline:
         for n in steps
         if commits[n] > commits[n - 1]
     ]
-    return Timeline(sequence=sequence, oldest=oldest, buckets=buckets, gaps=gaps or msgspec.UNSET)
+    return CommitTimeline(sequence=sequence, oldest=oldest, buckets=buckets, gaps=gaps or msgspec.UNSET)
 
 
 MAX_LINK_STATES_READ = 50_000
 """States of links read to determine when they held."""
 
 
-class Lives(msgspec.Struct):
+class RowLifetimes(msgspec.Struct):
     """The commits between which states of rows held, newest first; one more than is shown, to detect further ones.
 
     ``gone_nodes``, ``gone_edges`` and ``gone_links`` are the newest rows of what was requested and has been deleted.
     """
 
-    nodes: dict[str, list[Life]]
-    edges: dict[EdgeKey, list[Life]]
-    links: dict[LinkKey, list[Life]]
+    nodes: dict[str, list[StateLifetime]]
+    edges: dict[EdgeKey, list[StateLifetime]]
+    links: dict[LinkKey, list[StateLifetime]]
     gone_nodes: dict[str, NodeRow]
     gone_edges: list[EdgeRow]
     gone_links: list[LinkRow]
     cut: bool
 
 
-class Known(NamedTuple):
+class KnownRows(NamedTuple):
     """Rows found without the history: requested ids, those that exist, edges, and links."""
 
     ids: Sequence[str]
@@ -432,7 +432,9 @@ class Known(NamedTuple):
     links: Collection[LinkKey]
 
 
-def lives(history: History, known: Known, fits: Callable[[NodeRow | EdgeRow], bool], at: int) -> Lives:
+def find_lifetimes(
+    history: HistoryFile, known: KnownRows, fits: Callable[[NodeRow | EdgeRow], bool], at: int
+) -> RowLifetimes:
     """Return the lives of nodes and of the edges between them, up to a commit.
 
     Deleted rows that match are included; an edge only if both its ends are.
@@ -440,12 +442,12 @@ def lives(history: History, known: Known, fits: Callable[[NodeRow | EdgeRow], bo
     nodes = {
         each: found
         for each in known.ids
-        if (found := _until_commit(history.node_lives(each, MAX_SHOWN_LIFETIMES + 1), at))
+        if (found := _until_commit(history.node_lives(each, MAX_LISTED_LIFETIMES + 1), at))
     }
     gone = {each: row for each in nodes if each not in known.there and fits(row := _newest(history, each, at))}
     kept = [each for each in nodes if each in known.there or each in gone]
     listed, cut = list_states_between(history, kept)
-    edges: dict[EdgeKey, list[Life]] = {}
+    edges: dict[EdgeKey, list[StateLifetime]] = {}
     newest: dict[EdgeKey, tuple[int, int]] = {}
     for number, key, first, last in history.edge_lives(listed):
         if first <= at:
@@ -453,20 +455,20 @@ def lives(history: History, known: Known, fits: Callable[[NodeRow | EdgeRow], bo
             newest[key] = max(newest.get(key, (0, 0)), (first, number))
     for found in edges.values():
         found.sort(reverse=True, key=_first)
-        del found[MAX_SHOWN_LIFETIMES + 1 :]
+        del found[MAX_LISTED_LIFETIMES + 1 :]
     missing = [number for key, (_, number) in newest.items() if key not in known.edges]
     rows = [state.row for state in history.edge_states(missing) if fits(state.row)]
     links, gone_links, cut_links = _link_lifetimes(history, kept, known.links, fits, at)
     lived = {each: nodes[each] for each in kept}
-    return Lives(lived, edges, links, gone, rows, gone_links, cut or cut_links)
+    return RowLifetimes(lived, edges, links, gone, rows, gone_links, cut or cut_links)
 
 
 def _link_lifetimes(
-    history: History, ids: Iterable[str], known: Collection[LinkKey], fits: Callable[[EdgeRow], bool], at: int
-) -> tuple[dict[LinkKey, list[Life]], list[LinkRow], bool]:
+    history: HistoryFile, ids: Iterable[str], known: Collection[LinkKey], fits: Callable[[EdgeRow], bool], at: int
+) -> tuple[dict[LinkKey, list[StateLifetime]], list[LinkRow], bool]:
     """Return the lives of the links of some nodes, the newest rows of deleted ones, and whether more exist."""
     left = MAX_LINK_STATES_READ if history.has_links() else 0
-    lives: dict[LinkKey, list[Life]] = {}
+    lives: dict[LinkKey, list[StateLifetime]] = {}
     gone: dict[LinkKey, LinkRow] = {}
     cut = False
     for node_id in ids if left else ():
@@ -479,16 +481,16 @@ def _link_lifetimes(
                 lives.setdefault(state.row.key, []).append((state.first, last))
                 gone.setdefault(state.row.key, state.row)
     rows = [row for key, row in gone.items() if key not in known and fits(row.edge)]
-    return {key: found[: MAX_SHOWN_LIFETIMES + 1] for key, found in lives.items()}, rows, cut
+    return {key: found[: MAX_LISTED_LIFETIMES + 1] for key, found in lives.items()}, rows, cut
 
 
-def _first(life: Life) -> int:
+def _first(life: StateLifetime) -> int:
     return life[0]
 
 
-def _newest(history: History, node_id: str, at: int) -> NodeRow:
-    return history.node_states(node_id, min(at + 1, FOREVER), 1)[0].row
+def _newest(history: HistoryFile, node_id: str, at: int) -> NodeRow:
+    return history.node_states(node_id, min(at + 1, NO_SEQUENCE_LIMIT), 1)[0].row
 
 
-def _until_commit(found: list[Life], at: int) -> list[Life]:
+def _until_commit(found: list[StateLifetime], at: int) -> list[StateLifetime]:
     return [(first, last if last is None or last <= at else None) for first, last in found if first <= at]

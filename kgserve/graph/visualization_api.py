@@ -7,32 +7,32 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
-from kgserve.graph.requests import VALID_AT_HELP, AsOf
+from kgserve.graph.requests import VALID_AT_HELP, AsOfValue
 from kgserve.storage.model.fields import MAX_ID_BYTES
 from kgserve.storage.model.statuses import HistoryGap
-from kgserve.storage.model.walk import Direction
+from kgserve.storage.model.walk import TraversalDirection
 
 MAX_DRAWN_IDS = 10_000
 MAX_DRAWN_STARTS = 1_000
 MAX_DRAWN_NODES = 5_000
 MAX_OVERVIEW_NODES = 100
 MAX_TIMELINE_BUCKETS = 1_000
-MAX_SHOWN_LIFETIMES = 100
+MAX_LISTED_LIFETIMES = 100
 """States listed per row, the newest first."""
 
-DrawnField = Literal["label", "degree", "valid", "version", "tags", "layer", "confidence", "parent"]
-DEFAULT_DRAWN_FIELDS: frozenset[DrawnField] = frozenset({"label", "degree", "valid"})
+NodeColumn = Literal["label", "degree", "valid", "version", "tags", "layer", "confidence", "parent"]
+DEFAULT_NODE_COLUMNS: frozenset[NodeColumn] = frozenset({"label", "degree", "valid"})
 
 _Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
 _Label = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
 
-Life = tuple[int, int | None]
+StateLifetime = tuple[int, int | None]
 """The commit in which a state began, and the one in which it ended; None: it is current."""
-ToldLife = list[int | None]
-"""A `Life` in an answer; a list, because not every client supports tuple schemas."""
+EncodedLifetime = list[int | None]
+"""A `StateLifetime` in an answer; a list, because not every client supports tuple schemas."""
 
 
-class DrawRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class DrawingRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The nodes to draw: one of `ids`, `around` and `overview`."""
 
     ids: (
@@ -50,7 +50,7 @@ class DrawRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         | None
     ) = None
     depth: Annotated[int, Meta(description="Hops around them; negative is 0, above 10 is 10")] = 1
-    direction: Annotated[Direction, Meta(description="Direction of the edges to follow")] = "both"
+    direction: Annotated[TraversalDirection, Meta(description="Direction of the edges to follow")] = "both"
     per_node: Annotated[
         int, Meta(description="Maximum number of neighbours per node, the strongest edges first; at most 5,000")
     ] = 50
@@ -61,7 +61,7 @@ class DrawRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     relation_types: Annotated[list[_Label], Meta(max_length=100, description="Only edges of these types")] | None = None
     fields: (
         Annotated[
-            list[DrawnField],
+            list[NodeColumn],
             Meta(max_length=16, description="Columns in addition to id and type; left out: label, degree, valid"),
         ]
         | None
@@ -69,7 +69,7 @@ class DrawRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     lives: Annotated[
         bool, Meta(description="Return the commits between which each state held, and deleted nodes and edges")
     ] = False
-    as_of: AsOf | None = None
+    as_of: AsOfValue | None = None
     valid_at: Annotated[str, Meta(max_length=64, description=VALID_AT_HELP)] | None = None
 
 
@@ -97,7 +97,7 @@ class DrawnNodes(msgspec.Struct, kw_only=True, omit_defaults=True):
     layer: list[int | None] | UnsetType = UNSET
     confidence: list[float | None] | UnsetType = UNSET
     parent: list[str | None] | UnsetType = UNSET
-    lives: list[list[ToldLife]] | UnsetType = UNSET
+    lives: list[list[EncodedLifetime]] | UnsetType = UNSET
     lives_cut: list[int] | UnsetType = UNSET
 
 
@@ -113,7 +113,7 @@ class DrawnEdges(msgspec.Struct, kw_only=True, omit_defaults=True):
     weight: list[float]
     valid_from: list[str | None] | UnsetType = UNSET
     valid_to: list[str | None] | UnsetType = UNSET
-    lives: list[list[ToldLife]] | UnsetType = UNSET
+    lives: list[list[EncodedLifetime]] | UnsetType = UNSET
     lives_cut: list[int] | UnsetType = UNSET
 
 
@@ -131,7 +131,7 @@ class DrawnLinks(msgspec.Struct, kw_only=True, omit_defaults=True):
     weight: list[float]
     valid_from: list[str | None] | UnsetType = UNSET
     valid_to: list[str | None] | UnsetType = UNSET
-    lives: list[list[ToldLife]] | UnsetType = UNSET
+    lives: list[list[EncodedLifetime]] | UnsetType = UNSET
     lives_cut: list[int] | UnsetType = UNSET
 
 
@@ -155,13 +155,13 @@ class Drawing(msgspec.Struct, kw_only=True, omit_defaults=True):
     redirected: dict[str, str] | UnsetType = UNSET
 
 
-class TimelineQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class CommitTimelineQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The resolution of the timeline."""
 
     buckets: Annotated[int, Meta(description="Number of time spans; below 1 is 1, above 1,000 is 1,000")] = 120
 
 
-class Timeline(msgspec.Struct, kw_only=True):
+class CommitTimeline(msgspec.Struct, kw_only=True):
     """Commits over time, in spans of the same length; spans without commits are left out.
 
     Each of ``buckets`` holds its first and its last commit, its bounds as times, and its number of commits. Commits

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from kgserve.storage.rows.format import Numbers
-from kgserve.storage.rows.snapshot import Rows
+from kgserve.storage.rows.format import NumberArray
+from kgserve.storage.rows.snapshot import RowsSnapshot
 
 
 class WeightedNodes(ABC):
@@ -34,7 +34,7 @@ class WeightedNodes(ABC):
         return (dict(found[first : first + count]) for first in range(0, len(found), count))
 
 
-class NodeWeights(WeightedNodes):
+class WeightsById(WeightedNodes):
     """Weights by node id."""
 
     def __init__(self, weights: Mapping[str, float]) -> None:
@@ -54,10 +54,10 @@ class NodeWeights(WeightedNodes):
         return dict(best[:count])
 
 
-class NumberedWeights(WeightedNodes):
+class WeightsByNumber(WeightedNodes):
     """Weights by row number; ids are looked up only for the nodes that are returned."""
 
-    def __init__(self, rows: Rows, numbers: Numbers, weights: NDArray[np.float64]) -> None:
+    def __init__(self, rows: RowsSnapshot, numbers: NumberArray, weights: NDArray[np.float64]) -> None:
         order = np.argsort(numbers, kind="stable")
         self._rows = rows
         self._numbers, self._weights = numbers[order], weights[order]
@@ -90,7 +90,7 @@ class NumberedWeights(WeightedNodes):
             yield dict(zip(names, self._weights[best].tolist(), strict=True))
 
 
-class Intersection(WeightedNodes):
+class WeightedIntersection(WeightedNodes):
     """Nodes that are in both sets, with their weights in the first one."""
 
     def __init__(self, one: WeightedNodes, other: WeightedNodes) -> None:

@@ -7,15 +7,15 @@ from collections.abc import Callable
 from datetime import date, timedelta
 from typing import TypeVar
 
-from kgserve.graph.handle import Graph
+from kgserve.graph.handle import StoreHandle
 from kgserve.memory.entities_api import (
     ConfidenceBucket,
     ConfidenceHistogram,
     ConfidenceQuery,
     CountsQuery,
-    Growth,
     GrowthPeriod,
     GrowthQuery,
+    MemoryGrowth,
     MemoryStats,
     MemoryTagCount,
     MemoryTags,
@@ -32,7 +32,7 @@ from kgserve.projections.memory_index.entries import (
     TALLY_MEMORY_TYPE,
     TALLY_RELATION,
 )
-from kgserve.projections.memory_index.memories import Memories
+from kgserve.projections.memory_index.memories import MemoryIndexFile
 from kgserve.stores.store import OpenStore
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ T = TypeVar("T")
 MAX_LISTED_TYPES = 100
 
 
-def overview(graph: Graph) -> MemoryStats:
+def compute_memory_stats(graph: StoreHandle) -> MemoryStats:
     """Return counts of memories, entities and relations, and the average confidence now.
 
     Counts cover memories that were not withdrawn, regardless of their validity. Raises NotFound.
@@ -48,7 +48,7 @@ def overview(graph: Graph) -> MemoryStats:
     with graph.lease() as store:
         now, least = now_in_microseconds(), store.description.memory.min_confidence
 
-        def look(memories: Memories, sequence: int) -> MemoryStats:
+        def look(memories: MemoryIndexFile, sequence: int) -> MemoryStats:
             total, created = memories.total(), memories.created_between()
             second_parents, cycles = memories.irregular()
             oldest, newest = map(format_time, created) if created else (None, None)
@@ -70,7 +70,7 @@ def overview(graph: Graph) -> MemoryStats:
         return _query_settled(store, look)
 
 
-def growth(graph: Graph, request: GrowthQuery) -> Growth:
+def get_growth(graph: StoreHandle, request: GrowthQuery) -> MemoryGrowth:
     """Return counts of memories by day, week or month of creation, for the latest periods. Raises NotFound."""
     with graph.lease() as store:
         days = store.memories.ask(lambda memories, _: memories.by_name(TALLY_DAY))
@@ -82,10 +82,10 @@ def growth(graph: Graph, request: GrowthQuery) -> Growth:
     for period, created in periods.items():
         total += created
         found.append(GrowthPeriod(period=period, created=created, total=total))
-    return Growth(by=request.by, periods=found[-request.limit :])
+    return MemoryGrowth(by=request.by, periods=found[-request.limit :])
 
 
-def types(graph: Graph, request: CountsQuery) -> MemoryTypes:
+def count_memory_types(graph: StoreHandle, request: CountsQuery) -> MemoryTypes:
     """Return counts of memories by type, the most frequent first. Raises NotFound."""
     with graph.lease() as store:
         found, total = store.memories.ask(
@@ -96,19 +96,19 @@ def types(graph: Graph, request: CountsQuery) -> MemoryTypes:
     )
 
 
-def tags(graph: Graph, request: CountsQuery) -> MemoryTags:
+def count_memory_tags(graph: StoreHandle, request: CountsQuery) -> MemoryTags:
     """Return counts of memories by tag, the most frequent first. Raises NotFound."""
     with graph.lease() as store:
         found = store.memories.ask(lambda memories, _: memories.tallies(TALLY_MEMORY_TAG, request.limit))
     return MemoryTags(tags=[MemoryTagCount(tag=tag, count=count) for tag, count in found])
 
 
-def confidence(graph: Graph, request: ConfidenceQuery) -> ConfidenceHistogram:
+def get_confidence_histogram(graph: StoreHandle, request: ConfidenceQuery) -> ConfidenceHistogram:
     """Return a histogram of the effective confidence in equal intervals of 0 to 1. Raises NotFound."""
     with graph.lease() as store:
         now, parts = now_in_microseconds(), request.buckets
 
-        def look(memories: Memories, _: int) -> ConfidenceHistogram:
+        def look(memories: MemoryIndexFile, _: int) -> ConfidenceHistogram:
             total = memories.total()
             counts = enumerate(memories.histogram(now, parts))
             return ConfidenceHistogram(
@@ -122,7 +122,7 @@ def confidence(graph: Graph, request: ConfidenceQuery) -> ConfidenceHistogram:
         return _query_settled(store, look)
 
 
-def _query_settled(store: OpenStore, look: Callable[[Memories, int], T]) -> T:
+def _query_settled(store: OpenStore, look: Callable[[MemoryIndexFile, int], T]) -> T:
     """Return the result of a query after all buffered uses are applied to the memory index."""
     store.accesses.settle()
     return store.memories.ask(lambda memories, rows: look(memories, rows.at))

@@ -12,9 +12,9 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
-from kgserve.graph.requests import VALID_AT_HELP, Also, AsOf, AsOfText, SearchMode
-from kgserve.platform.settings import Dedup, Pruning
-from kgserve.storage.model.attributes import ATTRIBUTES_DESCRIPTION, MAX_ATTRIBUTES_TEXT, Wanted
+from kgserve.graph.requests import VALID_AT_HELP, AdditionalStores, AsOfText, AsOfValue, SearchMode
+from kgserve.platform.settings import DedupMode, PruningMode
+from kgserve.storage.model.attributes import ATTRIBUTES_DESCRIPTION, MAX_ATTRIBUTES_TEXT_BYTES, AttributeConditionsInput
 from kgserve.storage.model.fields import MAX_ID_BYTES, MAX_TAGS
 from kgserve.storage.model.names import UNKNOWN_TYPE
 
@@ -40,20 +40,20 @@ PINNED_IMPORTANCE = 1.0
 RESERVED_IDS = frozenset({"batch", "consolidate", "consolidations", "delete", "prune", "search"})
 """Path segments of the API, which cannot be ids of memories or entities."""
 
-Ended = Literal["superseded", "merged", "forgotten", "pruned"]
-Outcome = Literal["created", "duplicate", "merged"]
-Differs = Literal["", "not", "numbers", "names", "words"]
+EndReason = Literal["superseded", "merged", "forgotten", "pruned"]
+StoreOutcome = Literal["created", "duplicate", "merged"]
+DifferenceKind = Literal["", "not", "numbers", "names", "words"]
 """Difference between two texts; empty if they say the same but layer, type or policy kept them apart."""
 
-Share = Annotated[float, Meta(ge=0, le=1)]
-Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
-Label = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
-Text = Annotated[str, Meta(max_length=MAX_ID_BYTES)]
-Time = Annotated[str, Meta(max_length=64)]
-Version = Annotated[int, Meta(ge=1, lt=1 << 53)]
-Metadata = dict[str, Any]
-_Tags = Annotated[list[Label], Meta(max_length=MAX_TAGS)]
-_Labels = Annotated[list[Label], Meta(max_length=100)]
+UnitFloat = Annotated[float, Meta(ge=0, le=1)]
+NodeIdText = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
+LabelText = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
+ShortText = Annotated[str, Meta(max_length=MAX_ID_BYTES)]
+TimestampText = Annotated[str, Meta(max_length=64)]
+VersionNumber = Annotated[int, Meta(ge=1, lt=1 << 53)]
+MetadataObject = dict[str, Any]
+_Tags = Annotated[list[LabelText], Meta(max_length=MAX_TAGS)]
+_Labels = Annotated[list[LabelText], Meta(max_length=100)]
 _CONTENT_HELP = "Text to remember, 1 byte to 1 MiB"
 _MEMORY_TYPE_HELP = (
     "Kind of memory: observation, decision, learning, error, pattern, preference, fact, procedure, or your "
@@ -69,51 +69,54 @@ _DRY_RUN_HELP = "Report the effect without writing"
 EXPIRES_IN_PATTERN = r"^[1-9][0-9]{0,5}[smhdw](?![\s\S])"
 """A number of seconds, minutes, hours, days or weeks."""
 _EXPIRES_IN_HELP = "Sets valid_to relative to now, such as 30m, 12h, 7d or 2w; not with valid_to"
-ExpiresIn = Annotated[str, Meta(pattern=EXPIRES_IN_PATTERN, description=_EXPIRES_IN_HELP)] | None
-Deduplicated = Annotated[Dedup, Meta(description="Deduplication policy; default: the store's setting")] | None
+ExpiresInField = Annotated[str, Meta(pattern=EXPIRES_IN_PATTERN, description=_EXPIRES_IN_HELP)] | None
+DedupField = Annotated[DedupMode, Meta(description="Deduplication policy; default: the store's setting")] | None
 
 
 class AssociatedEntity(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """An entity that a memory is about, by name; created if missing."""
 
-    name: Annotated[Label, Meta(description="Its name, an alias, or its id")]
-    entity_type: Annotated[Label, Meta(description="Its type; unknown: any entity of that name")] = UNKNOWN_TYPE
-    relevance: Annotated[Share, Meta(description="Relevance of the entity for the memory, 0 to 1")] = 1.0
+    name: Annotated[LabelText, Meta(description="Its name, an alias, or its id")]
+    entity_type: Annotated[LabelText, Meta(description="Its type; unknown: any entity of that name")] = UNKNOWN_TYPE
+    relevance: Annotated[UnitFloat, Meta(description="Relevance of the entity for the memory, 0 to 1")] = 1.0
 
 
 class StoreMemoryRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A memory to store."""
 
     content: Annotated[str, Meta(min_length=1, description=_CONTENT_HELP)]
-    memory_type: Annotated[Label, Meta(description=_MEMORY_TYPE_HELP)] | None = None
+    memory_type: Annotated[LabelText, Meta(description=_MEMORY_TYPE_HELP)] | None = None
     tags: Annotated[_Tags, Meta(description="At most 100 of 1 to 512 bytes")] = []
-    confidence: Annotated[Share, Meta(description=_CONFIDENCE_HELP)] = 1.0
-    source: Annotated[Text, Meta(description="Origin, such as a conversation")] | None = None
+    confidence: Annotated[UnitFloat, Meta(description=_CONFIDENCE_HELP)] = 1.0
+    source: Annotated[ShortText, Meta(description="Origin, such as a conversation")] | None = None
     context: Annotated[str, Meta(description="Surrounding context, at most 64 KiB")] | None = None
-    metadata: Annotated[Metadata, Meta(description="Any JSON object, at most 256 KiB and 64 levels")] = {}
+    metadata: Annotated[MetadataObject, Meta(description="Any JSON object, at most 256 KiB and 64 levels")] = {}
     entity_names: Annotated[
-        list[Label], Meta(max_length=MAX_MEMORY_ENTITIES, description="Entities that it is about; created if missing")
+        list[LabelText],
+        Meta(max_length=MAX_MEMORY_ENTITIES, description="Entities that it is about; created if missing"),
     ] = []
     entities: Annotated[
         list[AssociatedEntity], Meta(max_length=MAX_MEMORY_ENTITIES, description="The same, with types and relevance")
     ] = []
     memory_id: (
-        Annotated[Id, Meta(description="Its id; default: a new one. An existing node with this id becomes a memory")]
+        Annotated[
+            NodeIdText, Meta(description="Its id; default: a new one. An existing node with this id becomes a memory")
+        ]
         | None
     ) = field(default=None, name="id")
-    importance: Annotated[Share, Meta(description=_IMPORTANCE_HELP)] = DEFAULT_IMPORTANCE
+    importance: Annotated[UnitFloat, Meta(description=_IMPORTANCE_HELP)] = DEFAULT_IMPORTANCE
     layer: Annotated[int, Meta(ge=0, le=3, description=_LAYER_HELP)] | None = None
-    parent_id: Annotated[Text, Meta(description=_PARENT_HELP)] | None = None
-    valid_from: Annotated[Time, Meta(description="Valid from then on (RFC 3339)")] | None = None
-    valid_to: Annotated[Time, Meta(description="Valid until then, exclusive (RFC 3339)")] | None = None
-    expires_in: ExpiresIn = None
+    parent_id: Annotated[ShortText, Meta(description=_PARENT_HELP)] | None = None
+    valid_from: Annotated[TimestampText, Meta(description="Valid from then on (RFC 3339)")] | None = None
+    valid_to: Annotated[TimestampText, Meta(description="Valid until then, exclusive (RFC 3339)")] | None = None
+    expires_in: ExpiresInField = None
     created_at: (
-        Annotated[Time, Meta(description="Creation time (RFC 3339), not in the future; default: now")] | None
+        Annotated[TimestampText, Meta(description="Creation time (RFC 3339), not in the future; default: now")] | None
     ) = None
-    dedup: Deduplicated = None
+    dedup: DedupField = None
     dedup_threshold: (
         Annotated[
-            Share,
+            UnitFloat,
             Meta(description="Cosine above which `similarity` merges; default: the store's setting"),
         ]
         | None
@@ -140,40 +143,40 @@ class MemoryRequest(MemoryQuery, kw_only=True):
     memory_id: str = field(name="id")
 
 
-class MemoryId(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class MemoryIdRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The id of a memory."""
 
     memory_id: str = field(name="id")
 
 
-class UpdateMemory(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class MemoryChanges(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Changes to a memory. Absent or null fields do not change; an empty text, list or object clears the field."""
 
     content: Annotated[str, Meta(min_length=1, description=_CONTENT_HELP)] | None = None
-    memory_type: Annotated[Label, Meta(description="Another kind of memory")] | None = None
+    memory_type: Annotated[LabelText, Meta(description="Another kind of memory")] | None = None
     tags: Annotated[_Tags, Meta(description="Replaces all of them")] | None = None
-    confidence: Annotated[Share, Meta(description="Confidence, 0 to 1; decays from now on")] | None = None
-    source: Annotated[Text, Meta(description="Origin")] | None = None
+    confidence: Annotated[UnitFloat, Meta(description="Confidence, 0 to 1; decays from now on")] | None = None
+    source: Annotated[ShortText, Meta(description="Origin")] | None = None
     context: Annotated[str, Meta(description="Surrounding context, at most 64 KiB")] | None = None
-    metadata: Annotated[Metadata, Meta(description="Replaces all of it")] | None = None
+    metadata: Annotated[MetadataObject, Meta(description="Replaces all of it")] | None = None
     entity_names: (
         Annotated[
-            list[Label],
+            list[LabelText],
             Meta(max_length=MAX_MEMORY_ENTITIES, description="Entities that it is about; replaces all of them"),
         ]
         | None
     ) = None
-    importance: Annotated[Share, Meta(description=_IMPORTANCE_HELP)] | None = None
+    importance: Annotated[UnitFloat, Meta(description=_IMPORTANCE_HELP)] | None = None
     layer: Annotated[int, Meta(ge=0, le=3, description=_LAYER_HELP)] | None = None
-    parent_id: Annotated[Text, Meta(description=f"{_PARENT_HELP}; empty: none")] | None = None
-    valid_from: Annotated[Time, Meta(description="RFC 3339; empty: none")] | None = None
-    valid_to: Annotated[Time, Meta(description="RFC 3339; empty: none")] | None = None
-    based_on_version: Annotated[Version, Meta(description="Expected current version; otherwise a conflict")] | None = (
-        None
-    )
+    parent_id: Annotated[ShortText, Meta(description=f"{_PARENT_HELP}; empty: none")] | None = None
+    valid_from: Annotated[TimestampText, Meta(description="RFC 3339; empty: none")] | None = None
+    valid_to: Annotated[TimestampText, Meta(description="RFC 3339; empty: none")] | None = None
+    based_on_version: (
+        Annotated[VersionNumber, Meta(description="Expected current version; otherwise a conflict")] | None
+    ) = None
 
 
-class UpdateMemoryRequest(UpdateMemory, kw_only=True):
+class UpdateMemoryRequest(MemoryChanges, kw_only=True):
     """A memory and the changes to it."""
 
     memory_id: str = field(name="id")
@@ -182,18 +185,18 @@ class UpdateMemoryRequest(UpdateMemory, kw_only=True):
 class DeleteMemoriesRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Filters of a deletion: a memory must match all; at least one non-empty filter is required."""
 
-    memory_ids: Annotated[list[Id], Meta(max_length=MAX_BATCH_ITEMS, description="Only these")] | None = None
+    memory_ids: Annotated[list[NodeIdText], Meta(max_length=MAX_BATCH_ITEMS, description="Only these")] | None = None
     before_date: (
-        Annotated[Time, Meta(description="Only those created before this RFC 3339 time or day, in UTC")] | None
+        Annotated[TimestampText, Meta(description="Only those created before this RFC 3339 time or day, in UTC")] | None
     ) = None
     min_confidence_below: (
-        Annotated[Share, Meta(description="Only those whose effective confidence is below this")] | None
+        Annotated[UnitFloat, Meta(description="Only those whose effective confidence is below this")] | None
     ) = None
     memory_types: Annotated[_Labels, Meta(description="Only these types")] | None = None
     dry_run: Annotated[bool, Meta(description=_DRY_RUN_HELP)] = False
 
 
-class WhichMemories(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class MemoryFilterFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Filters on memories; a memory must match all.
 
     ``field_aliases`` are the names that the entity memory's specification gives to filters; REST accepts either.
@@ -207,26 +210,34 @@ class WhichMemories(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     types: Annotated[_Labels, Meta(description="Any of these types; also `memory_types`")] | None = None
     tags: Annotated[_Labels, Meta(description="All of these tags")] | None = None
-    min_confidence: Annotated[Share, Meta(description="Minimum effective confidence")] | None = None
-    after_date: Annotated[Time, Meta(description="Created at or after this RFC 3339 time or day, in UTC")] | None = None
-    before_date: Annotated[Time, Meta(description="Created before this RFC 3339 time or day, in UTC")] | None = None
+    min_confidence: Annotated[UnitFloat, Meta(description="Minimum effective confidence")] | None = None
+    after_date: (
+        Annotated[TimestampText, Meta(description="Created at or after this RFC 3339 time or day, in UTC")] | None
+    ) = None
+    before_date: (
+        Annotated[TimestampText, Meta(description="Created before this RFC 3339 time or day, in UTC")] | None
+    ) = None
     entity: (
-        Annotated[Label, Meta(description="About this entity: its id, name or alias; also `entity_id`, `entity_name`")]
+        Annotated[
+            LabelText, Meta(description="About this entity: its id, name or alias; also `entity_id`, `entity_name`")
+        ]
         | None
     ) = None
-    source: Annotated[Label, Meta(description="From this source")] | None = None
+    source: Annotated[LabelText, Meta(description="From this source")] | None = None
     layer: Annotated[int, Meta(ge=0, le=3, description="Only this layer")] | None = None
-    under: Annotated[Id, Meta(description="Id of an ancestor, at any depth")] | None = None
+    under: Annotated[NodeIdText, Meta(description="Id of an ancestor, at any depth")] | None = None
 
 
-Sorted = Literal["created", "updated", "confidence", "accessed"]
+MemorySortOrder = Literal["created", "updated", "confidence", "accessed"]
 
 
-class MemoriesQuery(WhichMemories, kw_only=True):
+class MemoriesQuery(MemoryFilterFields, kw_only=True):
     """Query string of a list of memories. Lists do not count as uses."""
 
     metadata: (
-        Annotated[str, Meta(max_length=MAX_ATTRIBUTES_TEXT, description=f"{ATTRIBUTES_DESCRIPTION}. A JSON object")]
+        Annotated[
+            str, Meta(max_length=MAX_ATTRIBUTES_TEXT_BYTES, description=f"{ATTRIBUTES_DESCRIPTION}. A JSON object")
+        ]
         | None
     ) = None
     orphans: Annotated[
@@ -239,7 +250,7 @@ class MemoriesQuery(WhichMemories, kw_only=True):
         ]
         | None
     ) = None
-    sort: Annotated[Sorted, Meta(description="Sort order, newest or highest first")] = "created"
+    sort: Annotated[MemorySortOrder, Meta(description="Sort order, newest or highest first")] = "created"
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_MEMORIES, description="Maximum number of memories")] = 20
     offset: Annotated[int, Meta(ge=0, le=MAX_PAGE_OFFSET, description="Memories to skip; first page only")] = 0
     cursor: Annotated[str, Meta(description="`next_cursor` of the previous page")] | None = None
@@ -252,7 +263,7 @@ _Query = Annotated[
 ]
 
 
-Expand = Annotated[
+ExpandField = Annotated[
     bool,
     Meta(
         description="Also neighbours of the ten best hits: parent, children, siblings, related memories and those "
@@ -262,7 +273,7 @@ Expand = Annotated[
 MAX_RECALL_BUDGET_TOKENS = 1_000_000
 
 
-class Recalling(WhichMemories, kw_only=True):
+class RecallOptions(MemoryFilterFields, kw_only=True):
     """Options of recall without the query."""
 
     mode: Annotated[SearchMode, Meta(description="Search by keywords, vectors, both, or along entities")] = "hybrid"
@@ -275,7 +286,8 @@ class Recalling(WhichMemories, kw_only=True):
     ) = None
     offset: Annotated[int, Meta(ge=0, le=MAX_PAGE_OFFSET, description="Hits to skip")] = 0
     min_confidence: (
-        Annotated[Share, Meta(description="Minimum effective confidence; default: 0.1, or the store's setting")] | None
+        Annotated[UnitFloat, Meta(description="Minimum effective confidence; default: 0.1, or the store's setting")]
+        | None
     ) = None
     min_similarity: (
         Annotated[
@@ -290,10 +302,11 @@ class Recalling(WhichMemories, kw_only=True):
         | None
     ) = None
     alpha: Annotated[
-        Share, Meta(description="Weight of keywords against vectors; default: 0.4, or the store's setting")
+        UnitFloat, Meta(description="Weight of keywords against vectors; default: 0.4, or the store's setting")
     ] | (None) = None
     entity: (
-        Annotated[Label, Meta(description="About this entity, by id, name or alias; in graph mode, from there")] | None
+        Annotated[LabelText, Meta(description="About this entity, by id, name or alias; in graph mode, from there")]
+        | None
     ) = None
     depth: Annotated[int, Meta(ge=1, le=10, description="Hops between entities, in graph mode")] = 2
     touch: Annotated[bool, Meta(description="Count the hits as used, which raises their confidence")] = True
@@ -302,7 +315,7 @@ class Recalling(WhichMemories, kw_only=True):
     ) = None
     explain: Annotated[bool, Meta(description="Explain each hit")] = False
     valid_at: Annotated[str, Meta(max_length=64, description=VALID_AT_HELP)] | None = None
-    expand: Expand = False
+    expand: ExpandField = False
     past: Annotated[
         Literal["hide", "show"],
         Meta(description="show: include superseded memories, at 0.7 of their score"),
@@ -311,36 +324,42 @@ class Recalling(WhichMemories, kw_only=True):
         Annotated[int, Meta(ge=1, le=MAX_RECALL_BUDGET_TOKENS, description="Maximum estimated tokens of all contents")]
         | None
     ) = None
-    also: Also = None
+    also: AdditionalStores = None
 
 
-class RecallRequest(Recalling, kw_only=True):
+class RecallRequest(RecallOptions, kw_only=True):
     """A recall request."""
 
     query: _Query
-    metadata: Wanted | None = None
-    as_of: AsOf | None = None
+    metadata: AttributeConditionsInput | None = None
+    as_of: AsOfValue | None = None
 
 
-class RecallingQuery(Recalling, kw_only=True):
+class RecallOptionsQuery(RecallOptions, kw_only=True):
     """Options of recall as a query string."""
 
     metadata: (
-        Annotated[str, Meta(max_length=MAX_ATTRIBUTES_TEXT, description=f"{ATTRIBUTES_DESCRIPTION}. A JSON object")]
+        Annotated[
+            str, Meta(max_length=MAX_ATTRIBUTES_TEXT_BYTES, description=f"{ATTRIBUTES_DESCRIPTION}. A JSON object")
+        ]
         | None
     ) = None
     as_of: AsOfText | None = None
 
 
-class RecallQuery(RecallingQuery, kw_only=True):
+class RecallQuery(RecallOptionsQuery, kw_only=True):
     """A recall request as a query string. Lists repeat the parameter."""
 
-    field_aliases: ClassVar[Mapping[str, str]] = {**WhichMemories.field_aliases, "query": "q", "search_mode": "mode"}
+    field_aliases: ClassVar[Mapping[str, str]] = {
+        **MemoryFilterFields.field_aliases,
+        "query": "q",
+        "search_mode": "mode",
+    }
 
     query: _Query = field(name="q")
 
 
-class ApplyPlan(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class PlanReference(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Reference to the plan of a dry run."""
 
     plan: Annotated[int, Meta(ge=0, lt=1 << 53, description="`plan` of the dry run")]
@@ -350,7 +369,7 @@ class ConsolidateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
     """Options of a consolidation."""
 
     similarity_threshold: (
-        Annotated[Share, Meta(description="Minimum cosine within a cluster; default: 0.85, or the store's setting")]
+        Annotated[UnitFloat, Meta(description="Minimum cosine within a cluster; default: 0.85, or the store's setting")]
         | None
     ) = None
     dry_run: Annotated[bool, Meta(description="Report the merges without writing")] = False
@@ -367,20 +386,20 @@ class ConsolidateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
     types: Annotated[_Labels, Meta(description="Only memories of these types")] | None = None
     apply: (
         Annotated[
-            ApplyPlan,
+            PlanReference,
             Meta(description="Apply the plan of a dry run with the same options; a conflict if it no longer applies"),
         ]
         | None
     ) = None
 
 
-class UndoConsolidation(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class UndoConsolidationOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Options of undoing a consolidation."""
 
     force: Annotated[bool, Meta(description="Also undo memories that were changed since")] = False
 
 
-class UndoConsolidationRequest(UndoConsolidation, kw_only=True):
+class UndoConsolidationRequest(UndoConsolidationOptions, kw_only=True):
     """A consolidation run to undo."""
 
     run_id: str = field(name="id")
@@ -426,7 +445,7 @@ class Memory(msgspec.Struct, kw_only=True):
     importance: float
     source: str | None
     context: str | None
-    metadata: Metadata
+    metadata: MetadataObject
     entities: list[MemoryEntity]
     access_count: int
     last_accessed_at: str | None
@@ -437,16 +456,16 @@ class Memory(msgspec.Struct, kw_only=True):
     parent_id: str | UnsetType = UNSET
     valid_from: str | UnsetType = UNSET
     valid_to: str | UnsetType = UNSET
-    ended: Ended | UnsetType = UNSET
+    ended: EndReason | UnsetType = UNSET
     belongs_to: str | UnsetType = UNSET
 
 
-class Similar(msgspec.Struct, kw_only=True):
+class SimilarMemory(msgspec.Struct, kw_only=True):
     """A memory near a new one that was not merged with it, with their difference and cosine."""
 
     id: str
     similarity: Annotated[float, Meta(description="Cosine")]
-    differs: Differs
+    differs: DifferenceKind
     content: Annotated[str, Meta(description="Its first 200 characters")]
 
 
@@ -456,8 +475,8 @@ class StoredMemory(Memory, kw_only=True):
     ``outcome`` is `created`; `duplicate` for an equal statement; `merged` for another wording.
     """
 
-    outcome: Outcome
-    similar: Annotated[list[Similar], Meta(description="At most five from a cosine of 0.8 on, nearest first")]
+    outcome: StoreOutcome
+    similar: Annotated[list[SimilarMemory], Meta(description="At most five from a cosine of 0.8 on, nearest first")]
     near_checked: Annotated[bool, Meta(description="False if no vector was available for comparison")]
     sequence: Annotated[int, Meta(description="The store's commit number after this write")]
 
@@ -468,18 +487,18 @@ class UpdatedMemory(Memory, kw_only=True):
     sequence: Annotated[int, Meta(description="The store's commit number after this write")]
 
 
-class StoredInBatch(msgspec.Struct, kw_only=True):
+class BatchStoreResult(msgspec.Struct, kw_only=True):
     """Result of one memory of a batch; ``id`` is the memory that holds the text."""
 
     id: str
-    outcome: Outcome
-    similar: list[Similar]
+    outcome: StoreOutcome
+    similar: list[SimilarMemory]
 
 
-class StoredMemories(msgspec.Struct, kw_only=True):
+class StoreMemoriesAnswer(msgspec.Struct, kw_only=True):
     """Results of the memories, in the order of the request."""
 
-    results: list[StoredInBatch]
+    results: list[BatchStoreResult]
     created: int
     duplicates: int
     merged: int
@@ -518,7 +537,7 @@ class DeletedEntity(msgspec.Struct, frozen=True, kw_only=True):
     sequence: Annotated[int, Meta(description="The commit that deleted it")]
 
 
-Deleted = Annotated[DeletedEntity, Meta(description="The requested entity, if it was deleted")]
+DeletedEntityField = Annotated[DeletedEntity, Meta(description="The requested entity, if it was deleted")]
 
 
 class MemoryPage(msgspec.Struct, kw_only=True):
@@ -526,7 +545,7 @@ class MemoryPage(msgspec.Struct, kw_only=True):
 
     memories: list[Memory]
     next_cursor: str | None
-    deleted_entity: Deleted | UnsetType = UNSET
+    deleted_entity: DeletedEntityField | UnsetType = UNSET
 
 
 class RecalledMemory(Memory, kw_only=True):
@@ -570,10 +589,10 @@ class RecallAnswer(msgspec.Struct, kw_only=True):
     degraded: bool
     index_sequence: Annotated[int, Meta(description="Last commit in the indexes")]
     took_ms: float
-    deleted_entity: Deleted | UnsetType = UNSET
+    deleted_entity: DeletedEntityField | UnsetType = UNSET
 
 
-class Cluster(msgspec.Struct, kw_only=True):
+class MemoryCluster(msgspec.Struct, kw_only=True):
     """Memories to merge: ``absorbed`` merge into ``primary``, which then has the ``content``."""
 
     primary: str
@@ -584,14 +603,14 @@ class Cluster(msgspec.Struct, kw_only=True):
     reason: Annotated[str, Meta(description="Reason why it was not merged; empty if it was")] = ""
 
 
-class Suggestion(msgspec.Struct, frozen=True):
+class MergeSuggestion(msgspec.Struct, frozen=True):
     """Similar memories left for review by a person."""
 
     ids: list[str]
     similarity: float
 
 
-class KeptApart(msgspec.Struct, kw_only=True):
+class UnmergedPair(msgspec.Struct, kw_only=True):
     """Two memories that are near in meaning and that the guard kept apart, with their difference."""
 
     ids: list[str]
@@ -613,12 +632,12 @@ class ConsolidationReport(msgspec.Struct, kw_only=True):
     clusters_found: int
     memories_merged: Annotated[int, Meta(description="Memories that were merged into others")]
     memories_deleted: Annotated[int, Meta(description="Absorbed memories: withdrawn, not erased")]
-    clusters: Annotated[list[Cluster], Meta(description="The first 100")]
+    clusters: Annotated[list[MemoryCluster], Meta(description="The first 100")]
     kept_apart: Annotated[
-        list[KeptApart], Meta(description="Near pairs that the guard kept apart, nearest first; the first 100")
+        list[UnmergedPair], Meta(description="Near pairs that the guard kept apart, nearest first; the first 100")
     ]
     kept_apart_count: int
-    left: Annotated[list[Cluster], Meta(description="Clusters not merged, with the reason; the first 100")]
+    left: Annotated[list[MemoryCluster], Meta(description="Clusters not merged, with the reason; the first 100")]
     near_checked: bool
     sequence: int
     took_ms: float
@@ -636,7 +655,7 @@ class ConsolidationRun(msgspec.Struct, kw_only=True):
     clusters: int
     merged: int
     deleted: int
-    suggestions: Annotated[list[Suggestion], Meta(description="Similar memories left for review")]
+    suggestions: Annotated[list[MergeSuggestion], Meta(description="Similar memories left for review")]
 
 
 class ConsolidationRuns(msgspec.Struct, kw_only=True):
@@ -645,7 +664,7 @@ class ConsolidationRuns(msgspec.Struct, kw_only=True):
     runs: list[ConsolidationRun]
 
 
-class ConsolidationUndone(msgspec.Struct, kw_only=True):
+class UndoConsolidationAnswer(msgspec.Struct, kw_only=True):
     """Result of undoing a run; ``skipped`` memories were changed or deleted since and did not change."""
 
     run: str
@@ -659,7 +678,7 @@ class PruneReport(msgspec.Struct, kw_only=True):
     """Pruned memories, or those to prune with ``dry_run``. ``kept`` counts memories below the threshold that stay."""
 
     dry_run: bool
-    mode: Pruning
+    mode: PruningMode
     threshold: float
     count: int
     ids: Annotated[list[str], Meta(description="The first 100")]

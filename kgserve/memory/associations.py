@@ -6,27 +6,27 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 
 from kgserve.graph.readers import GraphReader
-from kgserve.graph.search.fusion import Neighbours
-from kgserve.graph.weighted_nodes import NodeWeights, WeightedNodes
+from kgserve.graph.search.fusion import NeighbourWeights
+from kgserve.graph.weighted_nodes import WeightedNodes, WeightsById
 from kgserve.memory.api import MemoryEntity
 from kgserve.memory.deduplication import MemoryDraft
-from kgserve.memory.deleted_entities import DeletedSubject, find_deleted
-from kgserve.memory.entities import NON_ENTITY_RELATIONS, no_entity
-from kgserve.memory.presentation import entities_among
-from kgserve.platform.times import time_of
-from kgserve.projections.history_follower import Historian
-from kgserve.projections.memory_index.decay import Confidence, effective
+from kgserve.memory.deleted_entities import DeletedSubject, find_deleted_entity
+from kgserve.memory.entities import NON_ENTITY_RELATIONS, entity_not_found
+from kgserve.memory.presentation import group_entities
+from kgserve.platform.times import parse_stored_time
+from kgserve.projections.history_follower import HistoryWorker
+from kgserve.projections.memory_index.decay import Confidence, decayed_confidence
 from kgserve.projections.memory_index.relation_types import RELATION_NEXT
-from kgserve.storage.model.names import IS_ABOUT
-from kgserve.storage.model.parents import CHILD_OF
-from kgserve.storage.model.rows import EdgeRow, edge_stamps
-from kgserve.storage.rows.snapshot import Rows
+from kgserve.storage.model.names import IS_ABOUT_RELATION
+from kgserve.storage.model.parents import CHILD_OF_RELATION
+from kgserve.storage.model.rows import EdgeRow, split_edge_attributes
+from kgserve.storage.rows.snapshot import RowsSnapshot
 from kgserve.stores.pending_state import PendingState
 from kgserve.stores.store import OpenStore
 
 MAX_ENTITY_RELATIONS = 1_000
 """Maximum number of relations of one entity that are followed, the strongest first."""
-_NON_MEMORY_RELATIONS = (*NON_ENTITY_RELATIONS, CHILD_OF)
+_NON_MEMORY_RELATIONS = (*NON_ENTITY_RELATIONS, CHILD_OF_RELATION)
 
 
 class EntityAssociations:
@@ -36,7 +36,7 @@ class EntityAssociations:
     """
 
     def __init__(
-        self, store: OpenStore, reader: GraphReader, half_life: int | None, historian: Historian | None
+        self, store: OpenStore, reader: GraphReader, half_life: int | None, historian: HistoryWorker | None
     ) -> None:
         self.deleted: DeletedSubject | None = None
         self._store = store
@@ -49,14 +49,14 @@ class EntityAssociations:
     def entity(self, name: str) -> str:
         """Return the id of the entity with a name, alias or id, including a deleted one.
 
-        Raises NotFound, Conflict for an ambiguous name, and the errors of `find_deleted`.
+        Raises NotFound, Conflict for an ambiguous name, and the errors of `find_deleted_entity`.
         """
         found = self._find(name)
         if found is None or found not in self._reader.valid_nodes([found]):
             found = self._find_deleted_id(name)
         if found is None:
             near = self._store.memories.ask(lambda memories, _: memories.names_like(name))
-            raise no_entity(near, name, self._store.name)
+            raise entity_not_found(near, name, self._store.name)
         return found
 
     def known(self, names: Collection[str]) -> dict[str, list[str]]:
@@ -96,12 +96,12 @@ class EntityAssociations:
     def memories(self, entity: str) -> WeightedNodes:
         """Return the memories about an entity, valid or not."""
         if self.deleted is None or self.deleted.entity.id != entity:
-            return self._reader.sources_of(entity, IS_ABOUT)
+            return self._reader.sources_of(entity, IS_ABOUT_RELATION)
         valid = self._reader.valid_nodes(self.deleted.memories)
-        return NodeWeights({each: relevance for each, relevance in self.deleted.memories.items() if each in valid})
+        return WeightsById({each: relevance for each, relevance in self.deleted.memories.items() if each in valid})
 
     def _find_deleted_id(self, name: str) -> str | None:
-        found = find_deleted(self._historian, self._store, name)
+        found = find_deleted_entity(self._historian, self._store, name)
         if found is None or found.entity.id in self._reader.valid_nodes([found.entity.id]):
             return None if found is None else found.entity.id
         if self._reader.sequence < found.entity.sequence:
@@ -113,14 +113,14 @@ class EntityAssociations:
         strength = min(max(edge.weight, 0.0), 1.0)
         if edge.extras is None or edge.extras.confidence is None:
             return strength
-        since = time_of(edge_stamps(edge.attributes).updated_at)
-        return strength * effective(Confidence(edge.extras.confidence, since), self._now, self._half_life)
+        since = parse_stored_time(split_edge_attributes(edge.attributes).updated_at)
+        return strength * decayed_confidence(Confidence(edge.extras.confidence, since), self._now, self._half_life)
 
     def entities(self, memories: Sequence[str]) -> dict[str, list[MemoryEntity]]:
         """Return the entities that some memories are about, most relevant first."""
-        return memory_entities(self._reader, memories)
+        return list_memory_entities(self._reader, memories)
 
-    def turns(self, memories: Sequence[str]) -> Neighbours:
+    def turns(self, memories: Sequence[str]) -> NeighbourWeights:
         """Return the previous and next turns of some turns of conversations, about 33 each at most."""
         found: dict[str, list[tuple[str, float]]] = {}
         for turn, edge in self._reader.incident_of(memories, RELATION_NEXT):
@@ -138,14 +138,14 @@ class EntityAssociations:
         return self._reader.strongest_edges(entity, apart, MAX_ENTITY_RELATIONS)
 
 
-def _find_current(store: OpenStore, rows: Rows, text: str, now: int) -> str | None:
+def _find_current(store: OpenStore, rows: RowsSnapshot, text: str, now: int) -> str | None:
     """Return the id of the entity with an id or name, or None. Raises Conflict for an ambiguous name."""
     draft = MemoryDraft(PendingState(rows, store.memories, now))
     by_id = draft.there((text,))
     return by_id[0].id if by_id else draft.met(text)
 
 
-def memory_entities(reader: GraphReader, memories: Collection[str]) -> dict[str, list[MemoryEntity]]:
+def list_memory_entities(reader: GraphReader, memories: Collection[str]) -> dict[str, list[MemoryEntity]]:
     """Return the entities that some memories are about, most relevant first."""
-    edges = reader.outgoing_of(memories, (IS_ABOUT,))
-    return entities_among(edges, reader.nodes({edge.target for edge in edges}))
+    edges = reader.outgoing_of(memories, (IS_ABOUT_RELATION,))
+    return group_entities(edges, reader.nodes({edge.target for edge in edges}))

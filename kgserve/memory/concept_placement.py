@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kgserve.platform.text.similarity import complete_linkage
+from kgserve.platform.text.similarity import cluster_complete_linkage
 
-Vectors = NDArray[np.float32]
+UnitVectors = NDArray[np.float32]
 """Shape (count, dimensions), each of length 1."""
-Numbers = NDArray[np.floating]
+FloatArray = NDArray[np.floating]
 
 CLUSTER_NEIGHBOURS = 5
 MIN_CONCEPT_MEMORIES = 3
@@ -53,7 +53,9 @@ class ConceptScores(NamedTuple):
         return self.score >= least and self.score - self.second_score >= MIN_SCORE_LEAD
 
 
-def places(memories: Vectors, concepts: Vectors, below: Sequence[Vectors], shared: Numbers) -> list[ConceptScores]:
+def score_concepts(
+    memories: UnitVectors, concepts: UnitVectors, below: Sequence[UnitVectors], shared: FloatArray
+) -> list[ConceptScores]:
     """Return the best concepts of each memory; at least one concept is required.
 
     `below` are vectors of some children of each concept; `shared` is the fraction of a memory's entities that occur
@@ -62,7 +64,7 @@ def places(memories: Vectors, concepts: Vectors, below: Sequence[Vectors], share
     drawn = np.mean([memories, *_smooth(memories, 1.0, 3)], axis=0)
     own = _standardize(drawn @ concepts.T + _SHARED_WEIGHT * shared)
 
-    def score_with(some: Sequence[Vectors]) -> list[ConceptScores]:
+    def score_with(some: Sequence[UnitVectors]) -> list[ConceptScores]:
         return _rank_concepts(
             _OWN_TEXT_WEIGHT * own + (1 - _OWN_TEXT_WEIGHT) * _standardize(drawn @ _child_centroids(concepts, some).T)
         )
@@ -72,7 +74,7 @@ def places(memories: Vectors, concepts: Vectors, below: Sequence[Vectors], share
     return score_with([np.concatenate([some, memories[certain == at]]) for at, some in enumerate(below)])
 
 
-def groups(memories: Vectors, threshold: float) -> list[list[int]]:
+def cluster_memories(memories: UnitVectors, threshold: float) -> list[list[int]]:
     """Return clusters of at least three memories, as indices, in which each pair exceeds the threshold."""
     *_, drawn = _smooth(memories, 2.0, 3)
     pairs: dict[tuple[str, str], float] = {}
@@ -83,14 +85,16 @@ def groups(memories: Vectors, threshold: float) -> list[list[int]]:
                 pairs[_key(first + one), _key(other)] = float(near[one, other])
         if len(pairs) > _MAX_SIMILAR_PAIRS:
             break
-    return [[int(each) for each in group] for group in complete_linkage(pairs) if len(group) >= MIN_CONCEPT_MEMORIES]
+    return [
+        [int(each) for each in group] for group in cluster_complete_linkage(pairs) if len(group) >= MIN_CONCEPT_MEMORIES
+    ]
 
 
 def _key(number: int) -> str:
     return f"{number:09}"
 
 
-def _smooth(memories: Vectors, pull: float, times: int) -> Iterator[Vectors]:
+def _smooth(memories: UnitVectors, pull: float, times: int) -> Iterator[UnitVectors]:
     """Yield the memories after each of `times` smoothing steps towards their nearest neighbours."""
     drawn = memories
     count = min(CLUSTER_NEIGHBOURS, len(memories) - 1)
@@ -107,13 +111,13 @@ def _smooth(memories: Vectors, pull: float, times: int) -> Iterator[Vectors]:
         yield drawn
 
 
-def _iterate_cosines(vectors: Vectors) -> Iterator[tuple[int, Numbers]]:
+def _iterate_cosines(vectors: UnitVectors) -> Iterator[tuple[int, FloatArray]]:
     """Yield cosines of batches of vectors with all vectors, with the index of the first of each batch."""
     for first, end in pairwise([*range(0, len(vectors), _PLACED_VECTORS_BATCH_SIZE), len(vectors)]):
         yield first, vectors[first:end] @ vectors.T
 
 
-def _child_centroids(concepts: Vectors, below: Sequence[Vectors]) -> Vectors:
+def _child_centroids(concepts: UnitVectors, below: Sequence[UnitVectors]) -> UnitVectors:
     """Return the mean vector of each concept's children; the concept's own vector if it has fewer than two."""
     return np.stack(
         [
@@ -123,7 +127,7 @@ def _child_centroids(concepts: Vectors, below: Sequence[Vectors]) -> Vectors:
     )
 
 
-def _standardize(evidence: Numbers) -> Numbers:
+def _standardize(evidence: FloatArray) -> FloatArray:
     """Standardize the evidence for each concept over all memories, in place."""
     for first in range(0, evidence.shape[1], _CONCEPTS_BATCH_SIZE):
         some = evidence[:, first : first + _CONCEPTS_BATCH_SIZE]
@@ -136,7 +140,7 @@ def _standardize(evidence: Numbers) -> Numbers:
     return evidence
 
 
-def _weights(evidence: Numbers) -> Numbers:
+def _weights(evidence: FloatArray) -> FloatArray:
     """Return the weight of each memory in the usual similarity; likely members of a small topic count less."""
     few = min(len(evidence), max(MIN_CONCEPT_MEMORIES, len(evidence) // 50))
     most = np.partition(evidence, -few, axis=0)[-few:].mean(axis=0)
@@ -145,7 +149,7 @@ def _weights(evidence: Numbers) -> Numbers:
     return np.where(seems, np.minimum(1, _MAX_CONCEPT_SHARE / (1 - _MAX_CONCEPT_SHARE) * (1 - part) / part), 1)
 
 
-def _rank_concepts(evidence: Numbers) -> list[ConceptScores]:
+def _rank_concepts(evidence: FloatArray) -> list[ConceptScores]:
     """Return the two best concepts of each memory; a high score needs strong evidence and a lead."""
     rows = np.arange(len(evidence))
     best = evidence.argmax(axis=1)
@@ -160,10 +164,10 @@ def _rank_concepts(evidence: Numbers) -> list[ConceptScores]:
     return [ConceptScores(int(one), a, int(two), b) for one, two, (a, b) in zip(best, second, scores, strict=True)]
 
 
-def _scores(evidence: Numbers, ahead: Numbers) -> list[float]:
+def _scores(evidence: FloatArray, ahead: FloatArray) -> list[float]:
     chances = 1 / (1 + np.exp(_INTERCEPT - _EVIDENCE_COEFFICIENT * evidence - _LEAD_COEFFICIENT * ahead))
     return [round(float(chance), 4) for chance in chances]
 
 
-def _normalize(vectors: Vectors) -> Vectors:
+def _normalize(vectors: UnitVectors) -> UnitVectors:
     return vectors / (np.linalg.norm(vectors, axis=-1, keepdims=True).astype(np.float32) + np.float32(1e-9))

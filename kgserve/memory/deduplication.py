@@ -13,16 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgserve.errors import Conflict, NotFound
-from kgserve.graph.mutations import cost
-from kgserve.memory.api import EPISODE_LAYER, AssociatedEntity, Outcome
+from kgserve.graph.mutations import estimate_bytes
+from kgserve.memory.api import EPISODE_LAYER, AssociatedEntity, StoreOutcome
 from kgserve.memory.hierarchy_api import can_share_layer, can_share_type, check_layers
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.idempotency import new_id
+from kgserve.platform.idempotency import generate_node_id
 from kgserve.platform.settings import DedupPolicy
 from kgserve.platform.text.similarity import fingerprint, text_hash
 from kgserve.projections.recent_vectors import RecentVectors
-from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch, edge_again, node_extras
-from kgserve.storage.model.change import Access
+from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch, copy_as_edge_put, next_node_extras
+from kgserve.storage.model.change import AccessRecord
 from kgserve.storage.model.fields import (
     MAX_ATTRIBUTES_BYTES,
     MAX_ID_BYTES,
@@ -32,11 +32,11 @@ from kgserve.storage.model.fields import (
     NodeExtras,
     NodeExtrasPut,
 )
-from kgserve.storage.model.names import IS_ABOUT, UNKNOWN_TYPE, folded, names_of
-from kgserve.storage.model.parents import CHILD_OF, MAX_HIERARCHY_DEPTH, newest
-from kgserve.storage.model.redirects import MERGED_INTO, is_withdrawn
-from kgserve.storage.model.rows import NO_ATTRIBUTES, EdgeKey, EdgeRow, NodeRow
-from kgserve.storage.model.soft_delete import edge_brought_back, is_live
+from kgserve.storage.model.names import IS_ABOUT_RELATION, UNKNOWN_TYPE, list_entity_names, normalize_name
+from kgserve.storage.model.parents import CHILD_OF_RELATION, MAX_HIERARCHY_DEPTH, newest_parent_edge
+from kgserve.storage.model.redirects import MERGED_INTO_RELATION, is_never_valid
+from kgserve.storage.model.rows import EMPTY_ATTRIBUTES_JSON, EdgeKey, EdgeRow, NodeRow
+from kgserve.storage.model.soft_delete import is_live, restore_edge
 from kgserve.stores.pending_state import PendingState
 
 _MAX_QUOTED_CANDIDATES = 10
@@ -48,7 +48,7 @@ class MemoryDraft:
 
     def __init__(self, ahead: PendingState) -> None:
         self.ahead = ahead
-        self.accesses: dict[str, Access] = {}
+        self.accesses: dict[str, AccessRecord] = {}
         self.made: list[str] = []
         self._nodes: dict[str, NodePut] = {}
         self._rows: dict[str, NodeRow] = {}
@@ -69,7 +69,7 @@ class MemoryDraft:
             delete_edges=[*self._dropped_edges],
             accesses=[*self.accesses.values()],
             touch=False,
-            cost=cost(nodes, edges),
+            cost=estimate_bytes(nodes, edges),
         )
 
     def node(self, node_id: str) -> NodeRow | None:
@@ -83,7 +83,7 @@ class MemoryDraft:
     def edges_from(self, node_id: str) -> list[EdgePut]:
         """Return the edges that leave a node after the draft, each as a put that recreates it."""
         if (known := self._existing_from.get(node_id)) is None:
-            known = {edge.key: edge_again(edge, edge.key) for edge in self.ahead.edges_from(node_id)}
+            known = {edge.key: copy_as_edge_put(edge, edge.key) for edge in self.ahead.edges_from(node_id)}
             self._existing_from[node_id] = known
         edges = known.copy()
         for key in self._edges_at.get(node_id, ()):
@@ -107,7 +107,7 @@ class MemoryDraft:
 
     def about(self, memory: str) -> dict[str, float]:
         """Return the entities that a memory is about after the draft, with the relevance of each."""
-        found = (put for put in self.edges_from(memory) if put.key[2] == IS_ABOUT)
+        found = (put for put in self.edges_from(memory) if put.key[2] == IS_ABOUT_RELATION)
         return {put.key[1]: 1.0 if put.weight is None else put.weight for put in found}
 
     def put_node(self, put: NodePut) -> NodeRow:
@@ -119,15 +119,15 @@ class MemoryDraft:
             put.id,
             put.type or (old.type if old else ""),
             (old.content if old else "") if put.content is None else put.content,
-            (old.attributes if old else NO_ATTRIBUTES) if put.attributes is None else put.attributes,
+            (old.attributes if old else EMPTY_ATTRIBUTES_JSON) if put.attributes is None else put.attributes,
             old.version if old else 1,
             self.ahead.sequence,
             created if put.created_at is None else put.created_at,
             self.ahead.now,
-            node_extras(put.extras, old.extras if old else None),
+            next_node_extras(put.extras, old.extras if old else None),
         )
-        for name in names_of(row):
-            self._by_name.setdefault(folded(name), []).append(row.id)
+        for name in list_entity_names(row):
+            self._by_name.setdefault(normalize_name(name), []).append(row.id)
         return row
 
     def put_edge(self, put: EdgePut) -> None:
@@ -171,14 +171,14 @@ class MemoryDraft:
 
     def find(self, name: str) -> list[NodeRow]:
         """Return the entities with a name: exact, then in another spelling, then by alias, then by id."""
-        wanted = folded(name)
+        wanted = normalize_name(name)
         ids = dict.fromkeys(row.id for row in self.ahead.named(name)) | dict.fromkeys(self._by_name.get(wanted, ()))
         # A merged entity keeps its name, which then refers to the entity that absorbed it.
         rows = [row for node_id in ids if (row := self.node(node_id)) is not None]
         tests: tuple[Callable[[NodeRow], bool], ...] = (
             lambda row: _name(row) == name,
-            lambda row: folded(_name(row)) == wanted,
-            lambda row: wanted in map(folded, names_of(row)),
+            lambda row: normalize_name(_name(row)) == wanted,
+            lambda row: wanted in map(normalize_name, list_entity_names(row)),
         )
         for fits in tests:
             if found := self.there(row.id for row in rows if fits(row)):
@@ -189,7 +189,7 @@ class MemoryDraft:
         """Return the active entities among some nodes, after following merge redirects."""
         survivors = dict.fromkeys(map(self.ahead.survivor, ids))
         rows = (row for node_id in survivors if (row := self.node(node_id)) is not None)
-        return [row for row in rows if not row.is_memory and not is_withdrawn(row.extras)]
+        return [row for row in rows if not row.is_memory and not is_never_valid(row.extras)]
 
     def _unambiguous(self, name: str, found: list[NodeRow]) -> NodeRow:
         known = [row for row in found if row.type != UNKNOWN_TYPE] or found
@@ -200,14 +200,14 @@ class MemoryDraft:
 
     def _create_entity(self, name: str, entity_type: str) -> str:
         self.made.append(node_id := self._free_id(name, entity_type))
-        self.put_node(NodePut(0, node_id, entity_type, "", NO_ATTRIBUTES, extras=NodeExtrasPut(name=name)))
+        self.put_node(NodePut(0, node_id, entity_type, "", EMPTY_ATTRIBUTES_JSON, extras=NodeExtrasPut(name=name)))
         return node_id
 
     def _free_id(self, name: str, entity_type: str) -> str:
         for node_id in (name, f"{name} ({entity_type})"):
             if len(node_id.encode()) <= MAX_ID_BYTES and self.node(node_id) is None:
                 return node_id
-        return new_id(len(self.made))
+        return generate_node_id(len(self.made))
 
 
 def _name(row: NodeRow) -> str:
@@ -252,7 +252,7 @@ class StoredDraft(NamedTuple):
     """Result of storing a memory; `id` is the memory that holds it."""
 
     id: str
-    outcome: Outcome
+    outcome: StoreOutcome
 
 
 class Deduplicator(MemoryDraft):
@@ -322,7 +322,7 @@ class Deduplicator(MemoryDraft):
         """Keep the older memory with its wording; another wording is stored as an absorbed memory."""
         extras = put.extras
         self.used[row.id] = max(extras.confidence or 0.0, self.used.get(row.id, 0.0))
-        self._add_fields(row, extras, put.node.attributes or NO_ATTRIBUTES)
+        self._add_fields(row, extras, put.node.attributes or EMPTY_ATTRIBUTES_JSON)
         self.associate(row.id, about)
         if not absorbs or text_hash(row.content) == text_hash(put.content):
             return StoredDraft(row.id, "duplicate")
@@ -332,7 +332,7 @@ class Deduplicator(MemoryDraft):
     def _add_fields(self, row: NodeRow, extras: NodeExtras, attributes: str) -> None:
         own = row.extras or NO_EXTRAS
         united = tuple(dict.fromkeys((*own.tags, *extras.tags)))[:MAX_TAGS]
-        joined, layer = united_attributes(row.attributes, attributes), self._layer_for(row, extras.layer)
+        joined, layer = merge_attributes(row.attributes, attributes), self._layer_for(row, extras.layer)
         if united != own.tags or joined != row.attributes or layer != own.layer:
             self.put_node(NodePut(0, row.id, attributes=joined, extras=NodeExtrasPut(tags=united, layer=layer)))
 
@@ -360,12 +360,12 @@ class Deduplicator(MemoryDraft):
             belongs_to=into,
         )
         self.put_node(msgspec.structs.replace(put.node, extras=withdrawn))
-        self.put_edge(EdgePut(0, (put.node.id, into, MERGED_INTO)))
+        self.put_edge(EdgePut(0, (put.node.id, into, MERGED_INTO_RELATION)))
 
     def associate(self, memory: str, about: Mapping[str, float]) -> None:
         """Make a memory be about entities with at least the given relevance."""
         for entity, relevance in about.items():
-            key = (memory, entity, IS_ABOUT)
+            key = (memory, entity, IS_ABOUT_RELATION)
             existing = self.edge(key)
             if existing is None or (existing.weight or 0.0) < relevance:
                 self.put_edge(EdgePut(0, key, relevance))
@@ -414,8 +414,8 @@ class Deduplicator(MemoryDraft):
 
     def _has_same_entities(self, memory: str, about: Mapping[str, float]) -> bool:
         """Return whether a memory is about no other entity of the same name."""
-        current = {folded(name): entity for entity, name in self._names(self.about(memory))}
-        new = ((folded(name), entity) for entity, name in self._names(about))
+        current = {normalize_name(name): entity for entity, name in self._names(self.about(memory))}
+        new = ((normalize_name(name), entity) for entity, name in self._names(about))
         return all(current.get(name, entity) == entity for name, entity in new)
 
     def _names(self, ids: Iterable[str]) -> list[tuple[str, str]]:
@@ -423,9 +423,9 @@ class Deduplicator(MemoryDraft):
         return [(row.id, (row.extras.name if row.extras else "") or row.id) for row in rows]
 
 
-def united_attributes(old: str, new: str) -> str:
+def merge_attributes(old: str, new: str) -> str:
     """Return the union of two attribute objects, new values first; the old ones alone if the union is too large."""
-    if new in {NO_ATTRIBUTES, old}:
+    if new in {EMPTY_ATTRIBUTES_JSON, old}:
         return old
     joined = _encode(decode_json(old, dict[str, object]) | decode_json(new, dict[str, object]))
     return joined.decode() if len(joined) <= MAX_ATTRIBUTES_BYTES else old
@@ -444,7 +444,7 @@ class ParentAssignments:
             return self._draft.node(placed) if placed else None
         edges = self._draft.ahead.upward(memory)
         parents = {parent: row for parent in edges if is_live(row := self._draft.node(parent))}
-        edge = newest(edge for parent, edge in edges.items() if parent in parents)
+        edge = newest_parent_edge(edge for parent, edge in edges.items() if parent in parents)
         self._placed[memory] = "" if edge is None else edge.target
         return None if edge is None else parents[edge.target]
 
@@ -469,22 +469,22 @@ class ParentAssignments:
         for target in upward:
             row = self._draft.node(target)
             if (parent is None or target != parent.id) and row is not None and row.is_memory:
-                self._draft.drop_edge((child.id, target, CHILD_OF))
+                self._draft.drop_edge((child.id, target, CHILD_OF_RELATION))
         for target in self._withdrawn(child.id):
             if parent is None or target != parent.id:
-                self._draft.drop_edge((child.id, target, CHILD_OF))
+                self._draft.drop_edge((child.id, target, CHILD_OF_RELATION))
         if (own := self._placed.get(child.id)) and (parent is None or own != parent.id):
-            self._draft.drop_edge((child.id, own, CHILD_OF))
+            self._draft.drop_edge((child.id, own, CHILD_OF_RELATION))
         if parent is not None and parent.id not in upward:
             self._draft.put_edge(
-                EdgePut(0, (child.id, parent.id, CHILD_OF), extras=_without_end(self._draft, child, parent))
+                EdgePut(0, (child.id, parent.id, CHILD_OF_RELATION), extras=_without_end(self._draft, child, parent))
             )
         self._placed[child.id] = "" if parent is None else parent.id
 
     def _withdrawn(self, child: str) -> list[str]:
         """Return its forgotten parents, whose edges would otherwise return when they are restored."""
-        edges = (edge for edge in self._draft.ahead.edges_from(child) if edge.relation_type == CHILD_OF)
-        return [edge.target for edge in edges if edge_brought_back(edge) is not None]
+        edges = (edge for edge in self._draft.ahead.edges_from(child) if edge.relation_type == CHILD_OF_RELATION)
+        return [edge.target for edge in edges if restore_edge(edge) is not None]
 
     def add(self, child: NodeRow, parent: NodeRow) -> None:
         """Set the parent of a memory that has none, if the hierarchy allows it."""
@@ -526,5 +526,5 @@ class ParentAssignments:
 
 def _without_end(draft: MemoryDraft, child: NodeRow, parent: NodeRow) -> EdgeExtrasPut | None:
     """Return the put that makes an ended relation valid without end again."""
-    existing = draft.edge((child.id, parent.id, CHILD_OF))
+    existing = draft.edge((child.id, parent.id, CHILD_OF_RELATION))
     return None if existing is None else EdgeExtrasPut(valid_from=None, valid_to=None)

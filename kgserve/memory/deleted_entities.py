@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from kgserve.errors import Conflict
-from kgserve.graph.temporal import whole_history
+from kgserve.graph.temporal import caught_up_history
 from kgserve.memory.api import DeletedEntity
-from kgserve.memory.presentation import name_of
+from kgserve.memory.presentation import name_or_id
 from kgserve.platform.times import format_time
-from kgserve.projections.history.history import FOREVER, History, RowState
-from kgserve.projections.history_follower import Historian
-from kgserve.storage.model.names import IS_ABOUT, folded, names_of
+from kgserve.projections.history.history import NO_SEQUENCE_LIMIT, HistoryFile, RowState
+from kgserve.projections.history_follower import HistoryWorker
+from kgserve.storage.model.names import IS_ABOUT_RELATION, list_entity_names, normalize_name
 from kgserve.storage.model.rows import NodeRow
 from kgserve.stores.store import OpenStore
 
@@ -29,18 +29,18 @@ class DeletedSubject(msgspec.Struct, frozen=True):
     memories: dict[str, float]
 
 
-def find_deleted(historian: Historian | None, store: OpenStore, text: str) -> DeletedSubject | None:
+def find_deleted_entity(historian: HistoryWorker | None, store: OpenStore, text: str) -> DeletedSubject | None:
     """Return a deleted entity, by id or name; None if it is unknown or the store keeps no history.
 
     Raises Conflict for an ambiguous name, Unavailable while the history is behind, and Gone for a gap in it.
     """
     if historian is None or store.description.history == "none":
         return None
-    return whole_history(historian, store).look(lambda history: _find(history, text))
+    return caught_up_history(historian, store).look(lambda history: _find(history, text))
 
 
-def _find(history: History, text: str) -> DeletedSubject | None:
-    by_id = [state for state in history.node_states(text, FOREVER, 1) if state.last is not None]
+def _find(history: HistoryFile, text: str) -> DeletedSubject | None:
+    by_id = [state for state in history.node_states(text, NO_SEQUENCE_LIMIT, 1) if state.last is not None]
     found = _subjects(history, by_id) or _subjects(history, _called(history, text))
     if len(found) > 1:
         ids = ", ".join(repr(each.entity.id) for each in found)
@@ -48,22 +48,22 @@ def _find(history: History, text: str) -> DeletedSubject | None:
     return found[0] if found else None
 
 
-def _called(history: History, text: str) -> Iterable[RowState[NodeRow]]:
-    wanted = folded(text)
-    deleted = history.deleted_targets(IS_ABOUT, MAX_DELETED_NODE_STATES)
-    return (state for state in deleted if wanted in map(folded, (state.row.id, *names_of(state.row))))
+def _called(history: HistoryFile, text: str) -> Iterable[RowState[NodeRow]]:
+    wanted = normalize_name(text)
+    deleted = history.deleted_targets(IS_ABOUT_RELATION, MAX_DELETED_NODE_STATES)
+    return (state for state in deleted if wanted in map(normalize_name, (state.row.id, *list_entity_names(state.row))))
 
 
-def _subjects(history: History, states: Iterable[RowState[NodeRow]]) -> Sequence[DeletedSubject]:
+def _subjects(history: HistoryFile, states: Iterable[RowState[NodeRow]]) -> Sequence[DeletedSubject]:
     return [found for state in states if (found := _subject(history, state)).memories]
 
 
-def _subject(history: History, state: RowState[NodeRow]) -> DeletedSubject:
+def _subject(history: HistoryFile, state: RowState[NodeRow]) -> DeletedSubject:
     row, until = state.row, state.last or 0
-    edges = history.edges_ended(row.id, IS_ABOUT, until, MAX_DELETED_ENTITY_MEMORIES)
+    edges = history.edges_ended(row.id, IS_ABOUT_RELATION, until, MAX_DELETED_ENTITY_MEMORIES)
     entity = DeletedEntity(
         id=row.id,
-        name=name_of(row),
+        name=name_or_id(row),
         entity_type=row.type,
         deleted_at=format_time(state.ended or 0),
         sequence=until,

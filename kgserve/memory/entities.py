@@ -13,11 +13,11 @@ import numpy as np
 from kgserve.errors import Conflict, NotFound
 from kgserve.graph import merge
 from kgserve.graph.answers import MAX_REPORTED_ITEMS
-from kgserve.graph.handle import Graph, made_of
-from kgserve.graph.merge_api import MergeAnswer, MergeNode
-from kgserve.graph.mutations import memories_about
+from kgserve.graph.handle import StoreHandle, map_future
+from kgserve.graph.merge_api import MergeAnswer, MergeNodeRequest
+from kgserve.graph.mutations import list_memories_about
 from kgserve.graph.requests import EdgeInput, NodeInput
-from kgserve.graph.validate import Faults, called, edge_put, node_put
+from kgserve.graph.validate import FaultCollector, rename_fault_paths, to_edge_put, to_node_put
 from kgserve.memory.deduplication import MemoryDraft
 from kgserve.memory.entities_api import (
     DEFAULT_STRENGTH,
@@ -33,11 +33,11 @@ from kgserve.memory.entities_api import (
     EntityAnswer,
     EntityGraph,
     EntityGraphRequest,
-    EntityId,
+    EntityIdRequest,
     EntityInput,
     GraphEntity,
     Relation,
-    RelationId,
+    RelationIdRequest,
     RelationInput,
     RelationKey,
     RelationsCreated,
@@ -45,23 +45,30 @@ from kgserve.memory.entities_api import (
     UpdatedEntity,
     UpdateEntityRequest,
 )
-from kgserve.memory.presentation import name_of, now_in_microseconds, record_use, to_memories
-from kgserve.memory.relation_ends import met_end, relation_key
+from kgserve.memory.presentation import name_or_id, now_in_microseconds, record_use, to_memories
+from kgserve.memory.relation_ends import find_relation_end, relation_key
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.times import format_time, parse_time
 from kgserve.projections.memory_index import decay
 from kgserve.projections.memory_index.decay import Confidence, half_lives_of
-from kgserve.projections.memory_index.selecting import MemoryPlace
+from kgserve.projections.memory_index.selecting import MemoryPageStart
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.fields import NodeExtrasPut
 from kgserve.storage.model.filters import MemoryFilter
-from kgserve.storage.model.names import ALIASES, IS_ABOUT, aliases_in
-from kgserve.storage.model.redirects import MERGED_INTO
-from kgserve.storage.model.rows import NO_ATTRIBUTES, EdgeRow, NodeRow, edge_id, edge_key, edge_stamps
-from kgserve.storage.plan import Report
-from kgserve.storage.rows.delta import Gathered
-from kgserve.storage.rows.edge_page import not_of_kinds, of_kinds, strong, with_versions
-from kgserve.storage.rows.snapshot import Rows
+from kgserve.storage.model.names import ALIASES_ATTRIBUTE, IS_ABOUT_RELATION, parse_aliases
+from kgserve.storage.model.redirects import MERGED_INTO_RELATION
+from kgserve.storage.model.rows import (
+    EMPTY_ATTRIBUTES_JSON,
+    EdgeRow,
+    NodeRow,
+    edge_id,
+    parse_edge_id,
+    split_edge_attributes,
+)
+from kgserve.storage.plan import WriteReport
+from kgserve.storage.rows.delta import EdgeSet
+from kgserve.storage.rows.edge_page import add_former_versions, exclude_types, filter_by_type, filter_by_weight
+from kgserve.storage.rows.snapshot import RowsSnapshot
 from kgserve.stores.pending_state import PendingState
 from kgserve.stores.store import OpenStore
 
@@ -75,16 +82,16 @@ MAX_CASCADED_MEMORIES = 100_000
 _ENTITY_FIELD_RENAMES = {"type": "entity_type", "attributes": "metadata", "content": "description"}
 _RELATION_FIELD_RENAMES = {"from": "source", "to": "target", "weight": "strength", "attributes": "metadata"}
 """Fields of nodes and edges by the names that callers use for them."""
-NON_ENTITY_RELATIONS = (IS_ABOUT, MERGED_INTO)
+NON_ENTITY_RELATIONS = (IS_ABOUT_RELATION, MERGED_INTO_RELATION)
 """Relation types that connect no two entities."""
 
-Made = Literal["created", "updated", "existing"]
+WriteOutcome = Literal["created", "updated", "existing"]
 
 
 def _write_by_names(
-    graph: Graph,
+    graph: StoreHandle,
     decide: Callable[[MemoryDraft], WriteBatch],
-    answer: Callable[[OpenStore, Rows, Report], T],
+    answer: Callable[[OpenStore, RowsSnapshot, WriteReport], T],
     cost: int,
     *,
     create: bool = False,
@@ -92,11 +99,11 @@ def _write_by_names(
     """Submit a write by names; return the answer that is built from the rows after it."""
     leased: list[OpenStore] = []
 
-    def begin(store: OpenStore) -> Future[Report]:
+    def begin(store: OpenStore) -> Future[WriteReport]:
         leased.append(store)
         return store.submit_decided(lambda ahead: decide(MemoryDraft(ahead)), cost)
 
-    def done(report: Report) -> T:
+    def done(report: WriteReport) -> T:
         with leased[0].reading() as rows:
             return answer(leased[0], rows, report)
 
@@ -106,22 +113,22 @@ def _write_by_names(
 # Entities
 
 
-def create_entities(graph: Graph, request: CreateEntitiesRequest) -> Future[EntitiesCreated]:
+def create_entities(graph: StoreHandle, request: CreateEntitiesRequest) -> Future[EntitiesCreated]:
     """Create entities in one commit; an existing entity of the same name and type, in any spelling, is updated.
 
     An untyped entity of the name receives the type. Description, metadata and aliases of the request replace the stored
     ones. Creates the store if it does not exist. Raises InvalidInput and TooLarge.
     """
-    faults = Faults()
+    faults = FaultCollector()
     puts = [_validate_entity(each, f"entities[{index}].", faults) for index, each in enumerate(request.entities)]
     faults.raise_any()
-    made: list[tuple[str, Made]] = []
+    made: list[tuple[str, WriteOutcome]] = []
 
     def decide(draft: MemoryDraft) -> WriteBatch:
         made.extend(_create_or_update(draft, each, put) for each, put in zip(request.entities, puts, strict=True))
         return draft.batch()
 
-    def answer(_: OpenStore, rows: Rows, report: Report) -> EntitiesCreated:
+    def answer(_: OpenStore, rows: RowsSnapshot, report: WriteReport) -> EntitiesCreated:
         found = rows.nodes({node_id for node_id, _ in made})
         entities = [
             CreatedEntity(**entity_fields(found[node_id]), outcome=outcome, sequence=report.sequence)
@@ -133,18 +140,18 @@ def create_entities(graph: Graph, request: CreateEntitiesRequest) -> Future[Enti
     return _write_by_names(graph, decide, answer, 1_000 * len(puts), create=True)
 
 
-def _validate_entity(entity: EntityInput, place: str, faults: Faults) -> NodePut:
+def _validate_entity(entity: EntityInput, place: str, faults: FaultCollector) -> NodePut:
     """Return the validated put of an entity whose id is not known yet."""
-    own = Faults(place)
+    own = FaultCollector(place)
     node = NodeInput(
         id="-", type=entity.entity_type, content=entity.description, attributes=entity.metadata, name=entity.name
     )
-    put = node_put(0, node, called(own, _ENTITY_FIELD_RENAMES))
+    put = to_node_put(0, node, rename_fault_paths(own, _ENTITY_FIELD_RENAMES))
     faults.errors += own.errors
     return put
 
 
-def _create_or_update(draft: MemoryDraft, entity: EntityInput, put: NodePut) -> tuple[str, Made]:
+def _create_or_update(draft: MemoryDraft, entity: EntityInput, put: NodePut) -> tuple[str, WriteOutcome]:
     before = {row.id: row for row in draft.find(entity.name)}
     node_id = draft.entity(entity.name, entity.entity_type)
     old, row = before.get(node_id), draft.node(node_id)
@@ -174,43 +181,43 @@ def _with_aliases(row: NodeRow, metadata: str | None, aliases: Sequence[str] | N
     """Return the attributes with the given metadata and aliases, or None if neither is given."""
     if metadata is None and aliases is None:
         return None
-    names = aliases_in(row.attributes) if aliases is None else list(dict.fromkeys(aliases))
+    names = parse_aliases(row.attributes) if aliases is None else list(dict.fromkeys(aliases))
     found: dict[str, Any] = decode_json(row.attributes if metadata is None else metadata, dict[str, Any])
-    if names and (aliases is not None or ALIASES not in found):
-        found[ALIASES] = names
+    if names and (aliases is not None or ALIASES_ATTRIBUTE not in found):
+        found[ALIASES_ATTRIBUTE] = names
     elif aliases is not None:
-        found.pop(ALIASES, None)
-    return _encode(found).decode() if found else NO_ATTRIBUTES
+        found.pop(ALIASES_ATTRIBUTE, None)
+    return _encode(found).decode() if found else EMPTY_ATTRIBUTES_JSON
 
 
-def get_entity(graph: Graph, request: EntityId) -> EntityAnswer:
+def get_entity(graph: StoreHandle, request: EntityIdRequest) -> EntityAnswer:
     """Return an entity, by id or name, with its relations and the number of memories about it.
 
     Raises NotFound, and Conflict for an ambiguous name.
     """
     with graph.lease() as store:
-        entity = found_entity(store, request.entity_id, graph.name)
+        entity = resolve_entity(store, request.entity_id, graph.name)
         with store.reading() as rows:
             edges = list(islice(_relations_of(rows, entity), MAX_SHOWN_RELATIONS + 1))
             number = rows.number(entity)
-            about = of_kinds(rows, rows.around(np.array([number]), outgoing=False), (IS_ABOUT,))
+            about = filter_by_type(rows, rows.around(np.array([number]), outgoing=False), (IS_ABOUT_RELATION,))
             row = rows.node(entity)
             if row is None:
                 raise NotFound(f"there is no entity {request.entity_id!r} in store {graph.name!r}")
             return EntityAnswer(
                 **entity_fields(row),
-                relations=shown_relations(store, rows, edges[:MAX_SHOWN_RELATIONS]),
+                relations=to_relations(store, rows, edges[:MAX_SHOWN_RELATIONS]),
                 relations_truncated=len(edges) > MAX_SHOWN_RELATIONS,
                 memories=len(about),
             )
 
 
-def update_entity(graph: Graph, request: UpdateEntityRequest) -> Future[UpdatedEntity]:
+def update_entity(graph: StoreHandle, request: UpdateEntityRequest) -> Future[UpdatedEntity]:
     """Update the given fields of an entity; a rename keeps its id.
 
     Raises InvalidInput, NotFound, and Conflict if another entity has the name and the type.
     """
-    faults = Faults()
+    faults = FaultCollector()
     node = NodeInput(
         id="-",
         type=request.entity_type,
@@ -218,14 +225,14 @@ def update_entity(graph: Graph, request: UpdateEntityRequest) -> Future[UpdatedE
         attributes=request.metadata,
         name=request.name,
     )
-    put = node_put(0, node, called(faults, _ENTITY_FIELD_RENAMES))
+    put = to_node_put(0, node, rename_fault_paths(faults, _ENTITY_FIELD_RENAMES))
     faults.raise_any()
     found_ids: list[str] = []
 
     def decide(draft: MemoryDraft) -> WriteBatch:
         row = _require_entity(draft, request.entity_id, graph.name)
         found_ids.append(row.id)
-        name, entity_type = request.name or name_of(row), request.entity_type or row.type
+        name, entity_type = request.name or name_or_id(row), request.entity_type or row.type
         others = [each.id for each in draft.find(name) if each.type == entity_type and each.id != row.id]
         if others and request.name is not None:
             raise Conflict(
@@ -235,7 +242,7 @@ def update_entity(graph: Graph, request: UpdateEntityRequest) -> Future[UpdatedE
         draft.put_node(msgspec.structs.replace(put, id=row.id, attributes=attributes))
         return draft.batch()
 
-    def answer(_: OpenStore, rows: Rows, report: Report) -> UpdatedEntity:
+    def answer(_: OpenStore, rows: RowsSnapshot, report: WriteReport) -> UpdatedEntity:
         row = rows.node(found_ids[0])
         if row is None:
             raise NotFound(f"there is no entity {request.entity_id!r} in store {graph.name!r}")
@@ -244,7 +251,7 @@ def update_entity(graph: Graph, request: UpdateEntityRequest) -> Future[UpdatedE
     return _write_by_names(graph, decide, answer, len(request.description or "") + 1_000)
 
 
-def delete_entity(graph: Graph, request: DeleteEntityRequest) -> Future[EntitiesDeleted]:
+def delete_entity(graph: StoreHandle, request: DeleteEntityRequest) -> Future[EntitiesDeleted]:
     """Delete one entity, by id or name, with its relations. Options and errors are those of `delete_entities`."""
     names = DeleteEntitiesRequest(
         entity_names=[request.entity_id], cascade_memories=request.cascade_memories, dry_run=request.dry_run
@@ -252,7 +259,7 @@ def delete_entity(graph: Graph, request: DeleteEntityRequest) -> Future[Entities
     return delete_entities(graph, names)
 
 
-def delete_entities(graph: Graph, request: DeleteEntitiesRequest) -> Future[EntitiesDeleted]:
+def delete_entities(graph: StoreHandle, request: DeleteEntitiesRequest) -> Future[EntitiesDeleted]:
     """Delete entities and their relations in one commit. Memories about them stay, unless `cascade_memories` is set.
 
     An unknown name is not an error. With `dry_run`, nothing is deleted. Raises Conflict for an ambiguous name.
@@ -281,17 +288,17 @@ class _EntityDeletion(msgspec.Struct):
     kept: list[str]
 
     @classmethod
-    def of(cls, draft: MemoryDraft, rows: Rows, request: DeleteEntitiesRequest) -> _EntityDeletion:
+    def of(cls, draft: MemoryDraft, rows: RowsSnapshot, request: DeleteEntitiesRequest) -> _EntityDeletion:
         """Return the extent of the deletion that a request describes."""
         found = {name: _id_or_name(draft, name) for name in request.entity_names}
         entities = list(dict.fromkeys(row.id for row in found.values() if row is not None))
         edges = {edge.key for entity in entities for edge in _relations_of(rows, entity)}
         memories: dict[str, None] = {}
         for entity in entities if request.cascade_memories else ():
-            memories |= dict.fromkeys(with_versions(rows, _memory_ids_about(rows, entity)))
+            memories |= dict.fromkeys(add_former_versions(rows, _memory_ids_about(rows, entity)))
         shared = sum(1 for memory in memories if set(draft.ahead.about(memory)) - set(entities))
         missing = [name for name, row in found.items() if row is None]
-        about = dict.fromkeys(memory for entity in entities for memory in memories_about(rows, entity))
+        about = dict.fromkeys(memory for entity in entities for memory in list_memories_about(rows, entity))
         kept = [memory for memory in about if memory not in memories]
         return cls(entities, missing, len(edges), list(memories), shared, kept)
 
@@ -311,20 +318,23 @@ class _EntityDeletion(msgspec.Struct):
         )
 
 
-def _memory_ids_about(rows: Rows, entity: str) -> list[str]:
+def _memory_ids_about(rows: RowsSnapshot, entity: str) -> list[str]:
     """Return the ids of the memories about an entity."""
     found = rows.around(np.array([rows.number(entity)]), outgoing=False)
-    return [edge.source for edge in islice(rows.rows_of(of_kinds(rows, found, (IS_ABOUT,))), MAX_CASCADED_MEMORIES)]
+    return [
+        edge.source
+        for edge in islice(rows.rows_of(filter_by_type(rows, found, (IS_ABOUT_RELATION,))), MAX_CASCADED_MEMORIES)
+    ]
 
 
-def entity_graph(graph: Graph, request: EntityGraphRequest) -> EntityGraph:
+def entity_graph(graph: StoreHandle, request: EntityGraphRequest) -> EntityGraph:
     """Return the entities within a distance from one entity, following relations in both directions.
 
     The answer includes the relations between them and the most confident memories about each. The memories count as
     used, unless `touch` is false or the key is read-only. Raises NotFound, and Conflict for an ambiguous name.
     """
     with graph.lease() as store:
-        start = found_entity(store, request.entity_id, graph.name)
+        start = resolve_entity(store, request.entity_id, graph.name)
         now = now_in_microseconds()
         with store.reading() as rows:
             around = _RelationGraph(rows, request.min_strength, now)
@@ -336,7 +346,7 @@ def entity_graph(graph: Graph, request: EntityGraphRequest) -> EntityGraph:
                 )
                 for each, depth in depths.items()
             ]
-            sequence, relations = rows.at, shown_relations(store, rows, around.between(depths))
+            sequence, relations = rows.at, to_relations(store, rows, around.between(depths))
         if request.touch and graph.graphs.caller.may("write"):
             _record_uses(store, nodes, now)
         return EntityGraph(nodes=nodes, edges=relations, truncated=truncated, sequence=sequence)
@@ -345,7 +355,7 @@ def entity_graph(graph: Graph, request: EntityGraphRequest) -> EntityGraph:
 class _RelationGraph:
     """Relations between entities that are valid at a moment and strong enough."""
 
-    def __init__(self, rows: Rows, least: float, moment: int) -> None:
+    def __init__(self, rows: RowsSnapshot, least: float, moment: int) -> None:
         self._rows = rows
         self._least = least
         self._moment = moment
@@ -376,22 +386,24 @@ class _RelationGraph:
             ends.update(rows.ends(self._of(level, outgoing=outgoing))[outgoing].tolist())
         return set(rows.delta.ids([*ends]))
 
-    def _of(self, ids: Collection[str], *, outgoing: bool) -> Gathered:
+    def _of(self, ids: Collection[str], *, outgoing: bool) -> EdgeSet:
         rows = self._rows
         numbers = np.array([rows.number(each) for each in ids], np.int64)
-        found = not_of_kinds(rows, rows.around(numbers, outgoing=outgoing), NON_ENTITY_RELATIONS)
+        found = exclude_types(rows, rows.around(numbers, outgoing=outgoing), NON_ENTITY_RELATIONS)
         found = rows.holding(found, self._moment) if rows.dated else found
-        return strong(rows, found, self._least) if self._least > 0 else found
+        return filter_by_weight(rows, found, self._least) if self._least > 0 else found
 
 
-def _memory_fields(store: OpenStore, rows: Rows, entity: str, request: EntityGraphRequest, now: int) -> dict[str, Any]:
+def _memory_fields(
+    store: OpenStore, rows: RowsSnapshot, entity: str, request: EntityGraphRequest, now: int
+) -> dict[str, Any]:
     """Return the most confident memories about an entity, and their number."""
     if not request.include_memories:
         return {}
     about = MemoryFilter(now=now, entity=entity)
     ids, count = store.memories.ask(
         lambda memories, _: (
-            memories.listed(about, "confidence", MemoryPlace(), request.max_memories).ids,
+            memories.listed(about, "confidence", MemoryPageStart(), request.max_memories).ids,
             memories.count(about, MAX_COUNTED_MEMORIES).count,
         )
     )
@@ -412,17 +424,17 @@ def _record_uses(store: OpenStore, nodes: Iterable[GraphEntity], now: int) -> No
 # Relations
 
 
-def create_relations(graph: Graph, request: CreateRelationsRequest) -> Future[RelationsCreated]:
+def create_relations(graph: StoreHandle, request: CreateRelationsRequest) -> Future[RelationsCreated]:
     """Create relations between entities by name, in one commit; missing ends are created with type `unknown`.
 
     A name that no entity has and that is the id of a memory means that memory. Repeating a relation updates the given
     strength, confidence and context, and restarts the decay of its confidence. Creates the store if it does not exist.
     Raises InvalidInput, and Conflict for an ambiguous name.
     """
-    faults = Faults()
-    puts = [related_put(each, f"relations[{index}].", faults) for index, each in enumerate(request.relations)]
+    faults = FaultCollector()
+    puts = [validate_relation(each, f"relations[{index}].", faults) for index, each in enumerate(request.relations)]
     faults.raise_any()
-    made: list[tuple[EdgePut, Made]] = []
+    made: list[tuple[EdgePut, WriteOutcome]] = []
     ends: list[str] = []
 
     def decide(draft: MemoryDraft) -> WriteBatch:
@@ -432,9 +444,9 @@ def create_relations(graph: Graph, request: CreateRelationsRequest) -> Future[Re
         ends.extend(draft.made)
         return msgspec.structs.replace(draft.batch(), touch=True)
 
-    def answer(store: OpenStore, rows: Rows, report: Report) -> RelationsCreated:
+    def answer(store: OpenStore, rows: RowsSnapshot, report: WriteReport) -> RelationsCreated:
         found = rows.edges([put.key for put, _ in made])
-        relations = shown_relations(store, rows, [found[put.key] for put, _ in made])
+        relations = to_relations(store, rows, [found[put.key] for put, _ in made])
         created_relations = [
             CreatedRelation(**msgspec.structs.asdict(relation), outcome=outcome, sequence=report.sequence)
             for relation, (_, outcome) in zip(relations, made, strict=True)
@@ -447,9 +459,9 @@ def create_relations(graph: Graph, request: CreateRelationsRequest) -> Future[Re
     return _write_by_names(graph, decide, answer, 1_000 * len(puts), create=True)
 
 
-def related_put(relation: RelationInput, place: str, faults: Faults) -> EdgePut:
+def validate_relation(relation: RelationInput, place: str, faults: FaultCollector) -> EdgePut:
     """Return the validated put of a relation whose ends are still names; `place` is its path in the request."""
-    own = Faults(place)
+    own = FaultCollector(place)
     edge = EdgeInput(
         source=relation.source,
         target=relation.target,
@@ -459,14 +471,14 @@ def related_put(relation: RelationInput, place: str, faults: Faults) -> EdgePut:
         confidence=relation.confidence,
         context=relation.context,
     )
-    put = edge_put(0, edge, called(own, _RELATION_FIELD_RENAMES))
+    put = to_edge_put(0, edge, rename_fault_paths(own, _RELATION_FIELD_RENAMES))
     if relation.relation_type in NON_ENTITY_RELATIONS:
         own("relation_type", f"{relation.relation_type!r} is reserved for the store")
     faults.errors += own.errors
     return put
 
 
-def put_relation(draft: MemoryDraft, put: EdgePut) -> tuple[EdgePut, Made]:
+def put_relation(draft: MemoryDraft, put: EdgePut) -> tuple[EdgePut, WriteOutcome]:
     """Write a relation; return the put and its outcome."""
     old = draft.edge(put.key)
     if old is None and put.weight is None:
@@ -476,19 +488,19 @@ def put_relation(draft: MemoryDraft, put: EdgePut) -> tuple[EdgePut, Made]:
         return put, "created"
     if isinstance(old, EdgePut):
         return put, "updated"
-    own, extras = edge_stamps(old.attributes).own, old.extras
+    own, extras = split_edge_attributes(old.attributes).own, old.extras
     same = put.weight == old.weight and put.own in (None, own) and put.extras is not None
     same = same and extras is not None and put.extras is not None and put.extras.onto(extras) == extras
     return put, "existing" if same else "updated"
 
 
-def delete_relations(graph: Graph, request: DeleteRelationsRequest) -> Future[RelationsDeleted]:
+def delete_relations(graph: StoreHandle, request: DeleteRelationsRequest) -> Future[RelationsDeleted]:
     """Delete relations by the names of their ends, in one commit. A missing relation is not an error."""
     missing: list[RelationKey] = []
 
     def decide(draft: MemoryDraft) -> WriteBatch:
         for each in request.relations:
-            source, target = met_end(draft, each.source), met_end(draft, each.target)
+            source, target = find_relation_end(draft, each.source), find_relation_end(draft, each.target)
             key = (source or "", target or "", each.relation_type)
             if draft.edge(key) is None:
                 missing.append(each)
@@ -496,7 +508,7 @@ def delete_relations(graph: Graph, request: DeleteRelationsRequest) -> Future[Re
                 draft.drop_edge(key)
         return draft.batch()
 
-    def answer(_: OpenStore, __: Rows, report: Report) -> RelationsDeleted:
+    def answer(_: OpenStore, __: RowsSnapshot, report: WriteReport) -> RelationsDeleted:
         return RelationsDeleted(
             deleted=report.edges_deleted, missing=missing[:MAX_REPORTED_ITEMS], sequence=report.sequence
         )
@@ -504,9 +516,9 @@ def delete_relations(graph: Graph, request: DeleteRelationsRequest) -> Future[Re
     return _write_by_names(graph, decide, answer, 1_000 * len(request.relations))
 
 
-def delete_relation(graph: Graph, request: RelationId) -> Future[RelationsDeleted]:
+def delete_relation(graph: StoreHandle, request: RelationIdRequest) -> Future[RelationsDeleted]:
     """Delete one relation by its id. A missing relation is not an error."""
-    key = edge_key(request.relation_id)
+    key = parse_edge_id(request.relation_id)
     existed: list[bool] = []
 
     def decide(draft: MemoryDraft) -> WriteBatch:
@@ -514,7 +526,7 @@ def delete_relation(graph: Graph, request: RelationId) -> Future[RelationsDelete
         draft.drop_edge(key)
         return draft.batch()
 
-    def answer(_: OpenStore, __: Rows, report: Report) -> RelationsDeleted:
+    def answer(_: OpenStore, __: RowsSnapshot, report: WriteReport) -> RelationsDeleted:
         deleted = RelationKey(source=key[0], target=key[1], relation_type=key[2])
         return RelationsDeleted(
             deleted=report.edges_deleted, missing=[] if existed[0] else [deleted], sequence=report.sequence
@@ -538,39 +550,39 @@ def _id_or_name(draft: MemoryDraft, text: str) -> NodeRow | None:
 def _require_entity(draft: MemoryDraft, text: str, store: str) -> NodeRow:
     row = _id_or_name(draft, text)
     if row is None:
-        raise no_entity(draft.ahead.names_like(text), text, store)
+        raise entity_not_found(draft.ahead.names_like(text), text, store)
     return row
 
 
-def no_entity(near: Sequence[str], text: str, store: str) -> NotFound:
+def entity_not_found(near: Sequence[str], text: str, store: str) -> NotFound:
     """Return the error for a name or id that no entity has, with similar names as a hint."""
     hint = f"; similar names: {', '.join(map(repr, near))}" if near else ": no node has this id or name"
     return NotFound(f"there is no entity {text!r} in store {store!r}{hint}")
 
 
-def found_entity(store: OpenStore, text: str, name: str) -> str:
+def resolve_entity(store: OpenStore, text: str, name: str) -> str:
     """Return the id of an entity, given its id or name. Raises NotFound and Conflict."""
     with store.reading() as rows:
         return _require_entity(MemoryDraft(PendingState(rows, store.memories, now_in_microseconds())), text, name).id
 
 
-def _relations_of(rows: Rows, entity: str) -> Iterator[EdgeRow]:
+def _relations_of(rows: RowsSnapshot, entity: str) -> Iterator[EdgeRow]:
     """Yield the edges between an entity and others."""
     number = np.array([rows.number(entity)])
     for outgoing in (True, False):
-        found = not_of_kinds(rows, rows.around(number, outgoing=outgoing), NON_ENTITY_RELATIONS)
+        found = exclude_types(rows, rows.around(number, outgoing=outgoing), NON_ENTITY_RELATIONS)
         yield from (edge for edge in rows.rows_of(found) if outgoing or edge.source != entity)
 
 
 def entity_fields(row: NodeRow) -> dict[str, Any]:
     """Return the fields of a `NamedEntity`."""
     metadata: dict[str, Any] = decode_json(row.attributes, dict[str, Any])
-    aliases = aliases_in(row.attributes)
+    aliases = parse_aliases(row.attributes)
     if aliases:
-        metadata.pop(ALIASES)
+        metadata.pop(ALIASES_ATTRIBUTE)
     return {
         "id": row.id,
-        "name": name_of(row),
+        "name": name_or_id(row),
         "entity_type": row.type,
         "description": row.content,
         "metadata": metadata,
@@ -581,25 +593,27 @@ def entity_fields(row: NodeRow) -> dict[str, Any]:
     }
 
 
-def shown_relations(store: OpenStore, rows: Rows, edges: Sequence[EdgeRow]) -> list[Relation]:
+def to_relations(store: OpenStore, rows: RowsSnapshot, edges: Sequence[EdgeRow]) -> list[Relation]:
     """Return relations in the form of the answer."""
     half_life, now = half_lives_of(store.description.memory).of(), now_in_microseconds()
     ends = rows.nodes({end for edge in edges for end in edge.key[:2]})
 
     def relation(edge: EdgeRow) -> Relation:
-        stamps = edge_stamps(edge.attributes)
+        stamps = split_edge_attributes(edge.attributes)
         extras = edge.extras
         confidence = 1.0 if extras is None or extras.confidence is None else extras.confidence
         return Relation(
             id=edge_id(edge.key),
             source=edge.source,
-            source_name=name_of(ends[edge.source]),
+            source_name=name_or_id(ends[edge.source]),
             target=edge.target,
-            target_name=name_of(ends[edge.target]),
+            target_name=name_or_id(ends[edge.target]),
             relation_type=edge.relation_type,
             strength=edge.weight,
             confidence=confidence,
-            effective_confidence=decay.effective(Confidence(confidence, parse_time(stamps.updated_at)), now, half_life),
+            effective_confidence=decay.decayed_confidence(
+                Confidence(confidence, parse_time(stamps.updated_at)), now, half_life
+            ),
             context=(extras.context if extras is not None else "") or None,
             metadata=decode_json(stamps.own, dict[str, Any]),
             created_at=stamps.created_at,
@@ -609,32 +623,32 @@ def shown_relations(store: OpenStore, rows: Rows, edges: Sequence[EdgeRow]) -> l
     return [relation(edge) for edge in edges]
 
 
-def create_entity(graph: Graph, request: EntityInput) -> Future[CreatedEntity]:
+def create_entity(graph: StoreHandle, request: EntityInput) -> Future[CreatedEntity]:
     """Create an entity, or update the one of that name and type; create the store if it does not exist.
 
     Names are compared ignoring case, whitespace and letter forms. An untyped entity receives the type. Raises
     InvalidInput, TooLarge, StorageFull and Unavailable.
     """
     made = create_entities(graph, CreateEntitiesRequest(entities=[request]))
-    return made_of(made, lambda answer: answer.entities[0])
+    return map_future(made, lambda answer: answer.entities[0])
 
 
-def relate(graph: Graph, request: RelationInput) -> Future[CreatedRelation]:
+def create_relation(graph: StoreHandle, request: RelationInput) -> Future[CreatedRelation]:
     """Relate two entities by name, or memories by id; missing entities are created as `unknown`.
 
     Repeating a relation updates it. Raises InvalidInput, Conflict for an ambiguous name, TooLarge, StorageFull and
     Unavailable.
     """
     made = create_relations(graph, CreateRelationsRequest(relations=[request]))
-    return made_of(made, lambda answer: answer.relations[0])
+    return map_future(made, lambda answer: answer.relations[0])
 
 
-def merge_entities(graph: Graph, request: MergeNode) -> Future[MergeAnswer]:
+def merge_entities(graph: StoreHandle, request: MergeNodeRequest) -> Future[MergeAnswer]:
     """Merge an entity into another one, each by id or name; memories about either are then about the merged one.
 
     Both names refer to the remaining entity. The merge can be undone like that of any two nodes. Raises the errors of a
     merge, and Conflict for an ambiguous name.
     """
     with graph.lease() as store:
-        absorbed, into = (found_entity(store, each, graph.name) for each in (request.node_id, request.into))
-    return merge.merge(graph, msgspec.structs.replace(request, node_id=absorbed, into=into))
+        absorbed, into = (resolve_entity(store, each, graph.name) for each in (request.node_id, request.into))
+    return merge.merge_nodes(graph, msgspec.structs.replace(request, node_id=absorbed, into=into))

@@ -11,7 +11,15 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
-from kgserve.memory.api import MAX_BATCH_ITEMS, MAX_PAGE_MEMORIES, MAX_PAGE_OFFSET, Label, Memory, Metadata, Share
+from kgserve.memory.api import (
+    MAX_BATCH_ITEMS,
+    MAX_PAGE_MEMORIES,
+    MAX_PAGE_OFFSET,
+    LabelText,
+    Memory,
+    MetadataObject,
+    UnitFloat,
+)
 
 DEFAULT_STRENGTH = 0.5
 MAX_GRAPH_DEPTH = 10
@@ -21,7 +29,7 @@ MAX_MEMORIES_PER_NODE = 100
 _METADATA_HELP = "Any JSON object, at most 256 KiB and 64 levels"
 _ENTITY_HELP = "An entity: its name, an alias, or its id"
 _ALIASES_HELP = "Other names, at most 100"
-_Aliases = Annotated[list[Label], Meta(max_length=100)]
+_Aliases = Annotated[list[LabelText], Meta(max_length=100)]
 _DRY_RUN_DELETE_HELP = "Report the deletions without writing"
 _CASCADE_HELP = "Also delete the memories about it"
 
@@ -29,12 +37,12 @@ _CASCADE_HELP = "Also delete the memories about it"
 class EntityInput(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """An entity to create. An existing one of this name and type is updated; an untyped one gets the type."""
 
-    name: Annotated[Label, Meta(description="Its name")]
+    name: Annotated[LabelText, Meta(description="Its name")]
     entity_type: Annotated[
-        Label, Meta(description="person, organization, project, concept, location, technology, event, or other")
+        LabelText, Meta(description="person, organization, project, concept, location, technology, event, or other")
     ]
     description: Annotated[str, Meta(description="Description, at most 1 MiB; default: unchanged")] | None = None
-    metadata: Annotated[Metadata, Meta(description=f"{_METADATA_HELP}; default: unchanged")] | None = None
+    metadata: Annotated[MetadataObject, Meta(description=f"{_METADATA_HELP}; default: unchanged")] | None = None
     aliases: Annotated[_Aliases, Meta(description=f"{_ALIASES_HELP}; default: unchanged")] | None = None
 
 
@@ -44,46 +52,46 @@ class CreateEntitiesRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=
     entities: Annotated[list[EntityInput], Meta(min_length=1, max_length=MAX_BATCH_ITEMS, description="At most 1,000")]
 
 
-class EntityId(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class EntityIdRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The id or name of an entity."""
 
     entity_id: str = field(name="id")
 
 
-class UpdateEntity(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class EntityChanges(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Changes to an entity. Absent or null fields do not change. A rename keeps the id."""
 
-    name: Annotated[Label, Meta(description="New name")] | None = None
-    entity_type: Annotated[Label, Meta(description="New type")] | None = None
+    name: Annotated[LabelText, Meta(description="New name")] | None = None
+    entity_type: Annotated[LabelText, Meta(description="New type")] | None = None
     description: Annotated[str, Meta(description="At most 1 MiB; empty clears it")] | None = None
-    metadata: Annotated[Metadata, Meta(description="Replaces all of it")] | None = None
+    metadata: Annotated[MetadataObject, Meta(description="Replaces all of it")] | None = None
     aliases: Annotated[_Aliases, Meta(description="Replaces all of them")] | None = None
 
 
-class UpdateEntityRequest(UpdateEntity, kw_only=True):
+class UpdateEntityRequest(EntityChanges, kw_only=True):
     """An entity and the changes to it."""
 
     entity_id: str = field(name="id")
 
 
-class DeleteEntity(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class DeleteEntityOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Options of deleting entities."""
 
     cascade_memories: Annotated[bool, Meta(description=_CASCADE_HELP)] = False
     dry_run: Annotated[bool, Meta(description=_DRY_RUN_DELETE_HELP)] = False
 
 
-class DeleteEntityRequest(DeleteEntity, kw_only=True):
+class DeleteEntityRequest(DeleteEntityOptions, kw_only=True):
     """An entity to delete."""
 
     entity_id: str = field(name="id")
 
 
-class DeleteEntitiesRequest(DeleteEntity, kw_only=True):
+class DeleteEntitiesRequest(DeleteEntityOptions, kw_only=True):
     """Entities to delete, by name."""
 
     entity_names: Annotated[
-        list[Label], Meta(min_length=1, max_length=MAX_BATCH_ITEMS, description="Names, aliases, or ids")
+        list[LabelText], Meta(min_length=1, max_length=MAX_BATCH_ITEMS, description="Names, aliases, or ids")
     ]
 
 
@@ -91,7 +99,7 @@ class EntitiesQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Query string of a list of entities."""
 
     type: Annotated[
-        list[Label], Meta(max_length=100, description="Only these types; repeat or separate by commas")
+        list[LabelText], Meta(max_length=100, description="Only these types; repeat or separate by commas")
     ] = []
     name: Annotated[str, Meta(max_length=512, description="Only names with this prefix, ignoring case")] = ""
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_MEMORIES, description="Maximum number of entities")] = 100
@@ -118,7 +126,7 @@ class EntityGraphQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
     depth: Annotated[
         int, Meta(ge=1, le=MAX_GRAPH_DEPTH, description="Maximum distance in relations, in either direction")
     ] = 1
-    min_strength: Annotated[Share, Meta(description="Only relations at least this strong")] = 0.0
+    min_strength: Annotated[UnitFloat, Meta(description="Only relations at least this strong")] = 0.0
     include_memories: Annotated[bool, Meta(description="Include the memories about each entity")] = True
     max_nodes: Annotated[
         int, Meta(ge=1, le=MAX_GRAPH_NODES, description="Maximum number of entities, nearest first")
@@ -139,17 +147,18 @@ class EntityGraphRequest(EntityGraphQuery, kw_only=True):
 class RelationInput(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A relation to create or confirm, by names; missing ends are created."""
 
-    source: Annotated[Label, Meta(description=_ENTITY_HELP)]
-    target: Annotated[Label, Meta(description=_ENTITY_HELP)]
-    relation_type: Annotated[Label, Meta(description="In the active voice, such as works_at or depends_on")]
-    strength: Annotated[Share, Meta(description="Strength, 0 to 1; default: unchanged, 0.5 for a new one")] | None = (
-        None
-    )
+    source: Annotated[LabelText, Meta(description=_ENTITY_HELP)]
+    target: Annotated[LabelText, Meta(description=_ENTITY_HELP)]
+    relation_type: Annotated[LabelText, Meta(description="In the active voice, such as works_at or depends_on")]
+    strength: (
+        Annotated[UnitFloat, Meta(description="Strength, 0 to 1; default: unchanged, 0.5 for a new one")] | None
+    ) = None
     confidence: (
-        Annotated[Share, Meta(description="Confidence, 0 to 1, decaying; default: unchanged, 1.0 for a new one")] | None
+        Annotated[UnitFloat, Meta(description="Confidence, 0 to 1, decaying; default: unchanged, 1.0 for a new one")]
+        | None
     ) = None
     context: Annotated[str, Meta(description="Surrounding context, at most 64 KiB")] | None = None
-    metadata: Annotated[Metadata, Meta(description=f"{_METADATA_HELP}; default: unchanged")] | None = None
+    metadata: Annotated[MetadataObject, Meta(description=f"{_METADATA_HELP}; default: unchanged")] | None = None
 
 
 class CreateRelationsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -163,9 +172,9 @@ class CreateRelationsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only
 class RelationKey(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A relation, identified by the names of its ends."""
 
-    source: Annotated[Label, Meta(description=_ENTITY_HELP)]
-    target: Annotated[Label, Meta(description=_ENTITY_HELP)]
-    relation_type: Label
+    source: Annotated[LabelText, Meta(description=_ENTITY_HELP)]
+    target: Annotated[LabelText, Meta(description=_ENTITY_HELP)]
+    relation_type: LabelText
 
 
 class DeleteRelationsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -174,7 +183,7 @@ class DeleteRelationsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only
     relations: Annotated[list[RelationKey], Meta(min_length=1, max_length=MAX_BATCH_ITEMS, description="At most 1,000")]
 
 
-class RelationId(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class RelationIdRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The id of a relation."""
 
     relation_id: str = field(name="id")
@@ -183,12 +192,12 @@ class RelationId(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class RelationsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Query string of a list of relations between named entities."""
 
-    source: Annotated[Label, Meta(description=f"Only from there. {_ENTITY_HELP}")] | None = None
-    target: Annotated[Label, Meta(description=f"Only to there. {_ENTITY_HELP}")] | None = None
+    source: Annotated[LabelText, Meta(description=f"Only from there. {_ENTITY_HELP}")] | None = None
+    target: Annotated[LabelText, Meta(description=f"Only to there. {_ENTITY_HELP}")] | None = None
     type: Annotated[
-        list[Label], Meta(max_length=100, description="Only these types; repeat or separate by commas")
+        list[LabelText], Meta(max_length=100, description="Only these types; repeat or separate by commas")
     ] = []
-    min_strength: Annotated[Share, Meta(description="Only those at least this strong")] = 0.0
+    min_strength: Annotated[UnitFloat, Meta(description="Only those at least this strong")] = 0.0
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_MEMORIES, description="Maximum number of relations")] = 100
     cursor: Annotated[str, Meta(description="`next_cursor` of the previous page")] | None = None
 
@@ -200,7 +209,7 @@ class NamedEntity(msgspec.Struct, kw_only=True):
     name: str
     entity_type: str
     description: str
-    metadata: Metadata
+    metadata: MetadataObject
     aliases: list[str]
     created_at: str
     updated_at: str
@@ -241,7 +250,7 @@ class Relation(msgspec.Struct, kw_only=True):
     confidence: float
     effective_confidence: float
     context: str | None
-    metadata: Metadata
+    metadata: MetadataObject
     created_at: str
     updated_at: str
 
@@ -367,7 +376,7 @@ class GrowthPeriod(msgspec.Struct, kw_only=True):
     total: int
 
 
-class Growth(msgspec.Struct, kw_only=True):
+class MemoryGrowth(msgspec.Struct, kw_only=True):
     """Memories by creation time, oldest period first; empty periods are omitted."""
 
     by: Literal["day", "week", "month"]

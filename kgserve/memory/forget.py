@@ -16,35 +16,35 @@ from typing_extensions import override
 
 from kgserve.errors import Conflict, FieldError, Gone, InvalidInput, NotFound, Unavailable
 from kgserve.graph.answers import MAX_REPORTED_ITEMS
-from kgserve.graph.handle import Graph, answered
+from kgserve.graph.handle import StoreHandle, completed_future
 from kgserve.memory.api import RecalledMemory, RecallRequest
 from kgserve.memory.deduplication import MemoryDraft
 from kgserve.memory.presentation import now_in_microseconds
 from kgserve.memory.recall_stores import recall
-from kgserve.memory.retain_api import ForgetAnswer, ForgetMatch, ForgetRequest, Remainder
+from kgserve.memory.retain_api import ErasureRemainder, ForgetAnswer, ForgetMatch, ForgetRequest
 from kgserve.memory.store_memory import MAX_SIMILAR_CONTENT_CHARS
-from kgserve.projections.history.history import FOREVER, History
-from kgserve.storage.journal.snapshot import list_snapshots, sequence_of
-from kgserve.storage.journal.tail import Tail
+from kgserve.projections.history.history import NO_SEQUENCE_LIMIT, HistoryFile
+from kgserve.storage.journal.snapshot import list_snapshots, snapshot_sequence_of
+from kgserve.storage.journal.tail import JournalTail
 from kgserve.storage.model.batch import WriteBatch
 from kgserve.storage.model.fields import NO_EXTRAS
-from kgserve.storage.model.names import IS_ABOUT
-from kgserve.storage.model.redirects import MERGED_INTO, is_withdrawn
+from kgserve.storage.model.names import IS_ABOUT_RELATION
+from kgserve.storage.model.redirects import MERGED_INTO_RELATION, is_never_valid
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.storage.model.soft_delete import (
-    FORGOTTEN,
-    SUPERSEDED,
-    VERSION_OF,
-    cascades,
-    edge_brought_back,
-    edge_withdrawn,
-    forgotten,
-    remembered,
+    REASON_FORGOTTEN,
+    REASON_SUPERSEDED,
+    VERSION_OF_RELATION,
+    forget_memory_put,
+    is_cascading_edge,
+    restore_edge,
+    soft_delete_edge,
+    undo_forget_put,
 )
-from kgserve.storage.plan import Report
-from kgserve.storage.rows.snapshot import Rows
+from kgserve.storage.plan import WriteReport
+from kgserve.storage.rows.snapshot import RowsSnapshot
 from kgserve.storage.rows.ways import resolve_redirect
-from kgserve.stores.backup.folder import holding
+from kgserve.stores.backup.folder import find_backups_holding
 from kgserve.stores.pending_state import PendingState
 from kgserve.stores.purge_record import PurgeResult, PurgeTargets
 from kgserve.stores.store import OpenStore
@@ -62,7 +62,7 @@ NOTHING_FORGOTTEN = ForgetAnswer(
 )
 
 
-def forget(graph: Graph, request: ForgetRequest) -> Future[ForgetAnswer]:
+def forget(graph: StoreHandle, request: ForgetRequest) -> Future[ForgetAnswer]:
     """Withdraw memories with their former versions and relations, so that no valid time contains them.
 
     `undo` restores them; `hard` deletes them instead. Unknown or already forgotten memories are not an error. If no
@@ -77,20 +77,20 @@ def forget(graph: Graph, request: ForgetRequest) -> Future[ForgetAnswer]:
     """
     ids = _requested_ids(request)
     if request.query is not None:
-        return answered(_matches(graph, request.query, dry_run=request.dry_run))
+        return completed_future(_matches(graph, request.query, dry_run=request.dry_run))
     if request.erase:
-        return erase(graph, request, ids)
+        return erase_memories(graph, request, ids)
     if request.entity_id is not None and _is_absent(graph, request.entity_id):
-        return answered(_matches(graph, request.entity_id, dry_run=request.dry_run, is_entity=True))
+        return completed_future(_matches(graph, request.entity_id, dry_run=request.dry_run, is_entity=True))
     if request.dry_run:
-        return answered(_preview(graph, request, ids))
+        return completed_future(_preview(graph, request, ids))
     forgetting: list[_ForgetDraft] = []
 
     def decide(ahead: PendingState) -> WriteBatch:
         forgetting.append(_ForgetDraft(ahead, request))
         return forgetting[0].batch(ids)
 
-    def answer(report: Report) -> ForgetAnswer:
+    def answer(report: WriteReport) -> ForgetAnswer:
         return forgetting[0].report(report.sequence)
 
     return graph.write(lambda store: store.submit_decided(decide, 1_000 * len(ids)), answer)
@@ -112,12 +112,12 @@ def _requested_ids(request: ForgetRequest) -> list[str]:
     return list(dict.fromkeys(request.ids or ([] if request.entity_id is None else [request.entity_id])))
 
 
-def _is_absent(graph: Graph, node_id: str) -> bool:
+def _is_absent(graph: StoreHandle, node_id: str) -> bool:
     with graph.lease() as store, store.reading() as rows:
         return rows.node(resolve_redirect(rows, node_id)) is None
 
 
-def _matches(graph: Graph, query: str, *, dry_run: bool, is_entity: bool = False) -> ForgetAnswer:
+def _matches(graph: StoreHandle, query: str, *, dry_run: bool, is_entity: bool = False) -> ForgetAnswer:
     asked = RecallRequest(query=query, limit=MAX_FORGET_MATCHES, touch=False, min_confidence=0.0)
     hits: list[RecalledMemory] = []
     if is_entity:
@@ -134,7 +134,7 @@ def _matches(graph: Graph, query: str, *, dry_run: bool, is_entity: bool = False
     return msgspec.structs.replace(NOTHING_FORGOTTEN, matches=matches, dry_run=dry_run, sequence=found.index_sequence)
 
 
-def _preview(graph: Graph, request: ForgetRequest, ids: Sequence[str]) -> ForgetAnswer:
+def _preview(graph: StoreHandle, request: ForgetRequest, ids: Sequence[str]) -> ForgetAnswer:
     with graph.lease() as store, store.reading() as rows:
         forgetting = _ForgetDraft(PendingState(rows, store.memories, now_in_microseconds()), request)
         forgetting.batch(ids)
@@ -179,8 +179,10 @@ class _ForgetDraft(MemoryDraft):
         if row is None:
             return []
         if not row.is_memory:
-            raise Conflict(_entity_message(row, [edge.source for edge in self.ahead.edges_to(row.id, IS_ABOUT)]))
-        return [row, *versions_of(self.ahead, row.id)]
+            raise Conflict(
+                _entity_message(row, [edge.source for edge in self.ahead.edges_to(row.id, IS_ABOUT_RELATION)])
+            )
+        return [row, *list_versions_of(self.ahead, row.id)]
 
     def _delete(self, rows: Iterable[NodeRow]) -> WriteBatch:
         self._memories.update((row.id, None) for row in rows)
@@ -189,28 +191,28 @@ class _ForgetDraft(MemoryDraft):
 
     def _forget(self, rows: Sequence[NodeRow]) -> None:
         for row in rows:
-            if (row.extras or NO_EXTRAS).ended in {"", SUPERSEDED}:
+            if (row.extras or NO_EXTRAS).ended in {"", REASON_SUPERSEDED}:
                 self._memories[row.id] = None
-                self.put_node(forgotten(row, self._request.reason))
+                self.put_node(forget_memory_put(row, self._request.reason))
         for edge in (edge for node_id in self._memories for edge in self._edges_of(node_id)):
-            if edge.key not in self._relations and cascades(edge):
+            if edge.key not in self._relations and is_cascading_edge(edge):
                 self._relations[edge.key] = None
-                self.put_edge(edge_withdrawn(edge))
+                self.put_edge(soft_delete_edge(edge))
 
     def _remember(self, rows: Sequence[NodeRow]) -> None:
         for row in rows:
-            if (row.extras or NO_EXTRAS).ended == FORGOTTEN:
+            if (row.extras or NO_EXTRAS).ended == REASON_FORGOTTEN:
                 self._memories[row.id] = None
-                self.put_node(remembered(row))
+                self.put_node(undo_forget_put(row))
         for edge in (edge for node_id in self._memories for edge in self._edges_of(node_id)):
-            put = edge_brought_back(edge)
+            put = restore_edge(edge)
             if put is not None and edge.key not in self._relations and not any(map(self._is_forgotten, edge.key[:2])):
                 self._relations[edge.key] = None
                 self.put_edge(put)
 
     def _is_forgotten(self, node_id: str) -> bool:
         row = self.node(node_id)
-        return row is not None and (row.extras or NO_EXTRAS).ended == FORGOTTEN
+        return row is not None and (row.extras or NO_EXTRAS).ended == REASON_FORGOTTEN
 
     def _edges_of(self, node_id: str) -> list[EdgeRow]:
         return [*self.ahead.edges_from(node_id), *self.ahead.edges_to(node_id)]
@@ -225,33 +227,33 @@ def _entity_message(row: NodeRow, about: Sequence[str]) -> str:
     return f"{message}. Forget the memories about it by ids: {named}"
 
 
-def versions_of(ahead: PendingState, memory: str) -> list[NodeRow]:
+def list_versions_of(ahead: PendingState, memory: str) -> list[NodeRow]:
     """Return the former versions of a memory, including those withdrawn with it."""
-    found = (ahead.node(edge.source) for edge in ahead.edges_to(memory, VERSION_OF))
+    found = (ahead.node(edge.source) for edge in ahead.edges_to(memory, VERSION_OF_RELATION))
     return [row for row in found if row is not None and (row.extras or NO_EXTRAS).belongs_to == memory]
 
 
-_PREDECESSOR_RELATIONS = frozenset({VERSION_OF, MERGED_INTO})
+_PREDECESSOR_RELATIONS = frozenset({VERSION_OF_RELATION, MERGED_INTO_RELATION})
 """Relation types from former versions and absorbed memories to the memory."""
 FORGET_INDEX_TIMEOUT_SECONDS = 10.0
-REPLICAS_REMAINDER = Remainder(
+REPLICAS_REMAINDER = ErasureRemainder(
     kind="node",
     name="copies on other nodes",
     reason="a cluster node that is down removes its copy when it returns",
 )
-RAFT_LOGS_REMAINDER = Remainder(
+RAFT_LOGS_REMAINDER = ErasureRemainder(
     kind="log",
     name="Raft logs of the NATS servers",
     reason="the servers keep replicated messages for some minutes, until the next compaction",
 )
-EXTERNAL_COPIES_REMAINDER = Remainder(
+EXTERNAL_COPIES_REMAINDER = ErasureRemainder(
     kind="unknown",
     name="copies outside of this server",
     reason="exports, other backups, and data sent to callers and models are unknown to this server",
 )
 
 
-def erase(graph: Graph, request: ForgetRequest, ids: Sequence[str]) -> Future[ForgetAnswer]:
+def erase_memories(graph: StoreHandle, request: ForgetRequest, ids: Sequence[str]) -> Future[ForgetAnswer]:
     """Erase memories from every file of a store. Raises Forbidden, Conflict, StorageFull and Unavailable."""
     graph.graphs.caller.require("admin")
     wanted: list[_ForgetTargets] = []
@@ -259,7 +261,7 @@ def erase(graph: Graph, request: ForgetRequest, ids: Sequence[str]) -> Future[Fo
     def begin(store: OpenStore) -> Future[PurgeResult]:
         wanted.append(_ForgetTargets(graph, store, ids))
         if request.dry_run:
-            return answered(wanted[0].preview())
+            return completed_future(wanted[0].preview())
         if store.eraser is None:
             raise Unavailable("this store is opening or closing; try again")
         return store.eraser.erase(wanted[0].find)
@@ -267,7 +269,7 @@ def erase(graph: Graph, request: ForgetRequest, ids: Sequence[str]) -> Future[Fo
     return graph.write(begin, lambda erased: _answer(graph, wanted[0], erased, dry_run=request.dry_run))
 
 
-def _answer(graph: Graph, wanted: _ForgetTargets, erased: PurgeResult, *, dry_run: bool) -> ForgetAnswer:
+def _answer(graph: StoreHandle, wanted: _ForgetTargets, erased: PurgeResult, *, dry_run: bool) -> ForgetAnswer:
     return ForgetAnswer(
         memories_removed=len(wanted.ids),
         relations_removed=wanted.relations,
@@ -281,17 +283,19 @@ def _answer(graph: Graph, wanted: _ForgetTargets, erased: PurgeResult, *, dry_ru
     )
 
 
-def _remains(graph: Graph, erased: PurgeResult) -> list[Remainder]:
+def _remains(graph: StoreHandle, erased: PurgeResult) -> list[ErasureRemainder]:
     """Return the places that may still hold the erased data, as far as known."""
     settings, root = graph.graphs.settings, graph.pool.layout(graph.name).root
     aside = (*root.glob("damaged-*"), *root.glob("history.sqlite.damaged*"), *root.glob("journal/*.damaged"))
     found = [
-        Remainder(kind="file", name=str(path.relative_to(root)), reason="set aside by `kgserve doctor --salvage`")
+        ErasureRemainder(
+            kind="file", name=str(path.relative_to(root)), reason="set aside by `kgserve doctor --salvage`"
+        )
         for path in sorted(aside)
     ]
     if settings.backup_dir is not None:
-        backups = holding(settings.backup_dir.resolve(), graph.name, erased.first, erased.through)
-        found += [Remainder(kind="backup", name=name, reason=reason) for name, reason in backups]
+        backups = find_backups_holding(settings.backup_dir.resolve(), graph.name, erased.first, erased.through)
+        found += [ErasureRemainder(kind="backup", name=name, reason=reason) for name, reason in backups]
     if graph.pool.placement.is_shared:
         found += [REPLICAS_REMAINDER, RAFT_LOGS_REMAINDER]
     return [*found, EXTERNAL_COPIES_REMAINDER]
@@ -300,7 +304,7 @@ def _remains(graph: Graph, erased: PurgeResult) -> list[Remainder]:
 class _ForgetTargets:
     """Nodes to erase for the ids of some memories."""
 
-    def __init__(self, graph: Graph, store: OpenStore, ids: Sequence[str]) -> None:
+    def __init__(self, graph: StoreHandle, store: OpenStore, ids: Sequence[str]) -> None:
         self._graph = graph
         self._store = store
         self._requested = ids
@@ -314,7 +318,7 @@ class _ForgetTargets:
             targets = self.find(rows)
             return PurgeResult(targets.first, rows.at)
 
-    def find(self, rows: Rows) -> PurgeTargets:
+    def find(self, rows: RowsSnapshot) -> PurgeTargets:
         """Return the nodes to erase, in the rows and in history or journal only. Raises Conflict."""
         named = dict.fromkeys(resolve_redirect(rows, each) for each in self._requested)
         present = _with_predecessors(rows, named)
@@ -328,23 +332,23 @@ class _ForgetTargets:
     def _former_ids(self, ids: Iterable[str], present: dict[str, NodeRow]) -> tuple[list[str], int]:
         """Return the nodes and versions known to history or journal only, and the first commit that knew any."""
         former: dict[str, None] = {}
-        first = FOREVER
+        first = NO_SEQUENCE_LIMIT
         for node_id in ids:
             known = self._in_history(node_id)
             row = present.get(node_id)
             created = row.sequence if row is not None and row.version == 1 else 0
-            first = min(first, created if row is not None and known[1] == FOREVER else known[1])
+            first = min(first, created if row is not None and known[1] == NO_SEQUENCE_LIMIT else known[1])
             former |= dict.fromkeys(each for each in known[0] if each not in present)
             if not known[0] and node_id not in present and node_id in self._in_journal:
                 former[node_id], first = None, 0
-        return [*former], 0 if first == FOREVER else first
+        return [*former], 0 if first == NO_SEQUENCE_LIMIT else first
 
     def _in_history(self, node_id: str) -> tuple[list[str], int]:
         """Return a node and its former versions in the history, and their first commit."""
         historian = self._graph.graphs.historian
         follower = None if historian is None else historian.found(self._store)
         if follower is None or follower.turned_off:
-            return [], FOREVER
+            return [], NO_SEQUENCE_LIMIT
         if not follower.wait(self._store.state.sequence, FORGET_INDEX_TIMEOUT_SECONDS) and not follower.turned_off:
             # After a memory is deleted, only the history knows its versions.
             raise Unavailable("the history has not applied all commits yet; try again in a moment", retry_after=2)
@@ -358,7 +362,7 @@ class _ForgetTargets:
         return self._journaled_ids
 
 
-def _with_predecessors(rows: Rows, ids: Iterable[str]) -> dict[str, NodeRow]:
+def _with_predecessors(rows: RowsSnapshot, ids: Iterable[str]) -> dict[str, NodeRow]:
     """Return memories with their former versions and absorbed memories, recursively. Raises Conflict."""
     found: dict[str, NodeRow] = {}
     waiting = [*ids]
@@ -375,19 +379,19 @@ def _with_predecessors(rows: Rows, ids: Iterable[str]) -> dict[str, NodeRow]:
     return found
 
 
-def _belongs(rows: Rows, source: str, relation_type: str, to: NodeRow) -> bool:
+def _belongs(rows: RowsSnapshot, source: str, relation_type: str, to: NodeRow) -> bool:
     row = rows.node(source) if relation_type in _PREDECESSOR_RELATIONS else None
     if row is None or not row.is_memory:
         return False
-    is_merged = relation_type == MERGED_INTO and is_withdrawn(row.extras)
+    is_merged = relation_type == MERGED_INTO_RELATION and is_never_valid(row.extras)
     return is_merged or (row.extras or NO_EXTRAS).belongs_to == to.id
 
 
 def _find_in_journal(store: OpenStore, ids: set[str]) -> set[str]:
     """Return the ids whose rows are in the journal, or in a snapshot older than their deletion."""
     found, others = set[str](), set[str]()
-    oldest = min(map(sequence_of, list_snapshots(store.layout.journal)), default=FOREVER)
-    for change in Tail(store.layout.journal).read(store.journal.oldest, store.journal.last):
+    oldest = min(map(snapshot_sequence_of, list_snapshots(store.layout.journal)), default=NO_SEQUENCE_LIMIT)
+    for change in JournalTail(store.layout.journal).read(store.journal.oldest, store.journal.last):
         rows = [row for row in (*change.nodes_created, *change.nodes_updated) if row.id in ids]
         others.update(row.id for row in rows if not row.is_memory)
         found.update(row.id for row in rows)
@@ -396,8 +400,8 @@ def _find_in_journal(store: OpenStore, ids: set[str]) -> set[str]:
     return found - others
 
 
-def _find_in_history(history: History, node_id: str) -> tuple[list[str], int]:
-    versions = history.sources_of(node_id, VERSION_OF)
+def _find_in_history(history: HistoryFile, node_id: str) -> tuple[list[str], int]:
+    versions = history.sources_of(node_id, VERSION_OF_RELATION)
     states = {each: history.node_states_after(each, -1, 1) for each in (node_id, *versions)}
     found = {each: state[0] for each, state in states.items() if state and state[0].row.is_memory}
-    return [*found], min((state.first for state in found.values()), default=FOREVER)
+    return [*found], min((state.first for state in found.values()), default=NO_SEQUENCE_LIMIT)

@@ -13,7 +13,7 @@ from msgspec import Meta, field
 
 from kgserve.errors import Conflict
 from kgserve.graph.requests import AsOfText
-from kgserve.memory.api import EPISODE_LAYER, LAYER_TYPES, MAX_PAGE_MEMORIES, Id, Memory, MemoryQuery
+from kgserve.memory.api import EPISODE_LAYER, LAYER_TYPES, MAX_PAGE_MEMORIES, Memory, MemoryQuery, NodeIdText
 from kgserve.storage.model.fields import NO_EXTRAS
 from kgserve.storage.model.names import DEFAULT_MEMORY_TYPE
 from kgserve.storage.model.rows import NodeRow
@@ -54,11 +54,11 @@ class HierarchyQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     as_of: AsOfText | None = None
 
 
-class BelowQuery(HierarchyQuery, kw_only=True):
+class DescendantsQuery(HierarchyQuery, kw_only=True):
     """Query string of the descendants of a memory, in pages ordered by id."""
 
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_MEMORIES, description="Maximum number of memories")] = 100
-    cursor: Annotated[Id, Meta(description="Id from the `Link` header of the previous page")] | None = None
+    cursor: Annotated[NodeIdText, Meta(description="Id from the `Link` header of the previous page")] | None = None
 
 
 class AncestorsRequest(HierarchyQuery, kw_only=True):
@@ -67,26 +67,26 @@ class AncestorsRequest(HierarchyQuery, kw_only=True):
     memory_id: str = field(name="id")
 
 
-class BelowRequest(BelowQuery, kw_only=True):
+class DescendantsRequest(DescendantsQuery, kw_only=True):
     """Request for the descendants of a memory."""
 
     memory_id: str = field(name="id")
 
 
-class WholeMemoryRequest(MemoryQuery, kw_only=True):
+class MemoryDetailsRequest(MemoryQuery, kw_only=True):
     """Request for a memory with its surroundings."""
 
     memory_id: str = field(name="id")
 
 
-class PlacedMemory(Memory, kw_only=True):
+class HierarchyMemory(Memory, kw_only=True):
     """An ancestor or descendant of a memory."""
 
     depth: Annotated[int, Meta(description="Distance in levels: 1 for a parent or a child")]
 
 
-class PlacedPage(msgspec.Struct, frozen=True):
+class HierarchyPage(msgspec.Struct, frozen=True):
     """A page of memories; `next` is the id after which the next page begins, None on the last page."""
 
-    memories: list[PlacedMemory]
+    memories: list[HierarchyMemory]
     next: str | None

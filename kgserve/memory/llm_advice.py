@@ -10,22 +10,22 @@ from collections.abc import Sequence
 import msgspec
 
 from kgserve.errors import InvalidInput, Unavailable
-from kgserve.graph.handle import Graph
+from kgserve.graph.handle import StoreHandle
 from kgserve.memory.api import RecallRequest
-from kgserve.memory.extraction.llm.chat import Unanswered
+from kgserve.memory.extraction.llm.chat import NoUsableAnswer
 from kgserve.memory.extraction.llm.questions import (
     MAX_ADVICE_MEMBERS,
     MAX_ADVICE_MEMORY_CHARS,
     MAX_ADVICE_PROPOSALS,
-    Advice,
-    about_proposals,
-    about_question,
-    advised,
-    answered,
+    ProposalAdvice,
+    build_advice_question,
+    build_answer_question,
+    parse_advice,
+    parse_answer,
 )
-from kgserve.memory.extraction.worker import Extraction
+from kgserve.memory.extraction.worker import StoreExtraction
 from kgserve.memory.recall_stores import recall
-from kgserve.memory.reflect_api import Proposal, Reflection, ReflectRequest
+from kgserve.memory.reflect_api import ReflectAnswer, ReflectionProposal, ReflectRequest
 from kgserve.stores.store import OpenStore
 
 MAX_ANSWER_MEMORIES = 20
@@ -33,7 +33,9 @@ MAX_ANSWER_CONTEXT_TOKENS = 4_000
 """Maximum number of memories, and of tokens of their texts, from which a question is answered."""
 
 
-def answer(graph: Graph, extraction: Extraction, request: ReflectRequest, found: Reflection) -> Reflection:
+def answer_question(
+    graph: StoreHandle, extraction: StoreExtraction, request: ReflectRequest, found: ReflectAnswer
+) -> ReflectAnswer:
     """Answer a question from memories, into `found`. Raises InvalidInput and Unavailable."""
     if request.query is None:
         raise InvalidInput("`query` is required when `answer` is true")
@@ -50,17 +52,19 @@ def answer(graph: Graph, extraction: Extraction, request: ReflectRequest, found:
         return found
     by_label = {f"m{at}": hit for at, hit in enumerate(hits, 1)}
     shown = {label: {"text": hit.content, "written_at": hit.created_at} for label, hit in by_label.items()}
-    reply = extraction.ask_now(about_question(request.query, shown))
+    reply = extraction.ask_now(build_answer_question(request.query, shown))
     try:
-        reply_answer = answered(reply.text)
-    except Unanswered as trouble:
+        reply_answer = parse_answer(reply.text)
+    except NoUsableAnswer as trouble:
         raise Unavailable(f"the language model returned no usable answer: {trouble.message}", retry_after=5) from None
     found.answer = reply_answer.answer
     found.used = [by_label[label].id for label in dict.fromkeys(reply_answer.used) if label in by_label]
     return found
 
 
-def advise(extraction: Extraction, store: OpenStore, proposals: Sequence[Proposal]) -> list[Proposal]:
+def add_advice(
+    extraction: StoreExtraction, store: OpenStore, proposals: Sequence[ReflectionProposal]
+) -> list[ReflectionProposal]:
     """Return the proposals, with names or reasons of the model where it gave any."""
     asked = [each for each in proposals if each.kind in {"concept", "contradiction"}][:MAX_ADVICE_PROPOSALS]
     if not asked:
@@ -78,15 +82,15 @@ def advise(extraction: Extraction, store: OpenStore, proposals: Sequence[Proposa
         for kind in ("concept", "contradiction")
     )
     try:
-        advice = advised(extraction.ask_now(about_proposals(concepts, contradictions)).text)
-    except (Unanswered, Unavailable):
+        advice = parse_advice(extraction.ask_now(build_advice_question(concepts, contradictions)).text)
+    except (NoUsableAnswer, Unavailable):
         return [*proposals]
     by_number = {each.number: each for each in advice}
     numbers = {each.number for each in asked} & by_number.keys()
     return [_with(each, by_number[each.number]) if each.number in numbers else each for each in proposals]
 
 
-def _with(proposal: Proposal, advice: Advice) -> Proposal:
+def _with(proposal: ReflectionProposal, advice: ProposalAdvice) -> ReflectionProposal:
     if proposal.kind == "concept":
         name = (advice.name or "").strip()
         return msgspec.structs.replace(proposal, name=name) if name else proposal

@@ -14,22 +14,22 @@ from typing_extensions import override
 
 from kgserve.errors import KgserveError
 from kgserve.memory import pruning
-from kgserve.memory.api import Suggestion
+from kgserve.memory.api import MergeSuggestion
 from kgserve.memory.consolidation import apply
 from kgserve.memory.consolidation.apply import RunInProgress
-from kgserve.memory.consolidation.candidates import CandidateQuery, plan_of
-from kgserve.memory.consolidation.plan import MAX_SUGGESTIONS, Plan, RunRecord
-from kgserve.platform.times import format_time, time_of
+from kgserve.memory.consolidation.candidates import CandidateQuery, plan_consolidation
+from kgserve.memory.consolidation.plan import MAX_SUGGESTIONS, ConsolidationPlan, RunRecord
+from kgserve.platform.times import format_time, parse_stored_time
 from kgserve.projections.background import PeriodicWorker
-from kgserve.projections.base import Erasure
+from kgserve.projections.base import EraseRequest
 from kgserve.projections.follower import BackgroundProjection
-from kgserve.projections.indexer import Indexer
-from kgserve.projections.indexes import Indexes
-from kgserve.projections.schedule import FollowerThread
+from kgserve.projections.indexer import IndexWorker
+from kgserve.projections.indexes import TextIndexes
+from kgserve.projections.schedule import ProjectionThread
 from kgserve.storage.commit_clock import RETENTION_CLOCK
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.store_settings import MemorySettings
-from kgserve.storage.rows.snapshot import Rows
+from kgserve.storage.rows.snapshot import RowsSnapshot
 from kgserve.stores.store import OpenStore
 
 log = structlog.get_logger()
@@ -48,7 +48,7 @@ class MaintenanceProjection(BackgroundProjection):
     name = "keeper"
     only_memories = True
 
-    def __init__(self, store: OpenStore, indexes: Indexes | None, flush: Callable[[], None]) -> None:
+    def __init__(self, store: OpenStore, indexes: TextIndexes | None, flush: Callable[[], None]) -> None:
         super().__init__(store)
         self.open_store = store
         self._indexes = indexes
@@ -74,16 +74,16 @@ class MaintenanceProjection(BackgroundProjection):
         """Do nothing, as no file is open."""
 
     @override
-    def _erase(self, erasure: Erasure) -> None:
+    def _erase(self, erasure: EraseRequest) -> None:
         """Do nothing, as it has no file."""
 
     @override
     def _open(self) -> int:
         if not self._has_memories():
             return self.open_store.state.sequence
-        apply.note_interrupted(self.open_store)
+        apply.record_interrupted_runs(self.open_store)
         # An interrupted run counts as not done: its memories remain fresh.
-        ended = (run for _, run in apply.runs(self.open_store) if run.status in {"done", "undone"})
+        ended = (run for _, run in apply.list_consolidation_runs(self.open_store) if run.status in {"done", "undone"})
         self._last = next((run for run in ended if run.trigger == "automatic"), None)
         return 0 if self._last is None else self._last.through
 
@@ -94,7 +94,7 @@ class MaintenanceProjection(BackgroundProjection):
             self._track_fresh(row.id for row in (*change.nodes_created, *change.nodes_updated) if row.is_memory)
 
     @override
-    def _apply_all(self, rows: Rows) -> int:
+    def _apply_all(self, rows: RowsSnapshot) -> int:
         # Changes older than the journal are assumed to be enough for a run.
         self._created, self._fresh = max(self._created, self.settings.consolidation_interval), None
         return rows.at
@@ -118,9 +118,11 @@ class MaintenanceProjection(BackgroundProjection):
     def _prune(self, now: int) -> None:
         if self.settings.prune == "off" or now - self._pruned_at < self.settings.prune_hours * _MICROSECONDS_IN_HOUR:
             return
-        found = pruning.faded(self.open_store, now, self._pause).ids
+        found = pruning.find_prunable(self.open_store, now, self._pause).ids
         if found:
-            ids, sequence = pruning.prune(self.open_store, found, pruning.mode_of(self.settings), now, self._pause)
+            ids, sequence = pruning.prune_batches(
+                self.open_store, found, pruning.prune_mode(self.settings), now, self._pause
+            )
             log.info("memories_pruned", store=self.open_store.name, memories=len(ids), sequence=sequence)
         self._pruned_at = now
 
@@ -129,11 +131,11 @@ class MaintenanceProjection(BackgroundProjection):
         if policy == "off" or not self._is_due(now):
             return
         threshold, created = self.settings.consolidation_threshold, self._created
-        apart = frozenset(each for _, run in apply.runs(self.open_store) for each in run.apart)
+        apart = frozenset(each for _, run in apply.list_consolidation_runs(self.open_store) for each in run.apart)
         near, again = "merge" if policy == "full" else "suggest", self._last and self._last.similarity_threshold
         fresh = None if self._fresh is None or again not in {None, threshold} else frozenset(self._fresh)
         wanted = CandidateQuery(threshold, guard=self.settings.consolidation_guard, near=near, fresh=fresh, apart=apart)
-        plan = plan_of(self.open_store, self._indexes, wanted, now, self._pause)
+        plan = plan_consolidation(self.open_store, self._indexes, wanted, now, self._pause)
         if policy == "suggest":
             plan = msgspec.structs.replace(plan, clusters=[], suggestions=[*plan.clusters, *plan.suggestions])
         self._created = 0
@@ -144,14 +146,16 @@ class MaintenanceProjection(BackgroundProjection):
     def _is_due(self, now: int) -> bool:
         if self._created == 0:
             return False
-        last = self.open_store.description.created_at if self._last is None else time_of(self._last.started_at)
+        last = (
+            self.open_store.description.created_at if self._last is None else parse_stored_time(self._last.started_at)
+        )
         settings = self.settings
         return (
             self._created >= settings.consolidation_interval
             or now - last >= settings.consolidation_hours * _MICROSECONDS_IN_HOUR
         )
 
-    def _carry_out(self, plan: Plan, threshold: float, now: int, *, noted: bool) -> RunRecord:
+    def _carry_out(self, plan: ConsolidationPlan, threshold: float, now: int, *, noted: bool) -> RunRecord:
         """Carry out a plan, and record the run if there is anything to report."""
         suggested = plan.suggestions[:MAX_SUGGESTIONS]
         record = RunRecord(
@@ -161,11 +165,11 @@ class MaintenanceProjection(BackgroundProjection):
             guard=self.settings.consolidation_guard,
             through=plan.sequence,
             started_at=format_time(now),
-            suggestions=[Suggestion([*each.ids], round(each.similarity, 4)) for each in suggested],
+            suggestions=[MergeSuggestion([*each.ids], round(each.similarity, 4)) for each in suggested],
         )
         if plan.clusters or suggested or noted:
-            run = RunInProgress(apply.new_run(now), record)
-            left, report = apply.carry_out(self.open_store, run, plan.clusters, self._pause)
+            run = RunInProgress(apply.new_consolidation_id(now), record)
+            left, report = apply.merge_clusters(self.open_store, run, plan.clusters, self._pause)
             done = len(plan.clusters) - len(left)
             log.info("memories_consolidated", store=self.open_store.name, clusters=done, sequence=report.sequence)
         return record
@@ -179,10 +183,10 @@ class MaintenanceProjection(BackgroundProjection):
 class MemoryMaintenance(PeriodicWorker[OpenStore, MaintenanceProjection]):
     """Companion of the pool: maintains the memories of every open store."""
 
-    def __init__(self, indexer: Indexer | None = None, tick: float = MAINTENANCE_INTERVAL_SECONDS) -> None:
+    def __init__(self, indexer: IndexWorker | None = None, tick: float = MAINTENANCE_INTERVAL_SECONDS) -> None:
         """Create the maintenance; `indexer` enables comparison by vectors, `tick` is in seconds."""
         self._indexer = indexer
-        super().__init__(FollowerThread("keeper"), "keeper-reminder", tick)
+        super().__init__(ProjectionThread("keeper"), "keeper-reminder", tick)
 
     def of(self, store: OpenStore) -> MaintenanceProjection:
         """Return the maintenance of an open store. Raises Unavailable while it is closing."""
@@ -198,7 +202,7 @@ class MemoryMaintenance(PeriodicWorker[OpenStore, MaintenanceProjection]):
     def _begun(self, store: OpenStore) -> MaintenanceProjection:
         return MaintenanceProjection(store, self._indexes(store), self.flush)
 
-    def _indexes(self, store: OpenStore) -> Indexes | None:
+    def _indexes(self, store: OpenStore) -> TextIndexes | None:
         try:
             return None if self._indexer is None else self._indexer.of(store)
         except KgserveError:

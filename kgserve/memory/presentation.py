@@ -10,14 +10,20 @@ from kgserve.memory.api import DEFAULT_IMPORTANCE, Memory, MemoryEntity
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.times import format_time
 from kgserve.projections.memory_index import decay
-from kgserve.projections.memory_index.decay import Confidence, HalfLives, confidence_of, effective, half_lives_of
-from kgserve.storage.model.change import Access
-from kgserve.storage.model.names import IS_ABOUT
-from kgserve.storage.model.parents import CHILD_OF
-from kgserve.storage.model.rows import NO_ATTRIBUTES, EdgeRow, NodeRow
+from kgserve.projections.memory_index.decay import (
+    Confidence,
+    HalfLives,
+    confidence_of,
+    decayed_confidence,
+    half_lives_of,
+)
+from kgserve.storage.model.change import AccessRecord
+from kgserve.storage.model.names import IS_ABOUT_RELATION
+from kgserve.storage.model.parents import CHILD_OF_RELATION
+from kgserve.storage.model.rows import EMPTY_ATTRIBUTES_JSON, EdgeRow, NodeRow
 from kgserve.storage.model.store_settings import MemorySettings
-from kgserve.storage.rows.snapshot import Rows
-from kgserve.storage.rows.ways import outgoing_of, parents_among
+from kgserve.storage.rows.snapshot import RowsSnapshot
+from kgserve.storage.rows.ways import choose_parents, find_outgoing_edges
 from kgserve.stores.store import OpenStore
 
 
@@ -28,19 +34,19 @@ def now_in_microseconds() -> int:
 
 def record_use(
     store: OpenStore, rows: Iterable[NodeRow], now: int, least: Mapping[str, float] | None = None
-) -> dict[str, Access]:
+) -> dict[str, AccessRecord]:
     """Record one use of each memory, which raises its confidence; `least` are minimum confidences by id."""
     by_id = {row.id: row for row in rows}
     settings, at_least = store.description.memory, least or {}
     half_lives = half_lives_of(settings)
 
-    def used(node_id: str, before: Access | None) -> Access:
+    def used(node_id: str, before: AccessRecord | None) -> AccessRecord:
         row = by_id[node_id]
         stored, half_life = confidence_of(row, before), half_lives.of(row.type)
-        if (floor := at_least.get(node_id, 0.0)) > decay.effective(stored, now, half_life):
+        if (floor := at_least.get(node_id, 0.0)) > decay.decayed_confidence(stored, now, half_life):
             stored = Confidence(floor if settings.reinforcement == "add" else max(floor, stored.confidence), now)
         raised = _reinforce(settings, stored, now, half_life)
-        return Access(node_id, 1 if before is None else before.count + 1, raised.since, raised.confidence)
+        return AccessRecord(node_id, 1 if before is None else before.count + 1, raised.since, raised.confidence)
 
     return store.accesses.update(by_id, used)
 
@@ -52,28 +58,29 @@ def _reinforce(settings: MemorySettings, stored: Confidence, now: int, half_life
     return decay.restore_and_add(stored, now, settings.reinforcement_amount)
 
 
-def to_memories(store: OpenStore, rows: Rows, found: Sequence[NodeRow], now: int) -> list[Memory]:
+def to_memories(store: OpenStore, rows: RowsSnapshot, found: Sequence[NodeRow], now: int) -> list[Memory]:
     """Return memories as of `now`, in microseconds, with their entities."""
-    return [Memory(**fields) for fields in shown_fields(store, rows, found, now)]
+    return [Memory(**fields) for fields in memory_fields_of(store, rows, found, now)]
 
 
-def shown_fields(store: OpenStore, rows: Rows, found: Sequence[NodeRow], now: int) -> list[dict[str, Any]]:
+def memory_fields_of(store: OpenStore, rows: RowsSnapshot, found: Sequence[NodeRow], now: int) -> list[dict[str, Any]]:
     """Return the `Memory` fields of some rows."""
     ids = [row.id for row in found]
     accesses, half_lives = store.accesses.of(ids), half_lives_of(store.description.memory)
-    edges = outgoing_of(rows, ids, (IS_ABOUT, CHILD_OF))
-    about_edges = [edge for edge in edges if edge.relation_type == IS_ABOUT]
-    about = entities_among(about_edges, rows.nodes({edge.target for edge in about_edges}))
-    above = parents_among(rows, edges)
+    edges = find_outgoing_edges(rows, ids, (IS_ABOUT_RELATION, CHILD_OF_RELATION))
+    about_edges = [edge for edge in edges if edge.relation_type == IS_ABOUT_RELATION]
+    about = group_entities(about_edges, rows.nodes({edge.target for edge in about_edges}))
+    above = choose_parents(rows, edges)
     return [
-        fields_of(half_lives, row, accesses.get(row.id), about.get(row.id, ()), now, above.get(row.id)) for row in found
+        build_memory_fields(half_lives, row, accesses.get(row.id), about.get(row.id, ()), now, above.get(row.id))
+        for row in found
     ]
 
 
-def fields_of(
+def build_memory_fields(
     half_lives: HalfLives,
     row: NodeRow,
-    access: Access | None,
+    access: AccessRecord | None,
     about: Sequence[MemoryEntity],
     now: int,
     parent: str | None,
@@ -90,11 +97,11 @@ def fields_of(
         "memory_type": row.type,
         "tags": list(extras.tags),
         "confidence": worth.confidence,
-        "effective_confidence": effective(worth, now, half_lives.of(row.type)),
+        "effective_confidence": decayed_confidence(worth, now, half_lives.of(row.type)),
         "importance": DEFAULT_IMPORTANCE if extras.importance is None else extras.importance,
         "source": extras.source or None,
         "context": extras.context or None,
-        "metadata": {} if row.attributes == NO_ATTRIBUTES else decode_json(row.attributes, dict[str, Any]),
+        "metadata": {} if row.attributes == EMPTY_ATTRIBUTES_JSON else decode_json(row.attributes, dict[str, Any]),
         "entities": list(about),
         "access_count": 0 if access is None else access.count,
         "last_accessed_at": None if access is None else format_time(access.last),
@@ -114,18 +121,18 @@ def fields_of(
     return fields
 
 
-def entities_among(edges: Iterable[EdgeRow], named: Mapping[str, NodeRow]) -> dict[str, list[MemoryEntity]]:
+def group_entities(edges: Iterable[EdgeRow], named: Mapping[str, NodeRow]) -> dict[str, list[MemoryEntity]]:
     """Return the existing entities at the ends of edges of memories; by memory, most relevant first."""
     found: dict[str, list[MemoryEntity]] = {}
     for edge in sorted(edges, key=lambda edge: (-edge.weight, edge.target)):
         entity = named.get(edge.target)
         if entity is not None:
-            about = MemoryEntity(id=entity.id, name=name_of(entity), entity_type=entity.type, relevance=edge.weight)
+            about = MemoryEntity(id=entity.id, name=name_or_id(entity), entity_type=entity.type, relevance=edge.weight)
             found.setdefault(edge.source, []).append(about)
     return found
 
 
-def name_of(row: NodeRow) -> str:
+def name_or_id(row: NodeRow) -> str:
     """Return the name of a node, or its id."""
     return (row.extras.name if row.extras is not None else "") or row.id
 

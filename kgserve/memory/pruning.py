@@ -9,45 +9,45 @@ from functools import partial
 from typing import Literal, NamedTuple
 
 from kgserve.memory.api import CONCEPT_LAYER
-from kgserve.memory.consolidation.candidates import MEMORY_JOB_TIMEOUT_SECONDS, Pause, members_of
+from kgserve.memory.consolidation.candidates import MEMORY_JOB_TIMEOUT_SECONDS, PauseFunction, build_members
 from kgserve.memory.consolidation.plan import is_pinned
 from kgserve.platform.times import DAY_MICROSECONDS
-from kgserve.projections.memory_index.decay import stated_at
-from kgserve.projections.memory_index.memories import Fading
+from kgserve.projections.memory_index.decay import confidence_stated_at
+from kgserve.projections.memory_index.memories import DecayPosition
 from kgserve.storage.model.batch import NodePut, WriteBatch
-from kgserve.storage.model.change import Access
+from kgserve.storage.model.change import AccessRecord
 from kgserve.storage.model.fields import NO_EXTRAS
-from kgserve.storage.model.parents import CHILD_OF
+from kgserve.storage.model.parents import CHILD_OF_RELATION
 from kgserve.storage.model.rows import NodeRow
-from kgserve.storage.model.soft_delete import PRUNED, is_active, soft_delete
+from kgserve.storage.model.soft_delete import REASON_PRUNED, is_active, soft_delete
 from kgserve.storage.model.store_settings import MemorySettings
-from kgserve.storage.rows.edge_page import with_versions
-from kgserve.storage.rows.snapshot import Rows
+from kgserve.storage.rows.edge_page import add_former_versions
+from kgserve.storage.rows.snapshot import RowsSnapshot
 from kgserve.stores.store import OpenStore
 
-Mode = Literal["archive", "delete"]
+PruneMode = Literal["archive", "delete"]
 _PRUNE_BATCH_SIZE = 100
 """Memories per commit; other writers wait for each commit."""
 
 
-class Faded(NamedTuple):
+class PruneCandidates(NamedTuple):
     """Memories to prune, and counts of protected ones by reason."""
 
     ids: list[str]
     kept: Counter[str]
 
 
-def mode_of(settings: MemorySettings) -> Mode:
+def prune_mode(settings: MemorySettings) -> PruneMode:
     """Return the mode of the settings; with pruning off, an explicit request archives."""
     return "delete" if settings.prune == "delete" else "archive"
 
 
-def faded(store: OpenStore, now: int, pause: Pause) -> Faded:
+def find_prunable(store: OpenStore, now: int, pause: PauseFunction) -> PruneCandidates:
     """Return the unprotected memories whose confidence at `now`, in microseconds, is below the threshold. Blocks.
 
     Protected are pinned memories, domains and concepts, parents, and memories written or accessed within a day.
     """
-    found, place, below = Faded([], Counter()), Fading(), store.description.memory.prune_threshold
+    found, place, below = PruneCandidates([], Counter()), DecayPosition(), store.description.memory.prune_threshold
     while True:
         started = time.perf_counter()
         some = store.memories.ask(lambda memories, _, at=place: memories.faded(below, now, at, _PRUNE_BATCH_SIZE))
@@ -57,12 +57,14 @@ def faded(store: OpenStore, now: int, pause: Pause) -> Faded:
         if len(some) < _PRUNE_BATCH_SIZE:
             found.ids.sort()
             return found
-        place = Fading.of(some[-1])
+        place = DecayPosition.of(some[-1])
 
 
-def prune(store: OpenStore, ids: Sequence[str], mode: Mode, now: int, pause: Pause) -> tuple[list[str], int]:
+def prune_batches(
+    store: OpenStore, ids: Sequence[str], mode: PruneMode, now: int, pause: PauseFunction
+) -> tuple[list[str], int]:
     """Withdraw or delete memories that still qualify at commit; return their ids and the last sequence."""
-    done, sequence = Faded([], Counter()), store.state.sequence
+    done, sequence = PruneCandidates([], Counter()), store.state.sequence
     for first in range(0, len(ids), _PRUNE_BATCH_SIZE):
         started, some = time.perf_counter(), ids[first : first + _PRUNE_BATCH_SIZE]
         write = store.submit_prepared(partial(_build_batch, store, some, mode, now, done), MEMORY_JOB_TIMEOUT_SECONDS)
@@ -71,26 +73,26 @@ def prune(store: OpenStore, ids: Sequence[str], mode: Mode, now: int, pause: Pau
     return done.ids, sequence
 
 
-def _build_batch(store: OpenStore, some: Sequence[str], mode: Mode, now: int, done: Faded) -> WriteBatch:
+def _build_batch(store: OpenStore, some: Sequence[str], mode: PruneMode, now: int, done: PruneCandidates) -> WriteBatch:
     with store.reading() as rows:
-        found, prunable = rows.nodes(some), Faded([], Counter())
+        found, prunable = rows.nodes(some), PruneCandidates([], Counter())
         _classify(prunable, store, rows, [*found.values()], now)
         done.ids.extend(prunable.ids)
-        ids = with_versions(rows, prunable.ids)
+        ids = add_former_versions(rows, prunable.ids)
         if mode == "delete":
             return WriteBatch(delete_nodes=ids)
         return WriteBatch(nodes=[_prune_row(row) for row in rows.nodes(ids).values()])
 
 
 def _prune_row(row: NodeRow) -> NodePut:
-    return soft_delete(row, PRUNED, (row.extras or NO_EXTRAS).belongs_to)
+    return soft_delete(row, REASON_PRUNED, (row.extras or NO_EXTRAS).belongs_to)
 
 
-def _classify(found: Faded, store: OpenStore, rows: Rows, some: Sequence[NodeRow], now: int) -> None:
+def _classify(found: PruneCandidates, store: OpenStore, rows: RowsSnapshot, some: Sequence[NodeRow], now: int) -> None:
     """Add the prunable memories among some rows to the result, and count protected ones."""
     threshold, candidates = store.description.memory.prune_threshold, [row for row in some if is_active(row, now)]
     accesses = store.accesses.of([row.id for row in candidates])
-    for node_id, member in members_of(store, candidates, now).items():
+    for node_id, member in build_members(store, candidates, now).items():
         if member.effective < threshold:
             if reason := _protection(rows, member.row, accesses.get(node_id), now):
                 found.kept[reason] += 1
@@ -98,7 +100,7 @@ def _classify(found: Faded, store: OpenStore, rows: Rows, some: Sequence[NodeRow
                 found.ids.append(node_id)
 
 
-def _protection(rows: Rows, row: NodeRow, access: Access | None, now: int) -> str:
+def _protection(rows: RowsSnapshot, row: NodeRow, access: AccessRecord | None, now: int) -> str:
     """Return what protects a memory, or an empty string."""
     layer = (row.extras or NO_EXTRAS).layer
     if is_pinned(row):
@@ -107,10 +109,10 @@ def _protection(rows: Rows, row: NodeRow, access: Access | None, now: int) -> st
         return "layer"
     if _is_recent(row, access, now):
         return "recent"
-    return "parent" if any(edge.relation_type == CHILD_OF for edge in rows.incoming(row.id)) else ""
+    return "parent" if any(edge.relation_type == CHILD_OF_RELATION for edge in rows.incoming(row.id)) else ""
 
 
-def _is_recent(row: NodeRow, access: Access | None, now: int) -> bool:
+def _is_recent(row: NodeRow, access: AccessRecord | None, now: int) -> bool:
     """Return whether a memory was written or accessed within a day; an unchanged one counts from its stated time."""
-    written = stated_at(row) if row.version == 1 else row.updated_at
+    written = confidence_stated_at(row) if row.version == 1 else row.updated_at
     return max(written, access.last if access else written) > now - DAY_MICROSECONDS

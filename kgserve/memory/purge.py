@@ -17,25 +17,32 @@ from contextlib import closing
 import msgspec
 import structlog
 
-from kgserve.embedding.cache import EmbeddingCache, text_key
+from kgserve.embedding.cache import EmbeddingCache, embedding_cache_key
 from kgserve.errors import KgserveError, Unavailable
-from kgserve.memory.consolidation.apply import runs_of
-from kgserve.memory.consolidation.plan import RunRecord, run_of
-from kgserve.memory.reflect_api import ReflectionRecord, record_of
-from kgserve.platform.durable_files import storing
-from kgserve.projections.base import Erasure
+from kgserve.memory.consolidation.apply import list_runs
+from kgserve.memory.consolidation.plan import RunRecord, decode_run_record
+from kgserve.memory.reflect_api import ReflectionRecord, decode_reflection_record
+from kgserve.platform.durable_files import translate_storage_errors
+from kgserve.projections.base import EraseRequest
 from kgserve.projections.follower import BackgroundProjection
-from kgserve.projections.history.history import History
-from kgserve.projections.history_follower import Historian, HistoryFollower
-from kgserve.projections.index_base import StoreIndex
-from kgserve.projections.indexer import Indexer
-from kgserve.projections.indexes import Indexes
-from kgserve.projections.schedule import FollowerStopped
-from kgserve.projections.text import Text
+from kgserve.projections.history.history import HistoryFile
+from kgserve.projections.history_follower import HistoryProjection, HistoryWorker
+from kgserve.projections.index_base import StoreTextIndex
+from kgserve.projections.indexer import IndexWorker
+from kgserve.projections.indexes import TextIndexes
+from kgserve.projections.schedule import ProjectionStopped
+from kgserve.projections.text import IndexedText
 from kgserve.storage.model.batch import KIND_CONSOLIDATION, KIND_REFLECTION, NodePut, WriteBatch
 from kgserve.storage.model.rows import NodeRow
-from kgserve.storage.rows.snapshot import Rows
-from kgserve.stores.purge_record import Intention, PurgeResult, PurgeTargets, intend, intended, settled
+from kgserve.storage.rows.snapshot import RowsSnapshot
+from kgserve.stores.purge_record import (
+    PurgeRecord,
+    PurgeResult,
+    PurgeTargets,
+    delete_purge_record,
+    read_purge_record,
+    write_purge_record,
+)
 from kgserve.stores.store import OpenStore
 
 log = structlog.get_logger()
@@ -49,12 +56,12 @@ _PURGE_PENDING_MESSAGE = (
 )
 
 
-class Purger:
+class ErasureCompanion:
     """Companion of the pool, registered last: erases data in every open store."""
 
     of_copies = False
 
-    def __init__(self, indexer: Indexer | None, historian: Historian | None) -> None:
+    def __init__(self, indexer: IndexWorker | None, historian: HistoryWorker | None) -> None:
         self._indexer = indexer
         self._historian = historian
         self._open: dict[str, StoreEraser] = {}
@@ -87,7 +94,7 @@ class Purger:
 class StoreEraser:
     """Erasures in one open store, one at a time, each in its own thread."""
 
-    def __init__(self, store: OpenStore, indexes: Indexes | None, history: HistoryFollower | None) -> None:
+    def __init__(self, store: OpenStore, indexes: TextIndexes | None, history: HistoryProjection | None) -> None:
         self._store = store
         self._indexes = indexes
         self._history = history
@@ -95,7 +102,7 @@ class StoreEraser:
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
 
-    def erase(self, find: Callable[[Rows], PurgeTargets]) -> Future[PurgeResult]:
+    def erase(self, find: Callable[[RowsSnapshot], PurgeTargets]) -> Future[PurgeResult]:
         """Erase the nodes that `find` returns; the future raises its errors, StorageFull and Unavailable."""
         done: Future[PurgeResult] = Future()
         self._start(lambda: self._erase(find, done))
@@ -103,7 +110,7 @@ class StoreEraser:
 
     def resume(self) -> None:
         """Resume an interrupted erasure: delete its rows now, and the rest in the background."""
-        if (intention := intended(self._store.layout)) is None:
+        if (intention := read_purge_record(self._store.layout)) is None:
             return
         log.info("erasing_resumed", store=self._store.name, nodes=len(intention.ids))
         intention = self._without_rows(intention)
@@ -124,18 +131,18 @@ class StoreEraser:
         self._threads.append(thread)
         thread.start()
 
-    def _complete_exclusively(self, intention: Intention) -> None:
+    def _complete_exclusively(self, intention: PurgeRecord) -> None:
         with self._exclusive:
             self._complete(intention, Future())
 
-    def _erase(self, find: Callable[[Rows], PurgeTargets], done: Future[PurgeResult]) -> None:
+    def _erase(self, find: Callable[[RowsSnapshot], PurgeTargets], done: Future[PurgeResult]) -> None:
         with self._exclusive:
             try:
                 self._check()
                 targets, intention = self._prepare(find)
             except BaseException as error:  # noqa: BLE001  # passed on to the caller
                 done.set_exception(
-                    Unavailable("this store is closing") if isinstance(error, FollowerStopped) else error
+                    Unavailable("this store is closing") if isinstance(error, ProjectionStopped) else error
                 )
                 return
             if intention is not None:
@@ -146,9 +153,9 @@ class StoreEraser:
 
     # Preparation
 
-    def _prepare(self, find: Callable[[Rows], PurgeTargets]) -> tuple[PurgeTargets, Intention | None]:
+    def _prepare(self, find: Callable[[RowsSnapshot], PurgeTargets]) -> tuple[PurgeTargets, PurgeRecord | None]:
         """Record the intention and delete the rows in one slot of the writer thread; None if nothing matches."""
-        store, begun = self._store, list[tuple[PurgeTargets, Intention | None]]()
+        store, begun = self._store, list[tuple[PurgeTargets, PurgeRecord | None]]()
         if self._history is not None:
             # Nodes that were deleted earlier are found in the history, which may be minutes behind.
             self._catch_up(self._history, store.state.sequence)
@@ -165,8 +172,8 @@ class StoreEraser:
             begun.append((targets, intention))
             if intention is None:
                 return WriteBatch()
-            with storing(f"noting what is to be erased of store {store.name!r}"):
-                intend(store.layout, intention)
+            with translate_storage_errors(f"noting what is to be erased of store {store.name!r}"):
+                write_purge_record(store.layout, intention)
             # Subscribers must still receive the deletion, so it starts a new segment; older segments are rewritten.
             store.journal.begin_segment()
             return _deletion([row.id for row in targets.rows], puts)
@@ -175,25 +182,25 @@ class StoreEraser:
             store.submit_prepared(prepare).result()
         except BaseException:
             if begun and begun[0][1] is not None:
-                settled(store.layout)
+                delete_purge_record(store.layout)
             raise
         return begun[0]
 
-    def _intention(self, targets: PurgeTargets, puts: Sequence[NodePut]) -> Intention:
+    def _intention(self, targets: PurgeTargets, puts: Sequence[NodePut]) -> PurgeRecord:
         before = self._store.state.sequence
         through = before + bool(targets.rows or puts)
-        return Intention(targets.ids, [put.id for put in puts], before, through, self._embedding_keys(targets.rows))
+        return PurgeRecord(targets.ids, [put.id for put in puts], before, through, self._embedding_keys(targets.rows))
 
     def _embedding_keys(self, rows: Iterable[NodeRow]) -> list[str]:
         """Return the keys of the cached embeddings of some rows."""
         if self._indexes is None:
             return []
         model, indexed = self._indexes.vector.model, self._store.description.indexed_attributes
-        texts = (text for row in rows for text in (Text.of(row), Text.of(row, indexed)))
+        texts = (text for row in rows for text in (IndexedText.of(row), IndexedText.of(row, indexed)))
         meanings = {text.meaning for text in texts if text.meaning}
-        return sorted(text_key(model, meaning).hex() for meaning in meanings)
+        return sorted(embedding_cache_key(model, meaning).hex() for meaning in meanings)
 
-    def _without_rows(self, intention: Intention) -> Intention:
+    def _without_rows(self, intention: PurgeRecord) -> PurgeRecord:
         """Delete rows that a crash left behind; rows written since then are unrelated."""
         store = self._store
         with store.reading() as rows:
@@ -205,18 +212,18 @@ class StoreEraser:
         report = store.submit(_deletion(left, puts)).result()
         former = [*{*intention.former, *(put.id for put in puts)}]
         intention = msgspec.structs.replace(intention, former=former, before=before, through=report.sequence)
-        intend(store.layout, intention)
+        write_purge_record(store.layout, intention)
         return intention
 
     # Completion
 
-    def _complete(self, intention: Intention, done: Future[PurgeResult]) -> None:
+    def _complete(self, intention: PurgeRecord, done: Future[PurgeResult]) -> None:
         """Complete an erasure, retrying as needed; the caller receives an error after the first failure."""
         started = time.perf_counter()
         while not self._stopping.is_set():
             try:
                 self._clean(intention)
-            except FollowerStopped:
+            except ProjectionStopped:
                 break
             except (KgserveError, OSError, sqlite3.Error) as error:
                 log.warning("erasing_failed", store=self._store.name, retry_in=PURGE_RETRY_SECONDS, error=str(error))
@@ -228,7 +235,7 @@ class StoreEraser:
                 return
         _fail(done, _PURGE_PENDING_MESSAGE)
 
-    def _clean(self, intention: Intention) -> None:
+    def _clean(self, intention: PurgeRecord) -> None:
         store, before = self._store, intention.before
         if store.journal.end.segment <= before:
             # It was interrupted before the segment ended.
@@ -244,7 +251,7 @@ class StoreEraser:
             if self._indexes is not None:
                 with closing(EmbeddingCache(store.layout.embeddings)) as cache:
                     cache.forget([bytes.fromhex(text) for text in intention.texts])
-        settled(store.layout)
+        delete_purge_record(store.layout)
 
     @property
     def _views(self) -> list[BackgroundProjection]:
@@ -253,7 +260,7 @@ class StoreEraser:
         indexes = [view for view in both if view.is_kept]
         return [view for view in (self._history, *indexes) if view is not None]
 
-    def _with_former_texts(self, intention: Intention) -> Intention:
+    def _with_former_texts(self, intention: PurgeRecord) -> PurgeRecord:
         """Add the embeddings of former texts, as far as the history contains them."""
         history = self._history
         if self._indexes is None or history is None or history.turned_off:
@@ -266,17 +273,17 @@ class StoreEraser:
         ]
         texts = sorted({*intention.texts, *self._embedding_keys(state.row for state in states)})
         intention = msgspec.structs.replace(intention, texts=texts)
-        intend(self._store.layout, intention)
+        write_purge_record(self._store.layout, intention)
         return intention
 
-    def _erase_from_projections(self, intention: Intention) -> None:
+    def _erase_from_projections(self, intention: PurgeRecord) -> None:
         """Erase the nodes from history and indexes; history first, since indexes of the past are built from it."""
         layout = self._store.layout
-        erasure = Erasure(tuple(intention.ids), tuple(intention.former), intention.through)
+        erasure = EraseRequest(tuple(intention.ids), tuple(intention.former), intention.through)
         if self._history is not None:
             self._history.erase(erasure)
         elif layout.history.exists():
-            with closing(History(layout.history)) as history:
+            with closing(HistoryFile(layout.history)) as history:
                 history.erase(*erasure)
         if self._indexes is None:
             layout.forget_indexes()
@@ -311,19 +318,19 @@ class StoreEraser:
             try:
                 view.serve()
             except KgserveError as error:
-                if not isinstance(view, StoreIndex):
+                if not isinstance(view, StoreTextIndex):
                     raise
                 log.warning("index_not_awaited", store=self._store.name, index=view.name, error=str(error))
                 return
-            if isinstance(view, HistoryFollower) and view.turned_off:
+            if isinstance(view, HistoryProjection) and view.turned_off:
                 return
-            if isinstance(view, StoreIndex) and time.monotonic() > until:
+            if isinstance(view, StoreTextIndex) and time.monotonic() > until:
                 return
 
     def _check(self) -> None:
         """Raise FollowerStopped if the store is closing."""
         if self._stopping.is_set():
-            raise FollowerStopped
+            raise ProjectionStopped
 
 
 def _deletion(ids: Sequence[str], puts: Sequence[NodePut]) -> WriteBatch:
@@ -339,8 +346,14 @@ def _fail(done: Future[PurgeResult], message: str) -> None:
 def _remove_from_runs(store: OpenStore, ids: Iterable[str]) -> list[NodePut]:
     """Return the puts that remove some memories from the records of runs."""
     removed = {*ids}
-    runs = [_consolidation_without(row, record, removed) for row, record in runs_of(store, KIND_CONSOLIDATION, run_of)]
-    runs += [_reflection_without(row, record, removed) for row, record in runs_of(store, KIND_REFLECTION, record_of)]
+    runs = [
+        _consolidation_without(row, record, removed)
+        for row, record in list_runs(store, KIND_CONSOLIDATION, decode_run_record)
+    ]
+    runs += [
+        _reflection_without(row, record, removed)
+        for row, record in list_runs(store, KIND_REFLECTION, decode_reflection_record)
+    ]
     return [put for put in runs if put is not None]
 
 

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from kgserve.errors import InvalidInput
 from kgserve.graph.context import count_tokens
 from kgserve.graph.search import fusion
-from kgserve.graph.search.fusion import POOL_SIZES
+from kgserve.graph.search.fusion import FUSION_POOL_HITS
 from kgserve.graph.search.search import StoreSearch
-from kgserve.graph.validate import asked_attributes
-from kgserve.graph.weighted_nodes import Intersection, NodeWeights, WeightedNodes
+from kgserve.graph.validate import parse_attribute_filter
+from kgserve.graph.weighted_nodes import WeightedIntersection, WeightedNodes, WeightsById
 from kgserve.memory.api import (
     DEFAULT_IMPORTANCE,
     MAX_RECALL_LIMIT,
@@ -35,54 +35,54 @@ from kgserve.memory.api import (
     RecallRequest,
 )
 from kgserve.memory.associations import EntityAssociations
-from kgserve.memory.hierarchy import find_memory
+from kgserve.memory.hierarchy import require_active_memory
 from kgserve.memory.neighbours import NeighbourBoosts
-from kgserve.memory.presentation import fields_of, record_use
+from kgserve.memory.presentation import build_memory_fields, record_use
 from kgserve.memory.recall_scoring import (
-    MAX_GIVERS,
+    CONVERSATION_REACHED_TURNS,
+    CONVERSATION_SEED_HITS,
+    MAX_BOOSTING_HITS,
     MIN_TOP_KEYWORD_SCORE,
-    REACHED,
-    SEEDS,
     MemoryScoreInputs,
-    Recalled,
     RecallPath,
-    by_way,
-    carried,
-    expanded,
-    in_conversation,
-    in_order,
-    joined,
-    named_in,
-    plain,
+    ScoredMemory,
+    apply_boosts,
+    boost_turns,
+    count_withheld,
+    fuse_scores,
+    iterate_paths,
+    match_names,
     possible_names,
-    ways,
-    with_past,
-    withheld,
+    rank_memories,
+    score_by_path,
+    spread_word_scores,
+    to_scored,
+    weigh_superseded,
 )
 from kgserve.platform.text import words
 from kgserve.platform.text.similarity import fingerprint
 from kgserve.platform.times import complete_time, format_time, parse_time
-from kgserve.projections.history_follower import Historian
-from kgserve.projections.keyword import Reading
+from kgserve.projections.history_follower import HistoryWorker
+from kgserve.projections.keyword import QueryInterpretation
 from kgserve.projections.memory_index import decay
 from kgserve.projections.memory_index.decay import Confidence, half_lives_of
-from kgserve.projections.memory_index.entries import LiveMemory
+from kgserve.projections.memory_index.entries import MemoryState
 from kgserve.projections.memory_index.relation_types import RELATION_NEXT
-from kgserve.projections.text import Facets, Filter, Marks
-from kgserve.storage.model.attributes import Condition, has_all
-from kgserve.storage.model.change import Access
+from kgserve.projections.text import EntityFacets, IndexFilter, MemoryFacets
+from kgserve.storage.model.attributes import AttributeCondition, matches_all_conditions
+from kgserve.storage.model.change import AccessRecord
 from kgserve.storage.model.filters import MemoryFilter
 from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.model.store_settings import MemorySettings
 
 MAX_NAMED_MEMORIES = 10_000
 """Maximum number of memory ids passed to the search indexes as a filter, unless nothing else finds enough."""
-MAX_JUDGED_HITS = 3_200
+MAX_POSTFILTERED_HITS = 3_200
 """Maximum number of hits that are filtered before the memory index is queried."""
 MAX_MEMORIES_PER_ENTITY = 2_000
 """Maximum number of memories of one entity that are used, the most relevant first."""
 MAX_RECALL_STARTS = 5
-MIN_LETTERS_SIMILARITY = 0.5
+MIN_LETTER_VECTOR_SIMILARITY = 0.5
 """Minimum cosine of hits without a shared word if no model is set; vectors of letters match on function words."""
 _JUDGE_BATCH_SIZE = 250
 _RECALL_OVERFETCH_FACTOR, _RECALL_OVERFETCH_HITS = 1.3, 10
@@ -90,12 +90,12 @@ _MIN_PASSING_SHARE = 0.2
 _EARLIEST, _LATEST = -(1 << 63), (1 << 63) - 1
 _UNLIMITED_MEMORIES = 1 << 62
 
-Hits = dict[str, float]
-Search = Callable[[int, Filter], Hits]
-Vector = NDArray[np.float32]
+ScoresById = dict[str, float]
+SearchFunction = Callable[[int, IndexFilter], ScoresById]
+QueryVector = NDArray[np.float32]
 
 
-def created(request: RecallRequest) -> tuple[int, int] | None:
+def creation_range(request: RecallRequest) -> tuple[int, int] | None:
     """Return the requested range of creation times, `[start, end)` in microseconds, or None. Raises InvalidInput."""
     if request.after_date is None and request.before_date is None:
         return None
@@ -111,7 +111,7 @@ def _moment(text: str, field: str) -> int:
         raise InvalidInput.at(field, message) from None
 
 
-def affordable(contents: Iterable[str], budget: int) -> int:
+def count_within_budget(contents: Iterable[str], budget: int) -> int:
     """Return the number of leading contents within a budget of tokens; at least one."""
     spent = count = 0
     for content in contents:
@@ -128,7 +128,9 @@ class CandidateFilter:
     Current memories are looked up in the memory index, at a tenth of the cost of their rows.
     """
 
-    def __init__(self, searched: StoreSearch, only: Filter, attributes: tuple[Condition, ...], least: float) -> None:
+    def __init__(
+        self, searched: StoreSearch, only: IndexFilter, attributes: tuple[AttributeCondition, ...], least: float
+    ) -> None:
         self._reader = searched.reader
         self._only = msgspec.structs.replace(only, valid_at=None, ids=None, past_ids=None)
         self._but_tags = msgspec.structs.replace(self._only, tags=frozenset())
@@ -164,7 +166,9 @@ class CandidateFilter:
         return {key: row for key, row in self._reader.nodes(ids).items() if self._fits(row)}
 
     def _fits(self, row: NodeRow) -> bool:
-        return self._only.passes_row(row) and (not self._attributes or has_all(row.attributes, self._attributes))
+        return self._only.passes_row(row) and (
+            not self._attributes or matches_all_conditions(row.attributes, self._attributes)
+        )
 
     def _examine(self, ids: Sequence[str]) -> None:
         found = self._reader.memory_states(ids)
@@ -174,12 +178,12 @@ class CandidateFilter:
         for key, memory in found.items():
             if not self.unfiltered or self._matches_filter(memory):
                 stored = Confidence(memory.confidence, memory.since)
-                confidence = decay.effective(stored, self._now, self._half_life(memory.type))
+                confidence = decay.decayed_confidence(stored, self._now, self._half_life(memory.type))
                 holds = moment is None or memory.holds_at(moment)
                 self._record(key, confidence, memory.importance, "" if holds else memory.ended or "not_valid")
 
-    def _matches_filter(self, memory: LiveMemory) -> bool:
-        marks = Facets(marks=Marks(memory.created, memory.layer, memory.source))
+    def _matches_filter(self, memory: MemoryState) -> bool:
+        marks = EntityFacets(marks=MemoryFacets(memory.created, memory.layer, memory.source))
         return self._but_tags.passes(memory.id, memory.type, marks)
 
     def _half_life(self, memory_type: str) -> int | None:
@@ -202,7 +206,7 @@ class CandidateFilter:
 class RecallPage(NamedTuple):
     """Hits of a page, their rows and some others, and the number of memories that say the same, if counted."""
 
-    hits: list[Recalled]
+    hits: list[ScoredMemory]
     rows: dict[str, NodeRow]
     said: dict[str, int]
 
@@ -216,7 +220,7 @@ class MemoryRecall:
         request: RecallRequest,
         created: tuple[int, int] | None,
         top: float = 0.0,
-        historian: Historian | None = None,
+        historian: HistoryWorker | None = None,
     ) -> None:
         """Prepare a recall; `top` is the best keyword score in other stores, by which scores are scaled."""
         self.searched = searched
@@ -226,9 +230,9 @@ class MemoryRecall:
         self._historian = historian
         self._store = searched.store
         self._settings: MemorySettings = self._store.description.memory
-        conditions = asked_attributes(request.metadata, "metadata") if request.metadata else ()
+        conditions = parse_attribute_filter(request.metadata, "metadata") if request.metadata else ()
         self._index = searched.among(conditions) if conditions else searched.index
-        self._only = Filter(
+        self._only = IndexFilter(
             None if request.types is None else frozenset(request.types),
             tags=frozenset(request.tags or ()),
             valid_at=searched.reader.valid_at if request.past == "hide" else None,
@@ -240,9 +244,9 @@ class MemoryRecall:
         self._least = self._settings.min_confidence if request.min_confidence is None else request.min_confidence
         self._filter = CandidateFilter(searched, self._only, conditions, self._least)
         self._filter.shows_past = request.past == "show"
-        self._by_words: Hits = {}
-        self._by_meaning: Hits = {}
-        self._by_paths: Hits = {}
+        self._by_words: ScoresById = {}
+        self._by_meaning: ScoresById = {}
+        self._by_paths: ScoresById = {}
         self.withheld: dict[str, int] = {}
         self._entity = None if request.entity is None else self._about.entity(request.entity)
         if self._entity is not None and request.mode != "graph":
@@ -253,10 +257,10 @@ class MemoryRecall:
         """Return the memories of the requested page; with `touch`, they count as used."""
         limit = self.limit
         page = self.page(self._request.offset, limit)
-        self.withheld = withheld(page.hits, limit, *self.left_out)
+        self.withheld = count_withheld(page.hits, limit, *self.left_out)
         hits = page.hits
         if self._request.budget is not None:
-            hits = hits[: affordable((page.rows[each.id].content for each in hits), self._request.budget)]
+            hits = hits[: count_within_budget((page.rows[each.id].content for each in hits), self._request.budget)]
             if len(hits) < len(page.hits):
                 self.withheld["over_budget"] = len(page.hits) - len(hits)
         shown = self.shown(hits, page)
@@ -278,7 +282,7 @@ class MemoryRecall:
         return max(self._search_keywords(1).values(), default=0.0)
 
     @property
-    def left_out(self) -> tuple[Hits, dict[str, str]]:
+    def left_out(self) -> tuple[ScoresById, dict[str, str]]:
         """Memories that match but do not pass: their scores, and the reasons."""
         return self._left_out, self._filter.why
 
@@ -286,12 +290,12 @@ class MemoryRecall:
         """Return a page of the best memories that pass."""
         ranked = self._ranked(offset + limit + _RECALL_OVERFETCH_HITS)
         if self._filter.superseded:
-            ranked = with_past(ranked, self._filter.superseded)
+            ranked = weigh_superseded(ranked, self._filter.superseded)
         if self._request.expand:
             ranked = self._expanded(ranked)
         return self._page(ranked, offset, limit)
 
-    def _page(self, ranked: Sequence[Recalled], offset: int, limit: int) -> RecallPage:
+    def _page(self, ranked: Sequence[ScoredMemory], offset: int, limit: int) -> RecallPage:
         # Rows may have changed since they were indexed.
         if not self._request.expand:
             some = ranked[offset : offset + limit + _RECALL_OVERFETCH_HITS]
@@ -300,7 +304,7 @@ class MemoryRecall:
         some = ranked[: 2 * (offset + limit) + _RECALL_OVERFETCH_HITS]
         rows = self._filter.rows([each.id for each in some])
         prints = {key: fingerprint(row.content) for key, row in rows.items()}
-        first: dict[bytes, Recalled] = {}
+        first: dict[bytes, ScoredMemory] = {}
         for each in some:
             if each.id in rows:
                 first.setdefault(prints[each.id], each)
@@ -308,26 +312,26 @@ class MemoryRecall:
         hits = [*first.values()][offset : offset + limit]
         return RecallPage(hits, rows, {each.id: said[prints[each.id]] for each in hits})
 
-    def _expanded(self, ranked: Sequence[Recalled]) -> list[Recalled]:
+    def _expanded(self, ranked: Sequence[ScoredMemory]) -> list[ScoredMemory]:
         """Return the hits and their neighbours that pass the filters."""
-        near = self._similarities if self._request.mode != "keyword" else lambda _: Hits()
+        near = self._similarities if self._request.mode != "keyword" else lambda _: ScoresById()
         neighbours = NeighbourBoosts(self.searched.reader, self._about, near)
         # Turns of a conversation already share scores in hybrid mode.
         apart = (RELATION_NEXT,) if self._request.mode == "hybrid" else ()
-        gifts = [*neighbours.gifts([each.id for each in ranked[:MAX_GIVERS]], apart)]
+        gifts = [*neighbours.gifts([each.id for each in ranked[:MAX_BOOSTING_HITS]], apart)]
         takers = self._passing_unfiltered(gift.taker for gift in gifts)
         found = {each.id for each in ranked}
         own = self._own_scores([key for key in takers if key not in found])
-        return expanded(ranked, gifts, own, self._filter.passed)
+        return apply_boosts(ranked, gifts, own, self._filter.passed)
 
-    def _own_scores(self, ids: Sequence[str]) -> Hits:
+    def _own_scores(self, ids: Sequence[str]) -> ScoresById:
         """Return the scores of memories that no index returned."""
         if self._request.mode not in ("hybrid", "semantic"):
             return {}
         near = self._similarities(ids)
         if self._request.mode == "semantic":
             return near
-        matches = fusion.weighted({}, near, self._alpha)
+        matches = fusion.fuse_weighted({}, near, self._alpha)
         return {key: match.score * self._filter.passed[key].confidence for key, match in matches.items()}
 
     @cached_property
@@ -344,7 +348,7 @@ class MemoryRecall:
     def _restrict_to(self, memories: WeightedNodes) -> None:
         """Restrict the results to some memories: by an id filter if they are few, else by a check of each."""
         before = self._filter.among
-        self._filter.among = memories if before is None else Intersection(before, memories)
+        self._filter.among = memories if before is None else WeightedIntersection(before, memories)
         if len(memories) <= MAX_NAMED_MEMORIES:
             ids = frozenset(memories.first(MAX_NAMED_MEMORIES))
             ids = ids if self._only.ids is None else ids & self._only.ids
@@ -352,17 +356,17 @@ class MemoryRecall:
 
     def _restrict_below(self, memory_id: str) -> str:
         """Restrict the results to descendants of a memory; return its id. Raises NotFound."""
-        found = find_memory(self.searched.reader, memory_id, self._store.name).id
+        found = require_active_memory(self.searched.reader, memory_id, self._store.name).id
         self._restrict_to(self.searched.reader.below(found))
         return found
 
-    def _ranked(self, wanted: int) -> list[Recalled]:
+    def _ranked(self, wanted: int) -> list[ScoredMemory]:
         match self._request.mode:
             case "keyword":
-                return plain(self._search_keywords(wanted), by_words=True)
+                return to_scored(self._search_keywords(wanted), by_words=True)
             case "semantic":
                 self.searched.indexes.require(meaning=True)
-                return plain(self._search_vectors(wanted), by_words=False)
+                return to_scored(self._search_vectors(wanted), by_words=False)
             case "hybrid":
                 return self._fuse(wanted)
             case "graph":
@@ -370,24 +374,24 @@ class MemoryRecall:
 
     # Keywords and vectors
 
-    def _search_keywords(self, pool: int) -> Hits:
+    def _search_keywords(self, pool: int) -> ScoresById:
         query = self._request.query
         # Word forms are not expanded if the caller requested keyword search.
-        reading: Reading = "plain" if self._request.mode == "keyword" else "forms"
+        reading: QueryInterpretation = "plain" if self._request.mode == "keyword" else "forms"
 
-        def search(count: int, only: Filter) -> Hits:
+        def search(count: int, only: IndexFilter) -> ScoresById:
             found = self._index.words(query, count, only, reading)
             self._by_words |= found
             return found
 
         return self._best(search, pool)
 
-    def _search_vectors(self, pool: int) -> Hits:
+    def _search_vectors(self, pool: int) -> ScoresById:
         if not self.searched.indexes.has_meaning:
             return {}
         vector, least = self._vector, self._least_similarity
 
-        def search(count: int, only: Filter) -> Hits:
+        def search(count: int, only: IndexFilter) -> ScoresById:
             found = self._index.meaning(vector, count, only)
             if least is not None:
                 # Hits are ordered by distance: fewer hits than requested means that none further qualifies.
@@ -405,13 +409,13 @@ class MemoryRecall:
         return given
 
     @cached_property
-    def _vector(self) -> Vector:
+    def _vector(self) -> QueryVector:
         return self.searched.queries.of(self._request.query)
 
-    def _fuse(self, wanted: int) -> list[Recalled]:
+    def _fuse(self, wanted: int) -> list[ScoredMemory]:
         # Hits of a deeper search are appended, so that each hit appears on one page only.
-        found: dict[str, Recalled] = {}
-        for pool in POOL_SIZES:
+        found: dict[str, ScoredMemory] = {}
+        for pool in FUSION_POOL_HITS:
             words, meaning = self._search_keywords(pool), self._search_vectors(pool)
             for each in self._with_turns(words, meaning):
                 found.setdefault(each.id, each)
@@ -421,38 +425,42 @@ class MemoryRecall:
                 break
         return list(found.values())
 
-    def _combine(self, words: Hits, meaning: Hits) -> list[Recalled]:
+    def _combine(self, words: ScoresById, meaning: ScoresById) -> list[ScoredMemory]:
         meaning |= self._similarities(key for key in words if key not in meaning)
-        matches = fusion.weighted(words, meaning, self._alpha, self._top)
-        return joined(matches, words, meaning, self._filter.passed)
+        matches = fusion.fuse_weighted(words, meaning, self._alpha, self._top)
+        return fuse_scores(matches, words, meaning, self._filter.passed)
 
-    def _with_turns(self, words: Hits, meaning: Hits) -> list[Recalled]:
+    def _with_turns(self, words: ScoresById, meaning: ScoresById) -> list[ScoredMemory]:
         """Combine both scores and add those of nearby turns of conversations; with `expand`, also their words."""
         found = self._combine(words, meaning)
-        depths = (SEEDS, REACHED) if self._request.expand else (fusion.MAX_SEEDS, fusion.MAX_REACHED)
-        turns = fusion.look_around({each.id: each.score for each in found}, self._turns, *depths)
+        depths = (
+            (CONVERSATION_SEED_HITS, CONVERSATION_REACHED_TURNS)
+            if self._request.expand
+            else (fusion.MAX_PROPAGATION_SEEDS, fusion.MAX_PROPAGATION_REACHED)
+        )
+        turns = fusion.fetch_neighbourhood({each.id: each.score for each in found}, self._turns, *depths)
         if not turns:
             return self._relevant(found, words, {})
         ids = {*turns, *(other for around in turns.values() for other, _ in around)}
         meaning |= self._similarities(key for key in ids if key not in meaning)
         texts = {key: row.content for key, row in self._filter.rows(ids).items()} if self._request.expand else {}
-        heard = carried(words, self._index.worths(self._request.query, texts), turns) if texts else words
-        matches = fusion.weighted(heard, meaning, self._alpha, self._top)
+        heard = spread_word_scores(words, self._index.worths(self._request.query, texts), turns) if texts else words
+        matches = fusion.fuse_weighted(heard, meaning, self._alpha, self._top)
         asking = {key for key, text in texts.items() if text.rstrip().endswith("?")}
         passed = self._filter.passed
-        found = in_conversation(joined(matches, words, meaning, passed), turns, passed, asking)
-        return self._relevant(found, words, fusion.both_ways(turns))
+        found = boost_turns(fuse_scores(matches, words, meaning, passed), turns, passed, asking)
+        return self._relevant(found, words, fusion.symmetrize(turns))
 
     def _relevant(
-        self, found: Sequence[Recalled], words: Hits, turns: Mapping[str, Mapping[str, float]]
-    ) -> list[Recalled]:
+        self, found: Sequence[ScoredMemory], words: ScoresById, turns: Mapping[str, Mapping[str, float]]
+    ) -> list[ScoredMemory]:
         """Keep memories that are near the query, share a content word with it, or are next to such a turn."""
         floor = self._floor
         if floor is None:
             return [*found]
         near = {each.id for each in found if each.semantic is not None and each.semantic >= floor}
         near |= self._sharing_words([each.id for each in found if each.id in words and each.id not in near])
-        for _ in range(fusion.DEFAULT_HOPS):
+        for _ in range(fusion.DEFAULT_PROPAGATION_HOPS):
             near |= {other for key in near for other in turns.get(key, ())}
         return [each for each in found if each.id in near]
 
@@ -464,11 +472,11 @@ class MemoryRecall:
         if self._request.min_similarity is not None:
             return self._request.min_similarity
         floor = self._settings.min_relevance
-        return max(floor, MIN_LETTERS_SIMILARITY) if self.searched.degraded else floor
+        return max(floor, MIN_LETTER_VECTOR_SIMILARITY) if self.searched.degraded else floor
 
     @cached_property
     def _has_content_words(self) -> bool:
-        return bool(words.content_words(self._request.query))
+        return bool(words.find_content_words(self._request.query))
 
     def _sharing_words(self, ids: Iterable[str]) -> set[str]:
         """Return the memories that share a content word with the query."""
@@ -480,7 +488,7 @@ class MemoryRecall:
         only = msgspec.structs.replace(self._only, valid_at=None, ids=among, past_ids=among)
         return {*self._index.words(self._request.query, len(among), only, "content")}
 
-    def _turns(self, ids: Sequence[str]) -> fusion.Neighbours:
+    def _turns(self, ids: Sequence[str]) -> fusion.NeighbourWeights:
         """Return the turns before and after some memories, as far as they pass."""
         turns = self._about.turns(ids)
         passing = {*self._passing_unfiltered(other for around in turns.values() for other, _ in around)}
@@ -499,7 +507,7 @@ class MemoryRecall:
     def _alpha(self) -> float:
         return self._settings.alpha if self._request.alpha is None else self._request.alpha
 
-    def _similarities(self, ids: Iterable[str]) -> Hits:
+    def _similarities(self, ids: Iterable[str]) -> ScoresById:
         if not self.searched.indexes.has_meaning:
             return {}
         vectors = self._index.vectors_of(list(ids))
@@ -508,7 +516,7 @@ class MemoryRecall:
         near = np.stack(list(vectors.values())) @ self._vector
         return dict(zip(vectors, near.tolist(), strict=True))
 
-    def _best(self, search: Search, limit: int) -> Hits:
+    def _best(self, search: SearchFunction, limit: int) -> ScoresById:
         """Return the best that pass all filters; memories that are not valid are included in the search and counted."""
         pool = (
             int(_RECALL_OVERFETCH_FACTOR * limit / max(self._filter.share, _MIN_PASSING_SHARE)) + _RECALL_OVERFETCH_HITS
@@ -520,15 +528,15 @@ class MemoryRecall:
             passing = self._filter.passing(found)
         return {key: found[key] for key in passing[:limit]}
 
-    def _search_deeper(self, search: Search, limit: int, pool: int, found: Hits) -> Hits:
+    def _search_deeper(self, search: SearchFunction, limit: int, pool: int, found: ScoresById) -> ScoresById:
         """Return the hits of a larger search for when `_best` found too few that pass.
 
         Past confidence is in no index, so all candidates are filtered for `as_of`.
         """
         is_past, passing = not self.searched.reader.has_memory_index, len(self._filter.passing(found))
-        while pool < MAX_JUDGED_HITS and (is_past or passing >= _MIN_PASSING_SHARE * pool):
+        while pool < MAX_POSTFILTERED_HITS and (is_past or passing >= _MIN_PASSING_SHARE * pool):
             pool = max(int(_RECALL_OVERFETCH_FACTOR * limit * pool / max(passing, 1)), 2 * pool)
-            pool = min(pool, MAX_JUDGED_HITS) if is_past else pool
+            pool = min(pool, MAX_POSTFILTERED_HITS) if is_past else pool
             found = search(pool, self._only)
             passing = len(self._filter.passing(found))
             if passing >= limit or len(found) < pool:
@@ -540,7 +548,7 @@ class MemoryRecall:
             limit, self._restrict_filter(named if len(named) <= MAX_NAMED_MEMORIES else self._all_passing_ids)
         )
 
-    def _restrict_filter(self, ids: frozenset[str]) -> Filter:
+    def _restrict_filter(self, ids: frozenset[str]) -> IndexFilter:
         own = self._only.ids
         return msgspec.structs.replace(self._only, ids=ids if own is None else ids & own)
 
@@ -578,7 +586,7 @@ class MemoryRecall:
         )
 
     @property
-    def _left_out(self) -> Hits:
+    def _left_out(self) -> ScoresById:
         """Scores of the memories that match and do not pass."""
         match self._request.mode:
             case "keyword":
@@ -589,13 +597,13 @@ class MemoryRecall:
                 found = self._by_paths
             case "hybrid":
                 near = self._similarities(key for key in self._by_words if key in self._filter.why)
-                matches = fusion.weighted(self._by_words, self._by_meaning | near, self._alpha, self._top)
+                matches = fusion.fuse_weighted(self._by_words, self._by_meaning | near, self._alpha, self._top)
                 found = {key: match.score for key, match in matches.items()}
         return {key: score for key, score in found.items() if key in self._filter.why}
 
     # Entity graph
 
-    def _search_from_entities(self, wanted: int) -> list[Recalled]:
+    def _search_from_entities(self, wanted: int) -> list[ScoredMemory]:
         starts, fitting = self._starts(), self._matching_ids
         self._filter.unfiltered = fitting is None
         enough = (
@@ -603,9 +611,9 @@ class MemoryRecall:
             if fitting is not None and len(fitting) <= MAX_MEMORIES_PER_ENTITY
             else MAX_NAMED_MEMORIES
         )
-        best: dict[str, Recalled] = {}
+        best: dict[str, ScoredMemory] = {}
         least = 0.0
-        for way in ways(starts, self._about.related, max(1, self._request.depth)):
+        for way in iterate_paths(starts, self._about.related, max(1, self._request.depth)):
             # The path strength is an upper bound for memories of its entity.
             if least > way.strength or len(best) >= enough:
                 break
@@ -618,7 +626,7 @@ class MemoryRecall:
                 if reached and least > reached[-1].match:
                     break
         near = self._similarities(best)
-        found = in_order(best.values(), self._filter.passed)
+        found = rank_memories(best.values(), self._filter.passed)
         found.sort(key=lambda each: (-each.score, -near.get(each.id, -1.0)))
         return [msgspec.structs.replace(each, semantic=near.get(each.id)) for each in found]
 
@@ -626,10 +634,10 @@ class MemoryRecall:
         if self._entity is not None:
             return {self._entity: 1.0}
         possible = possible_names(self._request.query)
-        if named := named_in(possible, self._about.known(possible)):
+        if named := match_names(possible, self._about.known(possible)):
             return dict.fromkeys(named, 1.0)
-        words = self._search_keywords(fusion.POOL_SIZE)
-        best = self._relevant(self._combine(words, self._search_vectors(fusion.POOL_SIZE)), words, {})[
+        words = self._search_keywords(fusion.MIN_FUSION_POOL_HITS)
+        best = self._relevant(self._combine(words, self._search_vectors(fusion.MIN_FUSION_POOL_HITS)), words, {})[
             :MAX_RECALL_STARTS
         ]
         starts: dict[str, float] = {}
@@ -650,18 +658,18 @@ class MemoryRecall:
         fitting = self.searched.indexes.passing(only, MAX_NAMED_MEMORIES)
         return None if fitting is None else frozenset(fitting)
 
-    def _memories_of_path(self, way: RecallPath, fitting: frozenset[str] | None) -> Iterator[list[Recalled]]:
+    def _memories_of_path(self, way: RecallPath, fitting: frozenset[str] | None) -> Iterator[list[ScoredMemory]]:
         """Yield the memories of an entity that pass, in batches, the most relevant first."""
         memories = self._about.memories(way.entity)
         if fitting is not None:
-            memories = NodeWeights(memories.among(fitting))
+            memories = WeightsById(memories.among(fitting))
         passed = 0
         for relevances in islice(memories.slices(_JUDGE_BATCH_SIZE), self._max_slices):
             for key, relevance in relevances.items():
                 self._by_paths[key] = max(self._by_paths.get(key, 0.0), way.strength * relevance)
             passing = self._filter.passing(relevances)
             passed += len(passing)
-            yield [by_way(key, way, relevances[key], self._filter.passed[key].confidence) for key in passing]
+            yield [score_by_path(key, way, relevances[key], self._filter.passed[key].confidence) for key in passing]
             if passed >= MAX_MEMORIES_PER_ENTITY:
                 break
 
@@ -672,7 +680,7 @@ class MemoryRecall:
 
     # Answers
 
-    def shown(self, hits: Sequence[Recalled], page: RecallPage) -> list[RecalledMemory]:
+    def shown(self, hits: Sequence[ScoredMemory], page: RecallPage) -> list[RecalledMemory]:
         """Return hits of a page in the form of the answer."""
         ids = [each.id for each in hits]
         entities = self._about.entities(ids)
@@ -689,13 +697,13 @@ class MemoryRecall:
 
     def _as_hit(
         self,
-        found: Recalled,
+        found: ScoredMemory,
         row: NodeRow,
-        access: Access | None,
+        access: AccessRecord | None,
         entities: Sequence[MemoryEntity],
         parent: str | None,
     ) -> RecalledMemory:
-        memory = Memory(**fields_of(half_lives_of(self._settings), row, access, entities, self.now, parent))
+        memory = Memory(**build_memory_fields(half_lives_of(self._settings), row, access, entities, self.now, parent))
         values = {name: getattr(memory, name) for name in Memory.__struct_fields__}
         scores: dict[str, Any] = {
             "keyword_score": found.keyword,
@@ -709,7 +717,7 @@ class MemoryRecall:
         return RecalledMemory(**values, score=found.score, **known)
 
 
-def count_use(memory: RecalledMemory, used: Access | None) -> None:
+def count_use(memory: RecalledMemory, used: AccessRecord | None) -> None:
     """Update the fields of a memory after a use."""
     if used is not None:
         memory.confidence, memory.access_count = used.confidence, used.count

@@ -14,10 +14,16 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from kgserve.graph.search.fusion import DEFAULT_DECAY, Match, Neighbours, both_ways, spread
+from kgserve.graph.search.fusion import (
+    DEFAULT_PROPAGATION_DECAY,
+    EntityMatch,
+    NeighbourWeights,
+    propagate_scores,
+    symmetrize,
+)
 from kgserve.platform.text.words import FUNCTION_WORDS
 from kgserve.projections.memory_index.relation_types import RELATION_NEXT
-from kgserve.storage.model.names import folded
+from kgserve.storage.model.names import normalize_name
 
 MAX_SPREAD_ENTITIES = 300
 """Maximum number of entities that are visited, nearest first."""
@@ -28,7 +34,7 @@ _MIN_NAME_CHARS = 3
 _PUNCTUATION = ".,;:!?()[]{}\"'\u00ab\u00bb\u201c\u201d\u2018\u2019"
 
 
-class Recalled(msgspec.Struct, frozen=True):
+class ScoredMemory(msgspec.Struct, frozen=True):
     """A memory that matches: `score` is the sort key, `match` the score without its confidence.
 
     `keyword` and `semantic` are the scores of the two indexes. `hops` is the distance of the entity that led to it, or
@@ -59,23 +65,23 @@ class MemoryScoreInputs(NamedTuple):
     importance: float
 
 
-def in_order(found: Iterable[Recalled], passed: Mapping[str, MemoryScoreInputs]) -> list[Recalled]:
+def rank_memories(found: Iterable[ScoredMemory], passed: Mapping[str, MemoryScoreInputs]) -> list[ScoredMemory]:
     """Return the hits best first; ties are broken by importance, match and id."""
     return sorted(found, key=lambda each: (-each.score, -passed[each.id].importance, -each.match, each.id))
 
 
-def plain(scores: Mapping[str, float], *, by_words: bool) -> list[Recalled]:
+def to_scored(scores: Mapping[str, float], *, by_words: bool) -> list[ScoredMemory]:
     """Return the hits of one index in its order."""
     label = "words" if by_words else "meaning"
     return [
-        Recalled(
+        ScoredMemory(
             key, score, score, score if by_words else None, None if by_words else score, why=f"{label} {score:.2f}"
         )
         for key, score in scores.items()
     ]
 
 
-def with_past(found: Sequence[Recalled], superseded: Collection[str]) -> list[Recalled]:
+def weigh_superseded(found: Sequence[ScoredMemory], superseded: Collection[str]) -> list[ScoredMemory]:
     """Return the hits ordered by score, with lower scores for superseded memories."""
     return sorted(
         (
@@ -86,15 +92,15 @@ def with_past(found: Sequence[Recalled], superseded: Collection[str]) -> list[Re
     )
 
 
-def joined(
-    matches: Mapping[str, Match],
+def fuse_scores(
+    matches: Mapping[str, EntityMatch],
     words: Mapping[str, float],
     meaning: Mapping[str, float],
     passed: Mapping[str, MemoryScoreInputs],
-) -> list[Recalled]:
+) -> list[ScoredMemory]:
     """Return the combined hits of both indexes, best first."""
     found = [
-        Recalled(
+        ScoredMemory(
             key,
             match.score * passed[key].confidence,
             match.score,
@@ -104,17 +110,17 @@ def joined(
         )
         for key, match in matches.items()
     ]
-    return in_order(found, passed)
+    return rank_memories(found, passed)
 
 
-def _why(match: Match, confidence: float) -> str:
+def _why(match: EntityMatch, confidence: float) -> str:
     parts = [f"words {match.keyword:.2f}"] if match.keyword else []
     parts += [f"meaning {match.semantic:.2f}"] if match.semantic else []
     return f"{', '.join(parts) or 'nothing in common'}, times confidence {confidence:.2f}"
 
 
-def withheld(
-    shown: Sequence[Recalled], wanted: int, left_out: Mapping[str, float], why: Mapping[str, str]
+def count_withheld(
+    shown: Sequence[ScoredMemory], wanted: int, left_out: Mapping[str, float], why: Mapping[str, str]
 ) -> dict[str, int]:
     """Return the number of withheld memories by reason that match at least as well as the last hit shown.
 
@@ -136,18 +142,20 @@ class RecallPath(NamedTuple):
     hops: int
 
 
-def by_way(memory: str, way: RecallPath, relevance: float, confidence: float) -> Recalled:
+def score_by_path(memory: str, way: RecallPath, relevance: float, confidence: float) -> ScoredMemory:
     """Return the hit for a memory of a reached entity."""
     match = way.strength * relevance
     why = f"{way.hops} hop{'s'[: way.hops != 1]} to {way.entity}: path {way.strength:.2f}, relevance {relevance:.2f}"
-    return Recalled(memory, match * confidence, match, hops=way.hops, why=f"{why}, times confidence {confidence:.2f}")
+    return ScoredMemory(
+        memory, match * confidence, match, hops=way.hops, why=f"{why}, times confidence {confidence:.2f}"
+    )
 
 
-Related = Callable[[str], Iterable[tuple[str, float]]]
+RelatedFunction = Callable[[str], Iterable[tuple[str, float]]]
 """Function that returns the related entities of an entity, with the strength of each relation, 0 to 1."""
 
 
-def ways(starts: Mapping[str, float], related: Related, depth: int) -> Iterator[RecallPath]:
+def iterate_paths(starts: Mapping[str, float], related: RelatedFunction, depth: int) -> Iterator[RecallPath]:
     """Yield the entities within `depth` relations of the starts, each by its strongest path, strongest first."""
     queue = [(-strength, 0, entity) for entity, strength in starts.items() if strength > 0.0]
     heapq.heapify(queue)
@@ -172,7 +180,7 @@ def possible_names(query: str) -> list[str]:
     Function words alone and names of fewer than three letters are omitted.
     """
     words = [word.strip(_PUNCTUATION) for word in query.split()[:MAX_QUERY_WORDS]]
-    words = [folded(word.removesuffix("'s").removesuffix("\u2019s")) for word in words]
+    words = [normalize_name(word.removesuffix("'s").removesuffix("\u2019s")) for word in words]
     rows = (
         " ".join(filter(None, words[first : first + length]))
         for length in range(_MAX_NAME_WORDS, 0, -1)
@@ -181,7 +189,7 @@ def possible_names(query: str) -> list[str]:
     return [row for row in dict.fromkeys(rows) if len(row) >= _MIN_NAME_CHARS and row not in FUNCTION_WORDS]
 
 
-def named_in(possible: Sequence[str], known: Mapping[str, Sequence[str]]) -> list[str]:
+def match_names(possible: Sequence[str], known: Mapping[str, Sequence[str]]) -> list[str]:
     """Return the ids of the known names in a text; a name inside a longer known name does not count."""
     found: dict[str, None] = {}
     matched: list[str] = []
@@ -198,7 +206,7 @@ _WINDOW_OVERLAP_WORDS = 5
 """Overlap of two windows of a text, so that no name of up to six words is split."""
 
 
-def possible_names_of(text: str) -> list[str]:
+def list_possible_names(text: str) -> list[str]:
     """Return the word sequences of a text that may be names, folded, longest first."""
     words = text.split(None, MAX_TEXT_WORDS)[:MAX_TEXT_WORDS]
     step = MAX_QUERY_WORDS - _WINDOW_OVERLAP_WORDS
@@ -207,27 +215,29 @@ def possible_names_of(text: str) -> list[str]:
     return sorted(found, key=lambda name: -name.count(" "))
 
 
-def names_any(text: str, names: Iterable[str]) -> bool:
+def has_any_name(text: str, names: Iterable[str]) -> bool:
     """Return whether a text contains any of some names as whole words."""
-    possible = frozenset(possible_names_of(text))
-    return any(folded(name) in possible for name in names)
+    possible = frozenset(list_possible_names(text))
+    return any(normalize_name(name) in possible for name in names)
 
 
-SEEDS, REACHED = 15, 30
+CONVERSATION_SEED_HITS, CONVERSATION_REACHED_TURNS = 15, 30
 """Numbers of best memories, and of turns next to them, whose adjacent turns are looked up."""
 QUESTION_WEIGHT = 0.9
 """Weight of a turn that ends in a question: the answer is wanted."""
 
-Worths = Mapping[str, Mapping[str, float]]
+WordScoresByTurn = Mapping[str, Mapping[str, float]]
 """For each turn, the scores of the query words that it contains."""
 
 
-def carried(words: Mapping[str, float], worths: Worths, turns: Neighbours) -> dict[str, float]:
+def spread_word_scores(
+    words: Mapping[str, float], worths: WordScoresByTurn, turns: NeighbourWeights
+) -> dict[str, float]:
     """Return BM25 scores in which each word counts with its best score in the turn or in the turns around it.
 
     Words one turn away count half, two turns away a quarter.
     """
-    links, found = both_ways(turns), dict(words)
+    links, found = symmetrize(turns), dict(words)
     for turn, own in worths.items():
         word_scores = dict(own)
         for other, share in _around(links, turn):
@@ -243,26 +253,26 @@ def carried(words: Mapping[str, float], worths: Worths, turns: Neighbours) -> di
 def _around(links: Mapping[str, Mapping[str, float]], turn: str) -> Iterator[tuple[str, float]]:
     """Yield the turns one and two steps away, with the weight of their words."""
     for near, weight in links.get(turn, {}).items():
-        yield near, DEFAULT_DECAY * weight
+        yield near, DEFAULT_PROPAGATION_DECAY * weight
         yield from (
-            (far, DEFAULT_DECAY * weight * DEFAULT_DECAY * more)
+            (far, DEFAULT_PROPAGATION_DECAY * weight * DEFAULT_PROPAGATION_DECAY * more)
             for far, more in links.get(near, {}).items()
             if far != turn
         )
 
 
-def in_conversation(
-    found: Sequence[Recalled],
-    turns: Neighbours,
+def boost_turns(
+    found: Sequence[ScoredMemory],
+    turns: NeighbourWeights,
     passed: Mapping[str, MemoryScoreInputs],
     asking: Collection[str] = (),
-) -> list[Recalled]:
+) -> list[ScoredMemory]:
     """Return the hits, best first, with a boost for turns from better ones around them; questions count less.
 
     No turn ranks above the turn that boosts it.
     """
-    nearby = spread({each.id: each.score for each in found}, turns)
-    boosted: list[Recalled] = []
+    nearby = propagate_scores({each.id: each.score for each in found}, turns)
+    boosted: list[ScoredMemory] = []
     for each in found:
         near = nearby.get(each.id, ())
         share = QUESTION_WEIGHT if each.id in asking else 1.0
@@ -282,23 +292,23 @@ def in_conversation(
             )
         else:
             boosted.append(each)
-    return in_order(boosted, passed)
+    return rank_memories(boosted, passed)
 
 
-MAX_GIVERS = 10
+MAX_BOOSTING_HITS = 10
 """Number of best memories that boost their neighbours."""
-MAX_NEAREST_RECEIVERS = 8
+MAX_BOOSTED_PER_SOURCE = 8
 """Maximum number of children, and of memories of one entity, that are boosted: those nearest to the query."""
-MAX_GIVING_ENTITIES = 20
+MAX_BOOSTING_ENTITIES = 20
 """Maximum number of entities that are looked up, of the best memories first."""
-MAX_GIVER_RELATIONS = 32
+MAX_BOOSTING_RELATIONS = 32
 """Maximum number of relations of a memory that boosts its neighbours; more relations carry little information."""
-PARENT, CHILD, SIBLING, RELATION = 0.5, 0.4, 0.3, 0.5
+PARENT_BOOST, CHILD_BOOST, SIBLING_BOOST, RELATION_BOOST = 0.5, 0.4, 0.3, 0.5
 
-Kind = Literal["parent", "child", "sibling", "relation", "entity"]
+NeighbourKind = Literal["parent", "child", "sibling", "relation", "entity"]
 
 
-_RELATION_PHRASES: dict[Kind, str] = {
+_RELATION_PHRASES: dict[NeighbourKind, str] = {
     "parent": "parent of",
     "child": "child of",
     "sibling": "sibling of",
@@ -307,7 +317,7 @@ _RELATION_PHRASES: dict[Kind, str] = {
 }
 
 
-class Boost(NamedTuple):
+class NeighbourBoost(NamedTuple):
     """A boost from one memory to a neighbour: a share of the difference of their scores.
 
     A memory boosts its parent, children, siblings, related memories and those about the same entities. A neighbour
@@ -317,7 +327,7 @@ class Boost(NamedTuple):
     giver: str
     taker: str
     share: float
-    kind: Kind
+    kind: NeighbourKind
     hops: int
     type: str = ""
 
@@ -327,27 +337,27 @@ class Boost(NamedTuple):
         return self.type or self.kind
 
 
-def by_entity(memories: int) -> float:
+def entity_boost(memories: int) -> float:
     """Return the boost between memories about one entity, given the number of memories about it."""
     return 0.3 / math.log2(2 + memories)
 
 
-def expanded(
-    ranked: Sequence[Recalled],
-    gifts: Iterable[Boost],
+def apply_boosts(
+    ranked: Sequence[ScoredMemory],
+    gifts: Iterable[NeighbourBoost],
     own: Mapping[str, float],
     passed: Mapping[str, MemoryScoreInputs],
-) -> list[Recalled]:
+) -> list[ScoredMemory]:
     """Return the hits and boosted neighbours, best first; unboosted hits keep their order.
 
     `own` are the scores of neighbours that were not found. Neighbours that do not pass are omitted.
     """
     found = {each.id: each for each in ranked}
-    boosted: dict[str, Recalled] = {}
+    boosted: dict[str, ScoredMemory] = {}
     for gift in gifts:
         if gift.taker not in passed or gift.taker == gift.giver or gift.giver not in found:
             continue
-        self_ = found.get(gift.taker) or Recalled(gift.taker, own.get(gift.taker, 0.0), 0.0)
+        self_ = found.get(gift.taker) or ScoredMemory(gift.taker, own.get(gift.taker, 0.0), 0.0)
         gain = gift.share * passed[gift.taker].confidence * (found[gift.giver].score - self_.score)
         score = self_.score + gain
         if gain > 0.0 and (gift.taker not in boosted or score > boosted[gift.taker].score):
@@ -355,7 +365,7 @@ def expanded(
     return _merge_ranked([each for each in ranked if each.id not in boosted], list(boosted.values()))
 
 
-def _apply_boost(before: Recalled, gift: Boost, score: float) -> Recalled:
+def _apply_boost(before: ScoredMemory, gift: NeighbourBoost, score: float) -> ScoredMemory:
     reason = f"{_RELATION_PHRASES[gift.kind]} {gift.giver}: {score - before.score:+.2f}"
     why = f"{before.why}, {reason}" if before.why else reason
     match = before.match or score
@@ -364,10 +374,10 @@ def _apply_boost(before: Recalled, gift: Boost, score: float) -> Recalled:
     )
 
 
-def _merge_ranked(kept: Sequence[Recalled], boosted: Sequence[Recalled]) -> list[Recalled]:
+def _merge_ranked(kept: Sequence[ScoredMemory], boosted: Sequence[ScoredMemory]) -> list[ScoredMemory]:
     """Insert each boosted hit before the first unboosted one with a lower score."""
     waiting = sorted(boosted, key=lambda each: (each.score, each.id))
-    order: list[Recalled] = []
+    order: list[ScoredMemory] = []
     for each in kept:
         while waiting and waiting[-1].score > each.score:
             order.append(waiting.pop())

@@ -15,12 +15,12 @@ from typing import NamedTuple
 import msgspec
 
 from kgserve.errors import InvalidInput, NoStore, NotFound
-from kgserve.graph.handle import Graph
-from kgserve.graph.search.search import alone, searching, several, since
+from kgserve.graph.handle import StoreHandle
+from kgserve.graph.search.search import elapsed_ms, open_search, stores_to_search, without_at_least
 from kgserve.memory.api import DeletedEntity, RecallAnswer, RecalledMemory, RecallRequest
 from kgserve.memory.presentation import record_use
-from kgserve.memory.recall import Hits, MemoryRecall, RecallPage, affordable, count_use, created
-from kgserve.memory.recall_scoring import withheld
+from kgserve.memory.recall import MemoryRecall, RecallPage, ScoresById, count_use, count_within_budget, creation_range
+from kgserve.memory.recall_scoring import count_withheld
 
 RECALL_INDEX_TIMEOUT_SECONDS = 0.25
 """Total time that recall waits for the indexes to reach the latest commit."""
@@ -28,7 +28,7 @@ MAX_MULTI_STORE_OFFSET = 1_000
 """Largest offset if several stores are queried."""
 
 
-def recall(graph: Graph, request: RecallRequest) -> RecallAnswer:
+def recall(graph: StoreHandle, request: RecallRequest) -> RecallAnswer:
     """Return the best memories that pass all filters, best first; they count as used.
 
     They do not count with `touch` false, a read-only key, or `as_of`. With `as_of`, confidence is computed for that
@@ -54,11 +54,11 @@ def recall(graph: Graph, request: RecallRequest) -> RecallAnswer:
     with graph.pool.observation.span("recall", attributes):
         recall_from = _recall_several if request.also else _recall_one
         answer = recall_from(graph, request, time.monotonic() + RECALL_INDEX_TIMEOUT_SECONDS, touch=touch)
-    answer.took_ms = since(started)
+    answer.took_ms = elapsed_ms(started)
     return answer
 
 
-def _recall_one(graph: Graph, request: RecallRequest, until: float, *, touch: bool) -> RecallAnswer:
+def _recall_one(graph: StoreHandle, request: RecallRequest, until: float, *, touch: bool) -> RecallAnswer:
     with _open_recall(graph, request, until) as recaller:
         hits = recaller.hits(touch=touch)
         return RecallAnswer(
@@ -72,19 +72,19 @@ def _recall_one(graph: Graph, request: RecallRequest, until: float, *, touch: bo
 
 
 @contextmanager
-def _open_recall(graph: Graph, request: RecallRequest, until: float, top: float = 0.0) -> Generator[MemoryRecall]:
-    dates, patience = created(request), until - time.monotonic()
-    with searching(graph, request, words_alone=request.mode == "keyword", patience=patience) as searched:
+def _open_recall(graph: StoreHandle, request: RecallRequest, until: float, top: float = 0.0) -> Generator[MemoryRecall]:
+    dates, patience = creation_range(request), until - time.monotonic()
+    with open_search(graph, request, words_alone=request.mode == "keyword", patience=patience) as searched:
         yield MemoryRecall(searched, request, dates, top, graph.graphs.historian)
 
 
 class _StoreRecall(NamedTuple):
     """Ranked hits of one of several stores with their rows; no use is recorded yet."""
 
-    graph: Graph
+    graph: StoreHandle
     page: RecallPage
     shown: dict[str, RecalledMemory]
-    left_out: Hits
+    left_out: ScoresById
     why: dict[str, str]
     now: int
     degraded: bool
@@ -92,20 +92,20 @@ class _StoreRecall(NamedTuple):
     deleted_entity: DeletedEntity | msgspec.UnsetType
 
 
-def _recall_several(graph: Graph, request: RecallRequest, until: float, *, touch: bool) -> RecallAnswer:
+def _recall_several(graph: StoreHandle, request: RecallRequest, until: float, *, touch: bool) -> RecallAnswer:
     if request.offset > MAX_MULTI_STORE_OFFSET:
         raise InvalidInput.at("offset", f"must be at most {MAX_MULTI_STORE_OFFSET:,} with `also`")
-    graphs = several(graph, request.also or (), request.as_of)
-    asked = [(each, request if each is graph else alone(request)) for each in graphs]
+    graphs = stores_to_search(graph, request.also or (), request.as_of)
+    asked = [(each, request if each is graph else without_at_least(request)) for each in graphs]
     limit, top = _limit_and_top_score(asked, until)
     parts = _recall_each(asked, request.offset + limit, until, top)
     ranked = sorted(((hit, part) for part in parts for hit in part.page.hits), key=lambda found: -found[0].score)
     page = ranked[request.offset : request.offset + limit]
     left = Counter[str]()
     for part in parts:
-        left.update(withheld([hit for hit, _ in page], limit, part.left_out, part.why))
+        left.update(count_withheld([hit for hit, _ in page], limit, part.left_out, part.why))
     if request.budget is not None:
-        count = affordable((part.page.rows[hit.id].content for hit, part in page), request.budget)
+        count = count_within_budget((part.page.rows[hit.id].content for hit, part in page), request.budget)
         left.update({"over_budget": len(page) - count} if count < len(page) else {})
         page = page[:count]
     for part in parts if touch else ():
@@ -120,7 +120,7 @@ def _recall_several(graph: Graph, request: RecallRequest, until: float, *, touch
     )
 
 
-def _limit_and_top_score(asked: Sequence[tuple[Graph, RecallRequest]], until: float) -> tuple[int, float]:
+def _limit_and_top_score(asked: Sequence[tuple[StoreHandle, RecallRequest]], until: float) -> tuple[int, float]:
     """Return the limit of the first store, and the best keyword score of any store."""
     limit, top = 0, 0.0
     for graph, request in asked:
@@ -138,7 +138,7 @@ def _without_anchors(request: RecallRequest) -> RecallRequest:
 
 
 def _recall_each(
-    asked: Iterable[tuple[Graph, RecallRequest]], wanted: int, until: float, top: float
+    asked: Iterable[tuple[StoreHandle, RecallRequest]], wanted: int, until: float, top: float
 ) -> list[_StoreRecall]:
     """Return the hits of each store; a named entity or memory may exist in some only. Raises NotFound."""
     parts: list[_StoreRecall] = []
@@ -155,7 +155,7 @@ def _recall_each(
     return parts
 
 
-def _recall_part(graph: Graph, request: RecallRequest, wanted: int, until: float, top: float) -> _StoreRecall:
+def _recall_part(graph: StoreHandle, request: RecallRequest, wanted: int, until: float, top: float) -> _StoreRecall:
     with _open_recall(graph, request, until, top) as recaller:
         page = recaller.page(0, wanted)
         shown = {each.id: each for each in recaller.shown(page.hits, page)}

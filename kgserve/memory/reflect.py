@@ -22,51 +22,51 @@ import numpy as np
 
 from kgserve.errors import Conflict, InvalidInput, NotFound, Unavailable
 from kgserve.graph.answers import MAX_REPORTED_ITEMS
-from kgserve.graph.handle import Graph
-from kgserve.memory.api import CONCEPT_LAYER, DOMAIN_LAYER, LAYER_TYPES, KeptApart
-from kgserve.memory.concept_placement import ConceptScores, Vectors, groups, places
+from kgserve.graph.handle import StoreHandle
+from kgserve.memory.api import CONCEPT_LAYER, DOMAIN_LAYER, LAYER_TYPES, UnmergedPair
+from kgserve.memory.concept_placement import ConceptScores, UnitVectors, cluster_memories, score_concepts
 from kgserve.memory.consolidation import apply
-from kgserve.memory.consolidation.candidates import MEMORY_JOB_TIMEOUT_SECONDS, CandidateQuery, plan_of
-from kgserve.memory.consolidation.plan import Plan, RunRecord
-from kgserve.memory.consolidation.use_cases import Pace
+from kgserve.memory.consolidation.candidates import MEMORY_JOB_TIMEOUT_SECONDS, CandidateQuery, plan_consolidation
+from kgserve.memory.consolidation.plan import ConsolidationPlan, RunRecord
+from kgserve.memory.consolidation.use_cases import WorkThrottle
 from kgserve.memory.deduplication import Deduplicator
-from kgserve.memory.hierarchy import found_memory
-from kgserve.memory.presentation import name_of, now_in_microseconds
+from kgserve.memory.hierarchy import get_active_memory
+from kgserve.memory.presentation import name_or_id, now_in_microseconds
 from kgserve.memory.reflect_api import (
     CONTRADICTS,
     MAX_CONCEPT_NAME_CHARS,
     MAX_PROPOSALS,
     MAX_PROPOSED_MEMORIES,
-    Candidate,
-    Link,
-    Proposal,
-    Reflection,
+    ConceptCandidate,
+    MemoryPlacement,
+    ReflectAnswer,
     ReflectionMark,
+    ReflectionProposal,
     ReflectionRecord,
     ReflectRequest,
-    mark_of,
-    new_run_id,
-    record_of,
+    decode_reflection_mark,
+    decode_reflection_record,
+    new_reflection_id,
 )
 from kgserve.memory.store_memory import NO_LLM_MESSAGE
-from kgserve.platform.idempotency import new_id
-from kgserve.platform.text.wordlists import listed
+from kgserve.platform.idempotency import generate_node_id
+from kgserve.platform.text.wordlists import read_word_list
 from kgserve.platform.times import format_time
-from kgserve.projections.indexes import Indexes
-from kgserve.projections.memory_index.memories import Fading, Memories
+from kgserve.projections.indexes import TextIndexes
+from kgserve.projections.memory_index.memories import DecayPosition, MemoryIndexFile
 from kgserve.projections.memory_index.relation_types import RELATION_REFLECTED
-from kgserve.projections.memory_index.selecting import MemoryPlace
+from kgserve.projections.memory_index.selecting import MemoryPageStart
 from kgserve.projections.recent_vectors import RecentVectors
-from kgserve.projections.text import Filter
+from kgserve.projections.text import IndexFilter
 from kgserve.storage.model.batch import KIND_REFLECTION, EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.fields import EdgeExtrasPut, NodeExtrasPut
 from kgserve.storage.model.filters import MemoryFilter
-from kgserve.storage.model.parents import CHILD_OF
-from kgserve.storage.model.rows import EdgeKey, NodeRow, edge_stamps
+from kgserve.storage.model.parents import CHILD_OF_RELATION
+from kgserve.storage.model.rows import EdgeKey, NodeRow, split_edge_attributes
 from kgserve.storage.model.soft_delete import is_active, is_live
-from kgserve.storage.plan import Report
-from kgserve.storage.rows.snapshot import Rows
-from kgserve.storage.rows.ways import parents
+from kgserve.storage.plan import WriteReport
+from kgserve.storage.rows.snapshot import RowsSnapshot
+from kgserve.storage.rows.ways import find_parents
 from kgserve.stores.pending_state import PendingState
 from kgserve.stores.store import OpenStore
 
@@ -81,11 +81,11 @@ _LINK_BATCH_SIZE = 200
 _MAX_FREQUENT_WORDS = 40
 _STEM_CHARS = 4
 _NAME_WORD = re.compile(r"[^\W\d_]{4,}")
-_STOP_WORDS = frozenset(listed("small")) | frozenset(listed("negations"))
+_STOP_WORDS = frozenset(read_word_list("small")) | frozenset(read_word_list("negations"))
 _REFLECTION_AUTHOR = "reflect"
 
 
-def reflect(graph: Graph, request: ReflectRequest) -> Reflection:
+def reflect(graph: StoreHandle, request: ReflectRequest) -> ReflectAnswer:
     """Place memories without a parent below matching concepts, and propose uncertain placements.
 
     Memories that say the same are merged first. A concept is matched by its text, its children and their entities.
@@ -105,9 +105,9 @@ def reflect(graph: Graph, request: ReflectRequest) -> Reflection:
         if request.answer:
             found = _answer_question(graph, store, request)
         elif request.undo:
-            found = undo(graph, store, request)
+            found = undo_reflection(graph, store, request)
         elif request.accept or request.refuse:
-            found = decide(store, request)
+            found = decide_proposals(store, request)
         else:
             found = _ReflectionRun(graph, store, request).reflect()
         found.sequence = store.state.sequence
@@ -115,37 +115,37 @@ def reflect(graph: Graph, request: ReflectRequest) -> Reflection:
     return found
 
 
-def _answer_question(graph: Graph, store: OpenStore, request: ReflectRequest) -> Reflection:
+def _answer_question(graph: StoreHandle, store: OpenStore, request: ReflectRequest) -> ReflectAnswer:
     """Answer a question. Raises InvalidInput if no language model is configured."""
     if (extractor := graph.graphs.extractor) is None:
         raise InvalidInput.at("answer", NO_LLM_MESSAGE)
-    from kgserve.memory.llm_advice import answer  # noqa: PLC0415 - loads client code only if a model is set
+    from kgserve.memory.llm_advice import answer_question  # noqa: PLC0415 - loads client code only if a model is set
 
-    return answer(graph, extractor.of(store), request, nothing(None, dry_run=request.dry_run))
+    return answer_question(graph, extractor.of(store), request, empty_reflection(None, dry_run=request.dry_run))
 
 
 class _Concept(NamedTuple):
     """A target concept: its vector, and the vectors and entities of a sample of its children."""
 
     id: str
-    vector: Vectors
-    below: Vectors
+    vector: UnitVectors
+    below: UnitVectors
     entities: frozenset[str]
 
 
 class _ReflectionRun:
     """One reflection over a store."""
 
-    def __init__(self, graph: Graph, store: OpenStore, request: ReflectRequest) -> None:
+    def __init__(self, graph: StoreHandle, store: OpenStore, request: ReflectRequest) -> None:
         self._graph = graph
         self._store = store
         self._request = request
         self._now = now_in_microseconds()
-        self._under = found_memory(store, request.under, graph.name).id if request.under else ""
+        self._under = get_active_memory(store, request.under, graph.name).id if request.under else ""
 
-    def reflect(self) -> Reflection:
+    def reflect(self) -> ReflectAnswer:
         """Place what is certain, unless it is a dry run, and propose the rest."""
-        found = nothing(None, dry_run=self._request.dry_run)
+        found = empty_reflection(None, dry_run=self._request.dry_run)
         found.stale = self._low_confidence_ids()
         found.stale_count = self._store.memories.ask(lambda view, _: view.below(self._min_confidence, self._now))
         indexes = self._indexes
@@ -154,12 +154,12 @@ class _ReflectionRun:
             return found
         orphans = self._orphans(indexes)
         found.looked_at = len(orphans)
-        plan = plan_of(
+        plan = plan_consolidation(
             self._store,
             indexes,
             CandidateQuery(CONTRADICTION_SIMILARITY, guard=True, near="suggest", fresh=frozenset(orphans)),
             self._now,
-            Pace(self._store),
+            WorkThrottle(self._store),
         )
         found.near_checked = plan.near_checked
         absorbed = {each for cluster in plan.clusters for each in cluster.absorbed}
@@ -167,7 +167,7 @@ class _ReflectionRun:
         known = indexes.vectors_of([each for each in orphans if each not in absorbed])
         links, proposals = self._place_memories(indexes, {each: known[each] for each in sorted(known)})
         proposals += self._find_contradictions(plan.kept_apart)
-        decided = decided_before(self._store)
+        decided = list_decided_proposals(self._store)
         fresh = [each for each in proposals if each.key not in decided]
         found.proposals = _numbered(fresh)
         self._name(indexes, [each for each in found.proposals if each.kind == "concept"], known)
@@ -175,8 +175,8 @@ class _ReflectionRun:
         found.proposals_count = len(fresh)
         found.linked, found.linked_count = links[:MAX_REPORTED_ITEMS], len(links)
         if not self._request.dry_run and (links or found.proposals or found.merged):
-            found.run = new_run_id(self._now, os.urandom(4).hex())
-            write(self._store, found.run, self._record(links, found.proposals, self._merge(plan)), links)
+            found.run = new_reflection_id(self._now, os.urandom(4).hex())
+            write_reflection(self._store, found.run, self._record(links, found.proposals, self._merge(plan)), links)
         return found
 
     @property
@@ -184,7 +184,7 @@ class _ReflectionRun:
         return self._store.description.memory.min_confidence
 
     @cached_property
-    def _indexes(self) -> Indexes | None:
+    def _indexes(self) -> TextIndexes | None:
         """Indexes with embeddings; None without a model or if it cannot be reached."""
         indexer = self._graph.graphs.indexer
         if indexer is None:
@@ -200,22 +200,22 @@ class _ReflectionRun:
 
     def _low_confidence_ids(self) -> list[str]:
         faded = self._store.memories.ask(
-            lambda view, _: view.faded(self._min_confidence, self._now, Fading(), MAX_REPORTED_ITEMS)
+            lambda view, _: view.faded(self._min_confidence, self._now, DecayPosition(), MAX_REPORTED_ITEMS)
         )
         return [each.id for each in faded]
 
-    def _orphans(self, indexes: Indexes) -> list[str]:
+    def _orphans(self, indexes: TextIndexes) -> list[str]:
         wanted = MemoryFilter(now=self._now, orphans=True)
         if self._request.query is not None:
             vector = indexes.vectors([self._request.query])[0]
-            near = indexes.meaning(vector, self._request.limit, Filter(memories=True))
+            near = indexes.meaning(vector, self._request.limit, IndexFilter(memories=True))
             wanted = msgspec.structs.replace(wanted, among=frozenset(near))
         return self._listed(wanted, self._request.limit)
 
     def _listed(self, wanted: MemoryFilter, most: int) -> list[str]:
-        def look(view: Memories, _: Rows) -> list[str]:
+        def look(view: MemoryIndexFile, _: RowsSnapshot) -> list[str]:
             found: list[str] = []
-            place: MemoryPlace | None = MemoryPlace()
+            place: MemoryPageStart | None = MemoryPageStart()
             while place is not None and len(found) < most:
                 page = view.listed(wanted, "created", place, most - len(found))
                 found += page.ids
@@ -224,18 +224,20 @@ class _ReflectionRun:
 
         return self._store.memories.ask(look)
 
-    def _with_advice(self, proposals: list[Proposal]) -> list[Proposal]:
+    def _with_advice(self, proposals: list[ReflectionProposal]) -> list[ReflectionProposal]:
         """Return the proposals with comments of the language model, if the store's texts may be sent to it."""
         extractor = self._graph.graphs.extractor
         if extractor is None or not self._store.description.memory.extract:
             return proposals
-        from kgserve.memory.llm_advice import advise  # noqa: PLC0415 - as above
+        from kgserve.memory.llm_advice import add_advice  # noqa: PLC0415 - as above
 
-        return advise(extractor.of(self._store), self._store, proposals)
+        return add_advice(extractor.of(self._store), self._store, proposals)
 
     # Duplicates
 
-    def _record(self, links: Sequence[Link], proposals: list[Proposal], merging: str) -> ReflectionRecord:
+    def _record(
+        self, links: Sequence[MemoryPlacement], proposals: list[ReflectionProposal], merging: str
+    ) -> ReflectionRecord:
         return ReflectionRecord(
             started_at=format_time(self._now),
             threshold=self._request.threshold,
@@ -245,7 +247,7 @@ class _ReflectionRun:
             proposals=proposals,
         )
 
-    def _merge(self, plan: Plan) -> str:
+    def _merge(self, plan: ConsolidationPlan) -> str:
         """Merge memories that say the same; return the id of the consolidation run, or an empty string."""
         if not plan.clusters:
             return ""
@@ -257,30 +259,34 @@ class _ReflectionRun:
             through=plan.sequence,
             started_at=format_time(self._now),
         )
-        run = apply.RunInProgress(apply.new_run(self._now), record, self._graph.graphs.caller.name)
-        apply.carry_out(self._store, run, plan.clusters, Pace(self._store))
+        run = apply.RunInProgress(apply.new_consolidation_id(self._now), record, self._graph.graphs.caller.name)
+        apply.merge_clusters(self._store, run, plan.clusters, WorkThrottle(self._store))
         return run.id
 
-    def _find_contradictions(self, apart: Sequence[KeptApart]) -> list[Proposal]:
+    def _find_contradictions(self, apart: Sequence[UnmergedPair]) -> list[ReflectionProposal]:
         """Return contradictions among close, different memories that share an entity or a parent."""
         ids = [*dict.fromkeys(chain.from_iterable(each.ids for each in apart))]
         with self._store.reading() as rows:
-            found, above = rows.nodes(ids), parents(rows, ids)
+            found, above = rows.nodes(ids), find_parents(rows, ids)
             either_way = [(a, b, CONTRADICTS) for each in apart for a, b in (each.ids, each.ids[::-1])]
             known = {frozenset(key[:2]) for key in rows.edges(either_way)}
         about = self._about(ids)
-        proposals: list[Proposal] = []
+        proposals: list[ReflectionProposal] = []
         for each in apart:
             one, other = each.ids
             joined = about[one] & about[other] or (one in above and above[one] == above.get(other))
             if joined and frozenset(each.ids) not in known and one in found and other in found:
                 younger_first = sorted(each.ids, key=lambda node_id: (-found[node_id].created_at, node_id))
-                proposals.append(Proposal(number=0, kind="contradiction", ids=younger_first, differs=each.differs))
+                proposals.append(
+                    ReflectionProposal(number=0, kind="contradiction", ids=younger_first, differs=each.differs)
+                )
         return proposals
 
     # Placement
 
-    def _place_memories(self, indexes: Indexes, known: Mapping[str, Vectors]) -> tuple[list[Link], list[Proposal]]:
+    def _place_memories(
+        self, indexes: TextIndexes, known: Mapping[str, UnitVectors]
+    ) -> tuple[list[MemoryPlacement], list[ReflectionProposal]]:
         """Return certain placements, and proposals for the others."""
         ids = [*known]
         if not ids:
@@ -288,31 +294,33 @@ class _ReflectionRun:
         vectors = np.stack([*known.values()])
         concepts = self._concepts(indexes)
         found = self._places(ids, vectors, concepts) if concepts else []
-        links, rest = list[Link](), list[int]()
+        links, rest = list[MemoryPlacement](), list[int]()
         for at, node_id in enumerate(ids):
             if found and found[at].is_certain(self._request.threshold):
-                links.append(Link(id=node_id, parent_id=concepts[found[at].best].id, score=found[at].score))
+                links.append(MemoryPlacement(id=node_id, parent_id=concepts[found[at].best].id, score=found[at].score))
             else:
                 rest.append(at)
         left = _UnplacedMemories([ids[at] for at in rest], [found[at] for at in rest] if found else [], concepts)
-        together = groups(vectors[rest], self._request.cluster_threshold) if rest else []
+        together = cluster_memories(vectors[rest], self._request.cluster_threshold) if rest else []
         return links, [*self._concepts_of(left, together), *left.links(together, self._min_proposal_score)]
 
-    def _places(self, ids: Sequence[str], vectors: Vectors, concepts: Sequence[_Concept]) -> list[ConceptScores]:
+    def _places(self, ids: Sequence[str], vectors: UnitVectors, concepts: Sequence[_Concept]) -> list[ConceptScores]:
         about = self._about(ids)
         shared = np.zeros((len(ids), len(concepts)), np.float32)
         for row, node_id in enumerate(ids):
             if own := about[node_id]:
                 shared[row] = [len(own & each.entities) / len(own) for each in concepts]
-        return places(vectors, np.stack([each.vector for each in concepts]), [each.below for each in concepts], shared)
+        return score_concepts(
+            vectors, np.stack([each.vector for each in concepts]), [each.below for each in concepts], shared
+        )
 
-    def _concepts(self, indexes: Indexes) -> list[_Concept]:
+    def _concepts(self, indexes: TextIndexes) -> list[_Concept]:
         """Return the concepts, and domains without concepts, that can receive memories."""
         wanted = MemoryFilter(now=self._now, layer=CONCEPT_LAYER, under=self._under)
         ids = self._listed(wanted, MAX_TARGET_CONCEPTS)
         domains = self._listed(msgspec.structs.replace(wanted, layer=DOMAIN_LAYER), MAX_TARGET_CONCEPTS - len(ids))
         with self._store.reading() as rows:
-            filled = {*parents(rows, ids).values()}
+            filled = {*find_parents(rows, ids).values()}
         ids += [each for each in domains if each not in filled]
         below = {each: self._below(each) for each in ids}
         known = indexes.vectors_of([*ids, *dict.fromkeys(chain.from_iterable(below.values()))])
@@ -332,7 +340,7 @@ class _ReflectionRun:
         return [each.id for each in page.found]
 
     def _about(self, ids: Sequence[str]) -> dict[str, frozenset[str]]:
-        def look(view: Memories, _: Rows) -> dict[str, frozenset[str]]:
+        def look(view: MemoryIndexFile, _: RowsSnapshot) -> dict[str, frozenset[str]]:
             return {
                 each: frozenset(entity for entity, _ in view.entities_of(each, self._now, _MAX_ENTITIES_PER_MEMORY))
                 for each in dict.fromkeys(ids)
@@ -340,16 +348,18 @@ class _ReflectionRun:
 
         return self._store.memories.ask(look)
 
-    def _concepts_of(self, left: _UnplacedMemories, together: Sequence[Sequence[int]]) -> list[Proposal]:
+    def _concepts_of(self, left: _UnplacedMemories, together: Sequence[Sequence[int]]) -> list[ReflectionProposal]:
         """Return proposals of new concepts for groups that belong to no existing one."""
         found = [
             [left.ids[at] for at in group]
             for group in together
             if left.place_of(group, self._min_proposal_score) is None
         ]
-        return [Proposal(number=0, kind="concept", ids=members) for members in found]
+        return [ReflectionProposal(number=0, kind="concept", ids=members) for members in found]
 
-    def _name(self, indexes: Indexes, concepts: Sequence[Proposal], known: Mapping[str, Vectors]) -> None:
+    def _name(
+        self, indexes: TextIndexes, concepts: Sequence[ReflectionProposal], known: Mapping[str, UnitVectors]
+    ) -> None:
         """Set preliminary names of new concepts: an entity that all members share, or else the nearest words."""
         ids = [*chain.from_iterable(each.ids for each in concepts)]
         with self._store.reading() as rows:
@@ -365,7 +375,7 @@ class _ReflectionRun:
                 self._shared_name([about[node_id] for node_id in concept.ids]) or words_name[:MAX_CONCEPT_NAME_CHARS]
             )
 
-    def _vectors(self, indexes: Indexes, words: list[str]) -> dict[str, Vectors]:
+    def _vectors(self, indexes: TextIndexes, words: list[str]) -> dict[str, UnitVectors]:
         try:
             return dict(zip(words, indexes.vectors(words), strict=True)) if words else {}
         except Unavailable:
@@ -380,7 +390,7 @@ class _ReflectionRun:
         shared = frozenset[str].intersection(*about)
         with self._store.reading() as rows:
             found = rows.nodes(sorted(shared)[:1])
-        return next((name_of(row) for row in found.values()), "")[:MAX_CONCEPT_NAME_CHARS]
+        return next((name_or_id(row) for row in found.values()), "")[:MAX_CONCEPT_NAME_CHARS]
 
 
 class _UnplacedMemories:
@@ -400,22 +410,22 @@ class _UnplacedMemories:
         mean = sum(each.score for each in mine) / len(group)
         return ConceptScores(best, round(mean, 4), mine[0].second, mine[0].second_score) if mean >= least else None
 
-    def links(self, together: Sequence[Sequence[int]], least: float) -> list[Proposal]:
+    def links(self, together: Sequence[Sequence[int]], least: float) -> list[ReflectionProposal]:
         """Return proposals to link groups, and single memories outside groups, to a concept."""
         grouped = {*chain.from_iterable(together)}
         some = [*together, *([at] for at in range(len(self.ids)) if at not in grouped)]
         found = ((group, self.place_of(group, least)) for group in some)
         return [self._link([self.ids[at] for at in group], place) for group, place in found if place is not None]
 
-    def _link(self, ids: Sequence[str], place: ConceptScores) -> Proposal:
+    def _link(self, ids: Sequence[str], place: ConceptScores) -> ReflectionProposal:
         best = [(place.best, place.score), (place.second, place.second_score)]
-        candidates = [Candidate(id=self._concepts[at].id, score=score) for at, score in best if at >= 0]
-        return Proposal(number=0, kind="link", ids=[*ids], candidates=candidates)
+        candidates = [ConceptCandidate(id=self._concepts[at].id, score=score) for at, score in best if at >= 0]
+        return ReflectionProposal(number=0, kind="link", ids=[*ids], candidates=candidates)
 
 
-def _numbered(proposals: Sequence[Proposal]) -> list[Proposal]:
+def _numbered(proposals: Sequence[ReflectionProposal]) -> list[ReflectionProposal]:
     """Return numbered proposals, up to the limits of one run."""
-    found: list[Proposal] = []
+    found: list[ReflectionProposal] = []
     room = MAX_PROPOSED_MEMORIES
     for each in proposals:
         room -= len(each.ids)
@@ -443,9 +453,9 @@ def _two_of(words: Sequence[str]) -> list[str]:
     return [*words[:1], *[word for word in words[1:] if word[:_STEM_CHARS] != words[0][:_STEM_CHARS]][:1]]
 
 
-def nothing(run: str | None, *, dry_run: bool = False) -> Reflection:
+def empty_reflection(run: str | None, *, dry_run: bool = False) -> ReflectAnswer:
     """Return an empty result."""
-    return Reflection(
+    return ReflectAnswer(
         dry_run=dry_run,
         run=run,
         looked_at=0,
@@ -464,7 +474,7 @@ def nothing(run: str | None, *, dry_run: bool = False) -> Reflection:
     )
 
 
-def write(store: OpenStore, run: str, record: ReflectionRecord, links: Sequence[Link]) -> None:
+def write_reflection(store: OpenStore, run: str, record: ReflectionRecord, links: Sequence[MemoryPlacement]) -> None:
     """Write a run: its node and its placements. Blocks."""
     _submit(store, lambda storing: _write_run_node(storing, run, record))
     for first in range(0, len(links), _LINK_BATCH_SIZE):
@@ -472,7 +482,7 @@ def write(store: OpenStore, run: str, record: ReflectionRecord, links: Sequence[
         _submit(store, lambda storing, some=some: _link_all(storing, run, some))
 
 
-def _submit(store: OpenStore, decide: Callable[[Deduplicator], None], cost: int = 10_000) -> Report:
+def _submit(store: OpenStore, decide: Callable[[Deduplicator], None], cost: int = 10_000) -> WriteReport:
     """Decide a write in the writer thread, and wait for it."""
 
     def decided(ahead: PendingState) -> WriteBatch:
@@ -480,7 +490,7 @@ def _submit(store: OpenStore, decide: Callable[[Deduplicator], None], cost: int 
         decide(storing)
         return storing.batch()
 
-    done: Future[Report] = store.submit_decided(decided, cost)
+    done: Future[WriteReport] = store.submit_decided(decided, cost)
     return done.result()
 
 
@@ -492,12 +502,12 @@ def _write_mark(storing: Deduplicator, run: str, memory: str, mark: ReflectionMa
     storing.put_edge(EdgePut(0, (run, memory, RELATION_REFLECTED), own=mark.text))
 
 
-def _link_all(storing: Deduplicator, run: str, links: Sequence[Link]) -> None:
+def _link_all(storing: Deduplicator, run: str, links: Sequence[MemoryPlacement]) -> None:
     for link in links:
         _link(storing, run, link)
 
 
-def _link(storing: Deduplicator, run: str, link: Link) -> bool:
+def _link(storing: Deduplicator, run: str, link: MemoryPlacement) -> bool:
     """Place a memory below a parent if it has none and both are active; return whether it was placed."""
     child, parent = storing.node(link.id), storing.node(link.parent_id)
     if child is None or parent is None or not (is_live(child) and is_live(parent)):
@@ -509,7 +519,9 @@ def _link(storing: Deduplicator, run: str, link: Link) -> bool:
     except Conflict:
         return False
     storing.put_edge(
-        EdgePut(0, (child.id, parent.id, CHILD_OF), link.score, extras=EdgeExtrasPut(created_by=_REFLECTION_AUTHOR))
+        EdgePut(
+            0, (child.id, parent.id, CHILD_OF_RELATION), link.score, extras=EdgeExtrasPut(created_by=_REFLECTION_AUTHOR)
+        )
     )
     _write_mark(storing, run, child.id, ReflectionMark(parent=parent.id))
     return True
@@ -520,17 +532,17 @@ def _link(storing: Deduplicator, run: str, link: Link) -> bool:
 
 def _run_of(store: OpenStore, request: ReflectRequest) -> tuple[NodeRow, ReflectionRecord]:
     """Return the requested run, or the last one. Raises NotFound."""
-    for row, record in apply.runs_of(store, KIND_REFLECTION, record_of):
+    for row, record in apply.list_runs(store, KIND_REFLECTION, decode_reflection_record):
         if request.run in (None, row.id):
             return row, record
     raise NotFound(f"there is no run {request.run!r}" if request.run else "there is no run yet: reflect first")
 
 
-def decided_before(store: OpenStore) -> set[str]:
+def list_decided_proposals(store: OpenStore) -> set[str]:
     """Return the keys of the proposals that were accepted or refused."""
     return {
         each.key
-        for _, record in apply.runs_of(store, KIND_REFLECTION, record_of)
+        for _, record in apply.list_runs(store, KIND_REFLECTION, decode_reflection_record)
         for each in record.proposals
         if each.state != "open"
     }
@@ -539,7 +551,7 @@ def decided_before(store: OpenStore) -> set[str]:
 # Decisions
 
 
-def decide(store: OpenStore, request: ReflectRequest) -> Reflection:
+def decide_proposals(store: OpenStore, request: ReflectRequest) -> ReflectAnswer:
     """Accept and refuse proposals of a run. Raises InvalidInput, NotFound or Conflict without any change."""
     row, record = _run_of(store, request)
     proposals = {each.number: each for each in record.proposals}
@@ -550,7 +562,7 @@ def decide(store: OpenStore, request: ReflectRequest) -> Reflection:
             raise Conflict(f"proposal {number} of run {row.id!r} was {proposals[number].state} already")
     if both := {*request.accept} & {*request.refuse}:
         raise InvalidInput(f"proposal {min(both)} is both accepted and refused")
-    found = nothing(row.id)
+    found = empty_reflection(row.id)
 
     def carry_out(storing: Deduplicator) -> None:
         deciding = _ProposalExecutor(storing, row.id, request.names or {})
@@ -577,10 +589,10 @@ class _ProposalExecutor:
         self._storing = storing
         self._run = run
         self._names = names
-        self.links: list[Link] = []
+        self.links: list[MemoryPlacement] = []
         self.skipped: list[str] = []
 
-    def accept(self, proposal: Proposal) -> None:
+    def accept(self, proposal: ReflectionProposal) -> None:
         """Carry out a proposal. Raises Conflict if it no longer applies."""
         given = self._names.get(str(proposal.number), "")
         match proposal.kind:
@@ -591,10 +603,10 @@ class _ProposalExecutor:
             case "contradiction":
                 self._put_against(proposal)
 
-    def _put_below(self, proposal: Proposal, parent: str) -> None:
+    def _put_below(self, proposal: ReflectionProposal, parent: str) -> None:
         parent = self._storing.places.find(parent).id
         scores = {each.id: each.score for each in proposal.candidates}
-        links = [Link(id=each, parent_id=parent, score=scores.get(parent, 1.0)) for each in proposal.ids]
+        links = [MemoryPlacement(id=each, parent_id=parent, score=scores.get(parent, 1.0)) for each in proposal.ids]
         done = [link for link in links if _link(self._storing, self._run, link)]
         if not done:
             raise Conflict(f"proposal {proposal.number}: all of its memories have a parent by now")
@@ -602,13 +614,13 @@ class _ProposalExecutor:
         self.skipped += [link.id for link in links if link not in done]
 
     def _create_concept(self, name: str) -> str:
-        self._storing.made.append(node_id := new_id(len(self._storing.made)))
+        self._storing.made.append(node_id := generate_node_id(len(self._storing.made)))
         extras = NodeExtrasPut(created_by=_REFLECTION_AUTHOR, confidence=1.0, layer=CONCEPT_LAYER)
         self._storing.put_node(NodePut(0, node_id, LAYER_TYPES[CONCEPT_LAYER], name, extras=extras))
         _write_mark(self._storing, self._run, node_id, ReflectionMark(made=True))
         return node_id
 
-    def _put_against(self, proposal: Proposal) -> None:
+    def _put_against(self, proposal: ReflectionProposal) -> None:
         younger, older = proposal.ids
         rows = [self._storing.node(each) for each in proposal.ids]
         if any(row is None or not is_active(row, self._storing.ahead.now) for row in rows):
@@ -622,13 +634,13 @@ class _ProposalExecutor:
 # Undo
 
 
-def undo(graph: Graph, store: OpenStore, request: ReflectRequest) -> Reflection:
+def undo_reflection(graph: StoreHandle, store: OpenStore, request: ReflectRequest) -> ReflectAnswer:
     """Undo a run, its placements, merges and node."""
     row, record = _run_of(store, request)
-    found = nothing(row.id)
+    found = empty_reflection(row.id)
     if record.merging:
         author = graph.graphs.caller.name
-        undone = apply.undo(store, record.merging, author, Pace(store), force=True)
+        undone = apply.undo_run(store, record.merging, author, WorkThrottle(store), force=True)
         found.undone, found.skipped = len(undone.restored), [*undone.skipped]
     with store.reading() as rows:
         marks = [edge.key for edge in rows.outgoing(row.id) if edge.relation_type == RELATION_REFLECTED]
@@ -656,11 +668,11 @@ class _RunUndo:
         edges, nodes = [*marks], list[str]()
         with self._store.reading() as rows:
             for edge in rows.edges(marks).values():
-                mark, memory = mark_of(edge_stamps(edge.attributes).own), edge.target
+                mark, memory = decode_reflection_mark(split_edge_attributes(edge.attributes).own), edge.target
                 if mark.made:
                     self._delete_concept(rows, memory, nodes)
                     continue
-                key = (memory, mark.parent, CHILD_OF) if mark.parent else (memory, mark.against, CONTRADICTS)
+                key = (memory, mark.parent, CHILD_OF_RELATION) if mark.parent else (memory, mark.against, CONTRADICTS)
                 existing = rows.edge(key)
                 if (
                     existing is not None
@@ -673,10 +685,10 @@ class _RunUndo:
                     self.skipped.append(memory)
         return WriteBatch(delete_edges=edges, delete_nodes=nodes, touch=False, cost=1_000 * len(marks))
 
-    def _delete_concept(self, rows: Rows, concept: str, nodes: list[str]) -> None:
+    def _delete_concept(self, rows: RowsSnapshot, concept: str, nodes: list[str]) -> None:
         """Delete a concept unless it was changed or another caller placed a memory below it."""
         row = rows.node(concept)
-        others = (edge for edge in rows.incoming(concept) if edge.relation_type == CHILD_OF)
+        others = (edge for edge in rows.incoming(concept) if edge.relation_type == CHILD_OF_RELATION)
         if (
             row is None
             or row.version > 1

@@ -12,9 +12,9 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from kgserve.graph.answers import MAX_REPORTED_ITEMS
-from kgserve.memory.api import Id, Memory, RecalledMemory, Share
+from kgserve.memory.api import Memory, NodeIdText, RecalledMemory, UnitFloat
 from kgserve.platform.codecs import json_decoder
-from kgserve.platform.times import time_of
+from kgserve.platform.times import parse_stored_time
 from kgserve.storage.model.batch import KIND_REFLECTION
 
 CONTRADICTS = "contradicts"
@@ -25,7 +25,7 @@ MAX_PROPOSED_MEMORIES = 4_000
 MAX_CONCEPT_NAME_CHARS = 200
 
 ProposalKind = Literal["link", "concept", "contradiction"]
-State = Literal["open", "accepted", "refused"]
+ProposalState = Literal["open", "accepted", "refused"]
 _Numbers = Annotated[list[Annotated[int, Meta(ge=1, le=MAX_PROPOSALS)]], Meta(max_length=MAX_PROPOSALS)]
 _DRY_RUN_REFLECT_HELP = "Report the placements and proposals without writing"
 _PROPOSAL_NAMES_HELP = (
@@ -40,7 +40,7 @@ class ReflectRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     query: (
         Annotated[str, Meta(min_length=1, max_length=10_000, description="Only memories nearest to this text")] | None
     ) = None
-    under: Annotated[Id, Meta(description="Only use concepts below this memory: its id")] | None = None
+    under: Annotated[NodeIdText, Meta(description="Only use concepts below this memory: its id")] | None = None
     limit: Annotated[
         int,
         Meta(
@@ -50,12 +50,17 @@ class ReflectRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         ),
     ] = 1_000
     threshold: Annotated[
-        Share, Meta(description="Minimum score, a probability, at which a memory is placed below a concept")
+        UnitFloat, Meta(description="Minimum score, a probability, at which a memory is placed below a concept")
     ] = 0.6
-    cluster_threshold: Annotated[Share, Meta(description="Minimum cosine within the cluster of a new concept")] = 0.7
+    cluster_threshold: Annotated[UnitFloat, Meta(description="Minimum cosine within the cluster of a new concept")] = (
+        0.7
+    )
     dry_run: Annotated[bool, Meta(description=_DRY_RUN_REFLECT_HELP)] = False
     run: (
-        Annotated[Id, Meta(description="Run whose proposals are meant, or which to undo; default: the last run")] | None
+        Annotated[
+            NodeIdText, Meta(description="Run whose proposals are meant, or which to undo; default: the last run")
+        ]
+        | None
     ) = None
     accept: Annotated[_Numbers, Meta(description="Proposals to carry out, by number")] = []
     refuse: Annotated[_Numbers, Meta(description="Proposals not to repeat, by number")] = []
@@ -70,14 +75,14 @@ class ReflectRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     answer: Annotated[bool, Meta(description="Only answer `query`; needs a language model")] = False
 
 
-class Candidate(msgspec.Struct, kw_only=True):
+class ConceptCandidate(msgspec.Struct, kw_only=True):
     """A concept that a memory may belong to; the score is the estimated probability, 0 to 1."""
 
     id: str
     score: float
 
 
-class Proposal(msgspec.Struct, kw_only=True):
+class ReflectionProposal(msgspec.Struct, kw_only=True):
     """A proposal to decide.
 
     ``link``: the memory in ``ids`` belongs below one of ``candidates``. ``concept``: all of ``ids`` belong below a new
@@ -88,10 +93,10 @@ class Proposal(msgspec.Struct, kw_only=True):
     number: int
     kind: ProposalKind
     ids: list[str]
-    candidates: list[Candidate] = []
+    candidates: list[ConceptCandidate] = []
     name: str = ""
     differs: str = ""
-    state: State = "open"
+    state: ProposalState = "open"
     reason: Annotated[str | UnsetType, Meta(description="Comment of the language model, if one is configured")] = UNSET
 
     @property
@@ -100,7 +105,7 @@ class Proposal(msgspec.Struct, kw_only=True):
         return f"{self.kind} {' '.join(sorted(self.ids))}"
 
 
-class Link(msgspec.Struct, kw_only=True):
+class MemoryPlacement(msgspec.Struct, kw_only=True):
     """A memory that was placed below a parent."""
 
     id: str
@@ -108,16 +113,16 @@ class Link(msgspec.Struct, kw_only=True):
     score: float
 
 
-class Reflection(msgspec.Struct, kw_only=True):
+class ReflectAnswer(msgspec.Struct, kw_only=True):
     """Result of a reflection. The run is null if nothing was written."""
 
     dry_run: bool
     run: str | None
     looked_at: Annotated[int, Meta(description="Memories without a parent that were examined")]
     merged: Annotated[int, Meta(description="Memories absorbed by one that says the same")]
-    linked: Annotated[list[Link], Meta(description=f"The first {MAX_REPORTED_ITEMS}")]
+    linked: Annotated[list[MemoryPlacement], Meta(description=f"The first {MAX_REPORTED_ITEMS}")]
     linked_count: int
-    proposals: Annotated[list[Proposal], Meta(description="By number; those to accept are `open`")]
+    proposals: Annotated[list[ReflectionProposal], Meta(description="By number; those to accept are `open`")]
     proposals_count: Annotated[int, Meta(description="Total number; a later run reports the rest")]
     stale: Annotated[
         list[str], Meta(description=f"Memories with low effective confidence; the first {MAX_REPORTED_ITEMS}")
@@ -140,7 +145,7 @@ class ReflectionRecord(msgspec.Struct, frozen=True, kw_only=True):
     cluster_threshold: float
     linked: int = 0
     merging: str = ""
-    proposals: list[Proposal] = []
+    proposals: list[ReflectionProposal] = []
 
     @property
     def text(self) -> str:
@@ -162,11 +167,11 @@ class ReflectionMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
-record_of = json_decoder(ReflectionRecord).decode
-mark_of = json_decoder(ReflectionMark).decode
+decode_reflection_record = json_decoder(ReflectionRecord).decode
+decode_reflection_mark = json_decoder(ReflectionMark).decode
 
 
-def new_run_id(now: int, chance: str) -> str:
+def new_reflection_id(now: int, chance: str) -> str:
     """Return the id of a run's node; ids sort by time. `now` is in microseconds."""
     return f"{KIND_REFLECTION}-{now // 1000:012x}-{chance}"
 
@@ -175,7 +180,7 @@ _AGE_UNITS = ((365 * 86_400, "y"), (86_400, "d"), (3_600, "h"), (60, "min"))
 _MAX_LINE_CHARS = 1_000
 
 
-def memory_line(memory: Memory, now: float, most: int = _MAX_LINE_CHARS) -> str:
+def format_memory_line(memory: Memory, now: float, most: int = _MAX_LINE_CHARS) -> str:
     """Return a memory as one line: text, type, confidence, age and entities.
 
     `now` is in seconds since 1970; `most` is the maximum number of characters of the content.
@@ -187,20 +192,20 @@ def memory_line(memory: Memory, now: float, most: int = _MAX_LINE_CHARS) -> str:
     content = " ".join(memory.content.split())
     content = content if len(content) <= most else f"{content[: most - 1]}…"
     names = f" — about {', '.join(each.name for each in memory.entities)}" if memory.entities else ""
-    age = age_of(now - time_of(memory.created_at) / 1_000_000)
+    age = format_age(now - parse_stored_time(memory.created_at) / 1_000_000)
     place = f", in {recalled.store}" if recalled and recalled.store else ""
     facts = f"{memory.memory_type}, conf {memory.effective_confidence:.2f}, {age}{said}{ended}{place}"
     return f"[{memory.id}] ({facts}) {content}{names}{via}"
 
 
-def age_of(seconds: float) -> str:
+def format_age(seconds: float) -> str:
     """Return an age in words, such as "3 d ago"."""
     return next(
         (f"{int(seconds // length):,} {unit} ago" for length, unit in _AGE_UNITS if seconds >= length), "just now"
     )
 
 
-def proposal_line(proposal: Proposal) -> str:
+def format_proposal_line(proposal: ReflectionProposal) -> str:
     """Return a numbered proposal as one line."""
     ids = ", ".join(f"[{each}]" for each in proposal.ids)
     text = {

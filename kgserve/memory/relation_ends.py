@@ -25,7 +25,7 @@ def relation_key(draft: MemoryDraft, relation: RelationInput) -> EdgeKey:
     return (*ends, kind)
 
 
-def met_end(draft: MemoryDraft, name: str) -> str | None:
+def find_relation_end(draft: MemoryDraft, name: str) -> str | None:
     """Return the id of the entity with a name, else of the memory with that id, or None."""
     met = draft.met(name)
     if met is not None:
@@ -35,7 +35,7 @@ def met_end(draft: MemoryDraft, name: str) -> str | None:
 
 
 def _resolve_end(draft: MemoryDraft, name: str) -> str:
-    met = met_end(draft, name)
+    met = find_relation_end(draft, name)
     if met is None and is_version_id(name) and _is_memory(draft.node(head := name.rpartition("@")[0])):
         raise Conflict(f"{name!r} names a version of memory {head!r}; use {head!r}")
     row = None if met is None else draft.node(met)

@@ -38,7 +38,7 @@ class FormerMemory(msgspec.Struct, kw_only=True):
     valid_to: str | None
 
 
-class WholeMemory(Memory, kw_only=True):
+class MemoryDetails(Memory, kw_only=True):
     """A memory with its parent, number of children, relationships and former versions."""
 
     parent: Annotated[Memory | None, Meta(description="Its parent, or null")]

@@ -15,48 +15,55 @@ import msgspec
 from typing_extensions import override
 
 from kgserve.errors import Conflict, InvalidInput, NotFound
-from kgserve.graph.handle import Graph
-from kgserve.graph.validate import Fault, Faults, moment
-from kgserve.memory.api import DEFAULT_IMPORTANCE, EPISODE_LAYER, FACT_LAYER, Metadata, Similar, StoreMemoryRequest
-from kgserve.memory.deduplication import Deduplicator, MemoryPut, StoredDraft, united_attributes
-from kgserve.memory.entities import put_relation, related_put
+from kgserve.graph.handle import StoreHandle
+from kgserve.graph.validate import FaultCallback, FaultCollector, parse_written_time
+from kgserve.memory.api import (
+    DEFAULT_IMPORTANCE,
+    EPISODE_LAYER,
+    FACT_LAYER,
+    MetadataObject,
+    SimilarMemory,
+    StoreMemoryRequest,
+)
+from kgserve.memory.deduplication import Deduplicator, MemoryPut, StoredDraft, merge_attributes
+from kgserve.memory.entities import put_relation, validate_relation
 from kgserve.memory.extraction.marks import EXTRACT_KEY
-from kgserve.memory.presentation import name_of
-from kgserve.memory.recall_scoring import named_in, names_any, possible_names_of
+from kgserve.memory.presentation import name_or_id
+from kgserve.memory.recall_scoring import has_any_name, list_possible_names, match_names
 from kgserve.memory.relation_ends import relation_key
 from kgserve.memory.retain_api import (
     CONVERSATION_ROLES,
     MAX_CONVERSATION_MESSAGES,
-    Action,
-    Message,
+    ConversationMessage,
+    RetainAction,
     RetainAnswer,
+    RetainBatchAnswer,
     RetainBatchRequest,
-    Retained,
-    RetainedBatch,
     RetainOperation,
     RetainRequest,
+    RetainResult,
 )
 from kgserve.memory.store_memory import (
     MAX_SIMILAR_CONTENT_CHARS,
-    Checked,
-    StoredTogether,
-    checked_memory,
-    store_checked,
+    BatchStoreOutcome,
+    ValidatedMemory,
+    store_validated,
+    validate_memory,
 )
-from kgserve.memory.supersede import Fact, check_bounds, place
+from kgserve.memory.supersede import TimedFact, check_bounds, insert_fact
 from kgserve.platform.text.similarity import text_hash
 from kgserve.projections.memory_index.relation_types import RELATION_NEXT
 from kgserve.projections.recent_vectors import RecentVectors
 from kgserve.storage.model.batch import EdgePut, NodePut
 from kgserve.storage.model.fields import NO_EXTRAS, NodeExtrasPut
-from kgserve.storage.model.names import IS_ABOUT, UNKNOWN_TYPE, names_of
-from kgserve.storage.model.rows import NO_ATTRIBUTES, NodeRow
-from kgserve.storage.model.soft_delete import FORGOTTEN, SUPERSEDED
+from kgserve.storage.model.names import IS_ABOUT_RELATION, UNKNOWN_TYPE, list_entity_names
+from kgserve.storage.model.rows import EMPTY_ATTRIBUTES_JSON, NodeRow
+from kgserve.storage.model.soft_delete import REASON_FORGOTTEN, REASON_SUPERSEDED
 from kgserve.stores.pending_state import PendingState
 from kgserve.stores.store import OpenStore
 
 
-def retain(graph: Graph, request: RetainRequest) -> Future[RetainAnswer]:
+def retain(graph: StoreHandle, request: RetainRequest) -> Future[RetainAnswer]:
     """Retain a text or the turns of a conversation; create the store if it does not exist.
 
     A known text is not stored twice. With `entity_id` or `supersedes`, the text becomes the current state of that
@@ -71,7 +78,7 @@ def retain(graph: Graph, request: RetainRequest) -> Future[RetainAnswer]:
     Unavailable.
     """
 
-    def answer(done: StoredTogether, results: list[Retained]) -> RetainAnswer:
+    def answer(done: BatchStoreOutcome, results: list[RetainResult]) -> RetainAnswer:
         (one,) = results
         return RetainAnswer(
             operations=one.operations,
@@ -84,7 +91,7 @@ def retain(graph: Graph, request: RetainRequest) -> Future[RetainAnswer]:
     return _retain(graph, [request], answer)
 
 
-def retain_batch(graph: Graph, request: RetainBatchRequest) -> Future[RetainedBatch]:
+def retain_batch(graph: StoreHandle, request: RetainBatchRequest) -> Future[RetainBatchAnswer]:
     """Retain up to 1,000 texts or conversations in one commit, each after the ones before it.
 
     Several items may name the same memory (`entity_id`), in any order of time; each becomes the version of its own
@@ -93,13 +100,13 @@ def retain_batch(graph: Graph, request: RetainBatchRequest) -> Future[RetainedBa
     Raises the same errors as `retain`; `errors` or the message name the position of each fault, and nothing is stored.
     """
 
-    def answer(done: StoredTogether, results: list[Retained]) -> RetainedBatch:
-        return RetainedBatch(results=results, sequence=done.sequence, near_checked=done.near_checked)
+    def answer(done: BatchStoreOutcome, results: list[RetainResult]) -> RetainBatchAnswer:
+        return RetainBatchAnswer(results=results, sequence=done.sequence, near_checked=done.near_checked)
 
     return _retain(graph, request.items, answer, "items[{}].")
 
 
-def _extracting(graph: Graph, store: OpenStore, request: RetainRequest) -> bool | msgspec.UnsetType:
+def _extracting(graph: StoreHandle, store: OpenStore, request: RetainRequest) -> bool | msgspec.UnsetType:
     """Return whether a language model will process the new text; UNSET if none is configured or requested."""
     is_set = graph.graphs.extractor is not None
     if not is_set and request.extract is None:
@@ -111,13 +118,13 @@ A = TypeVar("A")
 
 
 def _retain(
-    graph: Graph,
+    graph: StoreHandle,
     requests: Sequence[RetainRequest],
-    answer: Callable[[StoredTogether, list[Retained]], A],
+    answer: Callable[[BatchStoreOutcome, list[RetainResult]], A],
     place: str = "",
 ) -> Future[A]:
     """Retain in one commit; `place` formats the path of a request within a batch."""
-    faults = Faults()
+    faults = FaultCollector()
     plan = _RetainBatchPlan([_RetainItem(each, faults, place.format(at)) for at, each in enumerate(requests)])
     faults.raise_any()
     checked = plan.checked(faults)
@@ -128,19 +135,19 @@ def _retain(
         deduplicators.append(RetainDeduplicator(ahead, recent, plan))
         return deduplicators[0]
 
-    def report(done: StoredTogether) -> A:
+    def report(done: BatchStoreOutcome) -> A:
         similar = iter(done.similar)
         operations = _operations(done.store, deduplicators[0].steps, done.sequence)
         own = ([each for one in islice(similar, len(item.turns) or 1) for each in one] for item in plan.items)
         return answer(
             done,
             [
-                Retained(operations=each, similar=_nearest_similar(near))
+                RetainResult(operations=each, similar=_nearest_similar(near))
                 for each, near in zip(operations, own, strict=True)
             ],
         )
 
-    return store_checked(graph, checked, report, make, look=plan.look)
+    return store_validated(graph, checked, report, make, look=plan.look)
 
 
 class RetainStep(msgspec.Struct):
@@ -150,7 +157,7 @@ class RetainStep(msgspec.Struct):
     replaced it.
     """
 
-    type: Action
+    type: RetainAction
     memory: str
     content: str
     reason: str
@@ -167,11 +174,11 @@ class RetainStep(msgspec.Struct):
         """Return the id of the version that the operation refers to; None for a node that is not a memory."""
         if self.kept or self.row is None or not self.row.is_memory:
             return self.kept or None
-        is_former = (self.row.extras or NO_EXTRAS).ended == SUPERSEDED
+        is_former = (self.row.extras or NO_EXTRAS).ended == REASON_SUPERSEDED
         return self.row.id if is_former else f"{self.row.id}@{sequence}"
 
 
-def _check(request: RetainRequest, fault: Fault) -> None:
+def _check(request: RetainRequest, fault: FaultCallback) -> None:
     """Report fields that cannot be combined."""
     named, is_text = request.entity_id or request.supersedes, isinstance(request.content, str)
     if request.entity_id and request.supersedes and request.entity_id != request.supersedes:
@@ -191,9 +198,9 @@ class _RetainBatchPlan:
         self.items = items
         self._links: list[list[str]] = []
 
-    def checked(self, faults: Faults) -> list[Checked]:
+    def checked(self, faults: FaultCollector) -> list[ValidatedMemory]:
         """Return the memories to store, in the order of the requests."""
-        found: list[Checked] = []
+        found: list[ValidatedMemory] = []
         for item in self.items:
             found += item.checked(faults, len(found))
         if len(found) > MAX_CONVERSATION_MESSAGES:
@@ -205,7 +212,7 @@ class _RetainBatchPlan:
 
     def look(self, store: OpenStore, puts: Sequence[MemoryPut]) -> None:
         """Find the entities of the store that each text names."""
-        self._links = entities_named_in(store, [put.content for put in puts])
+        self._links = find_named_entities(store, [put.content for put in puts])
 
     def each(self) -> Iterator[tuple[_RetainItem, list[str]]]:
         """Return, for each memory to store, its item and the ids of the entities that it names."""
@@ -216,20 +223,21 @@ class _RetainBatchPlan:
 class _RetainItem:
     """A validated request to retain one text or conversation."""
 
-    def __init__(self, request: RetainRequest, faults: Faults, place: str) -> None:
+    def __init__(self, request: RetainRequest, faults: FaultCollector, place: str) -> None:
         self.request = request
         self.place = place
         fault = faults.below(place)
         _check(request, fault)
         self.start = _time(request.valid_from, "valid_from", fault)
         self.relations = [
-            related_put(each, f"{place}relations[{index}].", faults) for index, each in enumerate(request.relations)
+            validate_relation(each, f"{place}relations[{index}].", faults)
+            for index, each in enumerate(request.relations)
         ]
         self.turns: list[str] = []
         """Ids of the turns of a conversation."""
 
     @property
-    def _extract_metadata(self) -> Metadata:
+    def _extract_metadata(self) -> MetadataObject:
         """Metadata entry that requests or forbids extraction by a language model."""
         return {} if self.request.extract is None else {EXTRACT_KEY: self.request.extract}
 
@@ -243,17 +251,17 @@ class _RetainItem:
         """Id of the memory whose state the text is, if the request names one."""
         return self.request.supersedes or self.request.entity_id
 
-    def checked(self, faults: Faults, first: int) -> list[Checked]:
+    def checked(self, faults: FaultCollector, first: int) -> list[ValidatedMemory]:
         """Return the memories to store; `first` is the number of memories before it."""
         content, place = self.request.content, self.place
         if isinstance(content, str):
-            found = checked_memory(
+            found = validate_memory(
                 self._store_request(content, self.request.entity_id), faults.below(place), first, place
             )
             is_chosen = self.is_one_of_many and self.target is not None
             return [msgspec.structs.replace(found, is_chosen=is_chosen)]
         found = [
-            checked_memory(self._turn(each, at), faults.below(f"{place}content[{at}]."), first + at, place)
+            validate_memory(self._turn(each, at), faults.below(f"{place}content[{at}]."), first + at, place)
             for at, each in enumerate(content)
             if each.content.strip()
         ]
@@ -262,7 +270,7 @@ class _RetainItem:
         self.turns = [each.put.node.id for each in found]
         return found
 
-    def _turn(self, message: Message, at: int) -> StoreMemoryRequest:
+    def _turn(self, message: ConversationMessage, at: int) -> StoreMemoryRequest:
         """Return a message as an episode; a speaker's name is prefixed to the text, so that search finds it."""
         request, number = self.request, self.request.first + at
         text = message.content if message.role.lower() in CONVERSATION_ROLES else f"{message.role}: {message.content}"
@@ -311,7 +319,7 @@ class _RetainItem:
         )
         attributes = None if request.metadata is None else put.node.attributes
         if attributes is None and self._extract_metadata:
-            attributes = united_attributes(row.attributes, put.node.attributes or NO_ATTRIBUTES)
+            attributes = merge_attributes(row.attributes, put.node.attributes or EMPTY_ATTRIBUTES_JSON)
         return NodePut(0, put.node.id, request.memory_type, put.content, attributes, extras=extras)
 
 
@@ -327,8 +335,8 @@ def _with_decay_start(put: MemoryPut, now: int) -> MemoryPut:
     return msgspec.structs.replace(put, node=msgspec.structs.replace(put.node, extras=extras))
 
 
-def _time(text: str | None, path: str, fault: Fault) -> int | None:
-    at = moment(text, path, fault)
+def _time(text: str | None, path: str, fault: FaultCallback) -> int | None:
+    at = parse_written_time(text, path, fault)
     return at if isinstance(at, int) else None
 
 
@@ -338,16 +346,16 @@ def _turn_id(source: str, position: int) -> str:
     return f"episode-{digest.hexdigest()}"
 
 
-def entities_named_in(store: OpenStore, texts: Sequence[str]) -> list[list[str]]:
+def find_named_entities(store: OpenStore, texts: Sequence[str]) -> list[list[str]]:
     """Return, for each text, the ids of the entities that it names.
 
     If several entities share a name, the only one with a known type is chosen; otherwise none is.
     """
-    possible = [*map(possible_names_of, texts)]
+    possible = [*map(list_possible_names, texts)]
     known = store.memories.known_names({name for names in possible for name in names})
     with store.reading() as rows:
         only = {name: _unambiguous_id([*rows.nodes(ids).values()]) for name, ids in known.items()}
-    return [named_in(names, only) for names in possible]
+    return [match_names(names, only) for names in possible]
 
 
 def _unambiguous_id(rows: Sequence[NodeRow]) -> list[str]:
@@ -395,11 +403,11 @@ class RetainDeduplicator(Deduplicator):
 
     @override
     def associate(self, memory: str, about: Mapping[str, float]) -> None:
-        new = [entity for entity in about if self.edge((memory, entity, IS_ABOUT)) is None]
+        new = [entity for entity in about if self.edge((memory, entity, IS_ABOUT_RELATION)) is None]
         super().associate(memory, about)
         for entity in new:
             row = self.node(entity)
-            self._record_step(RetainStep("link", memory, entity, f"is about {(name_of(row) if row else entity)!r}"))
+            self._record_step(RetainStep("link", memory, entity, f"is about {(name_or_id(row) if row else entity)!r}"))
 
     @override
     def _about(self, put: MemoryPut) -> dict[str, float]:
@@ -415,7 +423,7 @@ class RetainDeduplicator(Deduplicator):
     def _store_new(self, put: MemoryPut) -> StoredDraft:
         position = len(self.steps[-1])
         stored = super()._store(put)
-        steps: dict[str, tuple[Action, str]] = {
+        steps: dict[str, tuple[RetainAction, str]] = {
             "created": ("create", "no known memory says it"),
             "duplicate": ("noop", "is known already"),
             "merged": ("merge", "is known in other words"),
@@ -436,11 +444,11 @@ class RetainDeduplicator(Deduplicator):
                 raise NotFound(f"there is no memory {target!r}" if row is None else f"node {target!r} is not a memory")
             return None
         extras = row.extras or NO_EXTRAS
-        if extras.ended == SUPERSEDED:
+        if extras.ended == REASON_SUPERSEDED:
             head = extras.belongs_to
             raise Conflict(f"{target!r} is a former version of {head!r}; use that id, with valid_from for another time")
         if extras.ended:
-            how = "restore it with forget and undo first, or " if extras.ended == FORGOTTEN else ""
+            how = "restore it with forget and undo first, or " if extras.ended == REASON_FORGOTTEN else ""
             raise Conflict(f"memory {target!r} was {extras.ended}: {how}retain the text without its id")
         return row
 
@@ -460,8 +468,8 @@ class RetainDeduplicator(Deduplicator):
         if end is not None and end <= start:
             raise InvalidInput.at("valid_to", "must be after valid_from; for a past fact, send valid_from")
         change, before = self._as_statement(put, row), self.about(row.id)
-        placed = place(self, row, Fact(change, start, end, item.is_one_of_many))
-        action: Action = "update" if placed.is_new else "noop"
+        placed = insert_fact(self, row, TimedFact(change, start, end, item.is_one_of_many))
+        action: RetainAction = "update" if placed.is_new else "noop"
         if placed.kept:
             for step in self._statements.pop(row.id, ()):
                 step.kept = placed.kept
@@ -524,15 +532,15 @@ class RetainDeduplicator(Deduplicator):
             types = {row.type for entity in set(about) - set(before) if (row := self.node(entity)) is not None}
             dropped = {entity for entity in dropped if self._was_replaced(entity, types, old, new)}
         for entity in dropped:
-            self.drop_edge((memory, entity, IS_ABOUT))
+            self.drop_edge((memory, entity, IS_ABOUT_RELATION))
         self.associate(memory, about)
 
     def _was_replaced(self, entity: str, types: Collection[str], old: str, new: str) -> bool:
         row = self.node(entity)
         if row is None or row.type not in types:
             return False
-        names = [row.id, *names_of(row)]
-        return names_any(old, names) and not names_any(new, names)
+        names = [row.id, *list_entity_names(row)]
+        return has_any_name(old, names) and not has_any_name(new, names)
 
     def _turn(self, put: MemoryPut) -> StoredDraft:
         """Store a turn of a conversation unless it exists or was forgotten. Raises Conflict."""
@@ -589,8 +597,8 @@ def _operations(store: OpenStore, steps: Sequence[Sequence[RetainStep]], sequenc
     ]
 
 
-def _nearest_similar(similar: Sequence[Similar]) -> list[Similar]:
-    found: dict[str, Similar] = {}
+def _nearest_similar(similar: Sequence[SimilarMemory]) -> list[SimilarMemory]:
+    found: dict[str, SimilarMemory] = {}
     for each in sorted(similar, key=lambda each: -each.similarity):
         found.setdefault(each.id, each)
     return [*found.values()][:5]

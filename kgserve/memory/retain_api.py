@@ -14,18 +14,18 @@ from kgserve.memory.api import (
     MAX_RECALL_BUDGET_TOKENS,
     MAX_RECALL_LIMIT,
     AssociatedEntity,
-    Deduplicated,
-    Expand,
-    ExpiresIn,
-    Id,
-    Label,
-    Metadata,
-    RecallingQuery,
+    DedupField,
+    ExpandField,
+    ExpiresInField,
+    LabelText,
+    MetadataObject,
+    NodeIdText,
+    RecallOptionsQuery,
     RecallRequest,
-    Share,
-    Similar,
-    Text,
-    Time,
+    ShortText,
+    SimilarMemory,
+    TimestampText,
+    UnitFloat,
 )
 from kgserve.memory.entities_api import RelationInput
 from kgserve.storage.model.fields import MAX_TAGS
@@ -35,20 +35,21 @@ MAX_FORGET_IDS = 1_000
 CONVERSATION_ROLES = frozenset({"user", "assistant", "system", "tool", "developer", "function", "human", "ai", "model"})
 """Generic roles of conversations; any other role is treated as a speaker's name."""
 MAX_REASON_CHARS = 512
-RECALLED, RECALLED_TOKENS = 10, 2_000
+DEFAULT_AGENT_RECALL_LIMIT, DEFAULT_AGENT_RECALL_BUDGET_TOKENS = 10, 2_000
 """Default number of memories, and of tokens of their contents, that an agent's recall returns."""
 
-Action = Literal["create", "update", "merge", "link", "noop"]
+RetainAction = Literal["create", "update", "merge", "link", "noop"]
 
 
-class Message(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class ConversationMessage(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """One turn of a conversation."""
 
-    role: Annotated[Label, Meta(description="Speaker: user, assistant …, or a name")] = "user"
+    role: Annotated[LabelText, Meta(description="Speaker: user, assistant …, or a name")] = "user"
     content: Annotated[str, Meta(description="Text of the message; blank messages are not stored")]
-    at: Annotated[Time, Meta(description="Time of the message (RFC 3339), not in the future; default: now")] | None = (
-        None
-    )
+    at: (
+        Annotated[TimestampText, Meta(description="Time of the message (RFC 3339), not in the future; default: now")]
+        | None
+    ) = None
 
 
 class RetainRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -56,18 +57,19 @@ class RetainRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     content: Annotated[
         Annotated[str, Meta(min_length=1)]
-        | Annotated[list[Message], Meta(min_length=1, max_length=MAX_CONVERSATION_MESSAGES)],
+        | Annotated[list[ConversationMessage], Meta(min_length=1, max_length=MAX_CONVERSATION_MESSAGES)],
         Meta(description="Text, 1 byte to 1 MiB, or up to 1,000 messages, each stored as an episode"),
     ]
     entity_id: (
-        Annotated[Id, Meta(description="Id of the memory whose current state this is; created if missing")] | None
+        Annotated[NodeIdText, Meta(description="Id of the memory whose current state this is; created if missing")]
+        | None
     ) = None
-    supersedes: Annotated[Id, Meta(description="Id of the memory that this replaces")] | None = None
+    supersedes: Annotated[NodeIdText, Meta(description="Id of the memory that this replaces")] | None = None
     update: Annotated[
         Literal["auto", "correct", "never"],
         Meta(description="For an existing memory: auto archives its old text, correct overwrites it, never refuses"),
     ] = "auto"
-    memory_type: Annotated[Label, Meta(description="Kind of memory; default: fact, or episode")] | None = None
+    memory_type: Annotated[LabelText, Meta(description="Kind of memory; default: fact, or episode")] | None = None
     layer: (
         Annotated[
             int,
@@ -75,8 +77,8 @@ class RetainRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         ]
         | None
     ) = None
-    parent: Annotated[Text, Meta(description="Id of the parent memory")] | None = None
-    tags: Annotated[list[Label], Meta(max_length=MAX_TAGS, description="At most 100")] | None = None
+    parent: Annotated[ShortText, Meta(description="Id of the parent memory")] | None = None
+    tags: Annotated[list[LabelText], Meta(max_length=MAX_TAGS, description="At most 100")] | None = None
     entities: Annotated[
         list[AssociatedEntity],
         Meta(max_length=MAX_MEMORY_ENTITIES, description="Entities that it is about; created if missing"),
@@ -84,28 +86,29 @@ class RetainRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     relations: Annotated[
         list[RelationInput], Meta(max_length=MAX_MEMORY_ENTITIES, description="Relations between entities, by name")
     ] = []
-    confidence: Annotated[Share, Meta(description="Confidence, 0 to 1; default: 1")] | None = None
-    importance: Annotated[Share, Meta(description="0 to 1; 1 pins it; default: 0.5")] | None = None
+    confidence: Annotated[UnitFloat, Meta(description="Confidence, 0 to 1; default: 1")] | None = None
+    importance: Annotated[UnitFloat, Meta(description="0 to 1; 1 pins it; default: 0.5")] | None = None
     source: (
         Annotated[
-            Text,
+            ShortText,
             Meta(description="Origin; for messages the conversation's id, which makes resending safe"),
         ]
         | None
     ) = None
     first: Annotated[int, Meta(ge=0, lt=1 << 31, description="Position of the first message in its conversation")] = 0
     context: Annotated[str, Meta(description="Surrounding context, at most 64 KiB")] | None = None
-    metadata: Annotated[Metadata, Meta(description="Any JSON object, at most 256 KiB")] | None = None
+    metadata: Annotated[MetadataObject, Meta(description="Any JSON object, at most 256 KiB")] | None = None
     valid_from: (
         Annotated[
-            Time, Meta(description="True from then on (RFC 3339); default: now for an update, unknown for a new memory")
+            TimestampText,
+            Meta(description="True from then on (RFC 3339); default: now for an update, unknown for a new memory"),
         ]
         | None
     ) = None
-    valid_to: Annotated[Time, Meta(description="True until then, exclusive (RFC 3339)")] | None = None
-    expires_in: ExpiresIn = None
-    created_at: Annotated[Time, Meta(description="Creation time (RFC 3339); default: now")] | None = None
-    dedup: Deduplicated = None
+    valid_to: Annotated[TimestampText, Meta(description="True until then, exclusive (RFC 3339)")] | None = None
+    expires_in: ExpiresInField = None
+    created_at: Annotated[TimestampText, Meta(description="Creation time (RFC 3339); default: now")] | None = None
+    dedup: DedupField = None
     extract: (
         Annotated[
             bool,
@@ -121,7 +124,7 @@ class RetainRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class RetainOperation(msgspec.Struct, kw_only=True):
     """One operation on a memory; `version_id` is the version that states it, or null."""
 
-    type: Action
+    type: RetainAction
     memory_id: str
     version_id: str | None
     content: Annotated[str, Meta(description="First 200 characters of the text, or the link")]
@@ -135,7 +138,7 @@ class RetainAnswer(msgspec.Struct, kw_only=True):
     """
 
     operations: list[RetainOperation]
-    similar: Annotated[list[Similar], Meta(description="Near memories that were not merged, nearest first")]
+    similar: Annotated[list[SimilarMemory], Meta(description="Near memories that were not merged, nearest first")]
     sequence: int
     near_checked: bool
     extracting: bool | UnsetType = UNSET
@@ -150,17 +153,17 @@ class RetainBatchRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
     ]
 
 
-class Retained(msgspec.Struct, kw_only=True):
+class RetainResult(msgspec.Struct, kw_only=True):
     """Result of one item; effects of later items are reported with those items."""
 
     operations: list[RetainOperation]
-    similar: Annotated[list[Similar], Meta(description="Near memories that were not merged, nearest first")]
+    similar: Annotated[list[SimilarMemory], Meta(description="Near memories that were not merged, nearest first")]
 
 
-class RetainedBatch(msgspec.Struct, kw_only=True):
+class RetainBatchAnswer(msgspec.Struct, kw_only=True):
     """Results of the items, in the order of the request."""
 
-    results: list[Retained]
+    results: list[RetainResult]
     sequence: int
     near_checked: Annotated[bool, Meta(description="True if items that name no memory were compared by vectors")]
 
@@ -168,9 +171,12 @@ class RetainedBatch(msgspec.Struct, kw_only=True):
 class ForgetRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Memories to forget: exactly one of `entity_id`, `ids` and `query`."""
 
-    entity_id: Annotated[Id, Meta(description="Id of a memory; its former versions are forgotten too")] | None = None
+    entity_id: (
+        Annotated[NodeIdText, Meta(description="Id of a memory; its former versions are forgotten too")] | None
+    ) = None
     ids: (
-        Annotated[list[Id], Meta(min_length=1, max_length=MAX_FORGET_IDS, description="At most 1,000 memories")] | None
+        Annotated[list[NodeIdText], Meta(min_length=1, max_length=MAX_FORGET_IDS, description="At most 1,000 memories")]
+        | None
     ) = None
     query: (
         Annotated[
@@ -207,7 +213,7 @@ class ForgetMatch(msgspec.Struct, kw_only=True):
     score: float
 
 
-class Remainder(msgspec.Struct, kw_only=True):
+class ErasureRemainder(msgspec.Struct, kw_only=True):
     """A place that may still hold erased data."""
 
     kind: Annotated[
@@ -235,7 +241,8 @@ class ForgetAnswer(msgspec.Struct, kw_only=True):
     dry_run: bool
     sequence: int
     remains: Annotated[
-        list[Remainder], Meta(description="With `erase`: places that it cannot reach and that may still hold the data")
+        list[ErasureRemainder],
+        Meta(description="With `erase`: places that it cannot reach and that may still hold the data"),
     ] = []
 
 
@@ -256,16 +263,16 @@ _Question = Annotated[
 class AgentRecallRequest(RecallRequest, kw_only=True):
     """Recall request with defaults for agents."""
 
-    limit: _Limit = RECALLED
-    expand: Expand = True
-    budget: _Budget = RECALLED_TOKENS
+    limit: _Limit = DEFAULT_AGENT_RECALL_LIMIT
+    expand: ExpandField = True
+    budget: _Budget = DEFAULT_AGENT_RECALL_BUDGET_TOKENS
 
 
-class AgentRecallQuery(RecallingQuery, kw_only=True):
+class AgentRecallQuery(RecallOptionsQuery, kw_only=True):
     """Recall query string with defaults for agents; `query` is an alias of `q`. Lists repeat the parameter."""
 
     query: _Question = field(name="q", default=None)
     same_query: _Question = field(name="query", default=None)
-    limit: _Limit = RECALLED
-    expand: Expand = True
-    budget: _Budget = RECALLED_TOKENS
+    limit: _Limit = DEFAULT_AGENT_RECALL_LIMIT
+    expand: ExpandField = True
+    budget: _Budget = DEFAULT_AGENT_RECALL_BUDGET_TOKENS

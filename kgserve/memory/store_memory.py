@@ -16,52 +16,60 @@ import msgspec
 from kgserve.errors import Conflict, FieldError, InvalidInput, KgserveError, NotFound
 from kgserve.graph.answers import MAX_REPORTED_ITEMS
 from kgserve.graph.former_versions import is_version_id
-from kgserve.graph.handle import Graph
+from kgserve.graph.handle import StoreHandle
 from kgserve.graph.requests import NodeInput
-from kgserve.graph.validate import Fault, Faults, bound, called, check_label, moment, node_put
+from kgserve.graph.validate import (
+    FaultCallback,
+    FaultCollector,
+    check_label,
+    parse_filter_time,
+    parse_written_time,
+    rename_fault_paths,
+    to_node_put,
+)
 from kgserve.memory.api import (
     LAYER_TYPES,
     MAX_SIMILAR_MEMORIES,
     MIN_REPORTED_SIMILARITY,
     RESERVED_IDS,
     AssociatedEntity,
+    BatchStoreResult,
     DeleteMemoriesRequest,
     MemoriesDeleted,
     Memory,
     MemoryDeleted,
-    MemoryId,
+    MemoryIdRequest,
     MemoryRequest,
-    Similar,
-    StoredInBatch,
-    StoredMemories,
+    SimilarMemory,
     StoredMemory,
+    StoreMemoriesAnswer,
     StoreMemoriesRequest,
     StoreMemoryRequest,
     UpdatedMemory,
     UpdateMemoryRequest,
 )
 from kgserve.memory.deduplication import Deduplicator, MemoryPut, StoredDraft
-from kgserve.memory.extraction.marks import ExtractAnswer, ExtractRequest, is_text
+from kgserve.memory.extraction.marks import ExtractAnswer, ExtractRequest, is_extractable
 from kgserve.memory.presentation import now_in_microseconds, record_use, to_memories
 from kgserve.memory.supersede import check_bounds
-from kgserve.platform.idempotency import ordered_id
-from kgserve.platform.text.similarity import differs
+from kgserve.platform.idempotency import generate_ordered_id
+from kgserve.platform.text.similarity import find_difference
 from kgserve.platform.times import format_time
-from kgserve.projections.indexer import Indexer
-from kgserve.projections.memory_index.entries import LiveMemory
-from kgserve.projections.memory_index.memories import Fading, Memories
-from kgserve.projections.memory_index.selecting import MemoryPlace
+from kgserve.projections.indexer import IndexWorker
+from kgserve.projections.memory_index.entries import MemoryState
+from kgserve.projections.memory_index.memories import DecayPosition, MemoryIndexFile
+from kgserve.projections.memory_index.selecting import MemoryPageStart
 from kgserve.projections.recent_vectors import RecentVectors
 from kgserve.storage.model.batch import NodePut, WriteBatch
-from kgserve.storage.model.fields import NO_EXTRAS, Moment, NodeExtrasPut
+from kgserve.storage.model.fields import NO_EXTRAS, NodeExtrasPut, TimestampPut
 from kgserve.storage.model.filters import MemoryFilter
-from kgserve.storage.model.names import DEFAULT_MEMORY_TYPE, IS_ABOUT
+from kgserve.storage.model.names import DEFAULT_MEMORY_TYPE, IS_ABOUT_RELATION
 from kgserve.storage.model.rows import NodeRow
-from kgserve.storage.model.soft_delete import SUPERSEDED, VERSION_OF
+from kgserve.storage.model.soft_delete import REASON_SUPERSEDED, VERSION_OF_RELATION
 from kgserve.storage.model.store_settings import MemorySettings
-from kgserve.storage.plan import Report
-from kgserve.storage.rows.edge_page import with_versions
-from kgserve.storage.rows.snapshot import Rows
+from kgserve.storage.plan import WriteReport
+from kgserve.storage.rows.edge_page import add_former_versions
+from kgserve.storage.rows.snapshot import RowsSnapshot
 from kgserve.storage.rows.ways import resolve_redirect
 from kgserve.stores.pending_state import PendingState
 from kgserve.stores.store import OpenStore
@@ -93,7 +101,7 @@ _EXPIRES_IN_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_8
 _EXPIRES_IN_PARTS = re.compile(r"([0-9]+)([smhdw])")
 
 
-def store_memory(graph: Graph, request: StoreMemoryRequest) -> Future[StoredMemory]:
+def store_memory(graph: StoreHandle, request: StoreMemoryRequest) -> Future[StoredMemory]:
     """Store a memory, or find one that says the same; create the store if it does not exist.
 
     `dedup` decides what is merged. `exact`: the same text except for case and whitespace. `guarded` (the default): also
@@ -103,11 +111,11 @@ def store_memory(graph: Graph, request: StoreMemoryRequest) -> Future[StoredMemo
     Raises InvalidInput, TooLarge, StorageFull and Unavailable; NotFound when `parent_id` does not exist; Conflict when
     a name is ambiguous or the parent violates the hierarchy.
     """
-    faults = Faults()
-    checked = checked_memory(request, faults, 0)
+    faults = FaultCollector()
+    checked = validate_memory(request, faults, 0)
     faults.raise_any()
 
-    def answer(done: StoredTogether) -> StoredMemory:
+    def answer(done: BatchStoreOutcome) -> StoredMemory:
         (stored,), (similar,) = done.stored, done.similar
         (memory,) = _memories(done.store, [stored.id])
         fields = {name: getattr(memory, name) for name in Memory.__struct_fields__}
@@ -119,26 +127,26 @@ def store_memory(graph: Graph, request: StoreMemoryRequest) -> Future[StoredMemo
             sequence=done.sequence,
         )
 
-    return store_checked(graph, [checked], answer)
+    return store_validated(graph, [checked], answer)
 
 
-def store_memories(graph: Graph, request: StoreMemoriesRequest) -> Future[StoredMemories]:
+def store_memories(graph: StoreHandle, request: StoreMemoriesRequest) -> Future[StoreMemoriesAnswer]:
     """Store up to 1,000 memories in one commit, each after the ones listed before it.
 
     Raises the same errors as `store_memory`; `errors` name the position of each fault, and nothing is stored.
     """
-    faults = Faults()
+    faults = FaultCollector()
     checked = [
-        checked_memory(each, faults.below(place := f"memories[{at}]."), at, place)
+        validate_memory(each, faults.below(place := f"memories[{at}]."), at, place)
         for at, each in enumerate(request.memories)
     ]
     faults.raise_any()
 
-    def answer(done: StoredTogether) -> StoredMemories:
+    def answer(done: BatchStoreOutcome) -> StoreMemoriesAnswer:
         outcomes = [each.outcome for each in done.stored]
         results = zip(done.stored, done.similar, strict=True)
-        return StoredMemories(
-            results=[StoredInBatch(id=each.id, outcome=each.outcome, similar=similar) for each, similar in results],
+        return StoreMemoriesAnswer(
+            results=[BatchStoreResult(id=each.id, outcome=each.outcome, similar=similar) for each, similar in results],
             created=outcomes.count("created"),
             duplicates=outcomes.count("duplicate"),
             merged=outcomes.count("merged"),
@@ -146,10 +154,10 @@ def store_memories(graph: Graph, request: StoreMemoriesRequest) -> Future[Stored
             sequence=done.sequence,
         )
 
-    return store_checked(graph, checked, answer)
+    return store_validated(graph, checked, answer)
 
 
-class Checked(msgspec.Struct, frozen=True):
+class ValidatedMemory(msgspec.Struct, frozen=True):
     """A validated memory to store, before any look at the store.
 
     `place` is its path in a batch request. If `is_chosen`, the caller named the target memory, so similar memories are
@@ -162,22 +170,22 @@ class Checked(msgspec.Struct, frozen=True):
     is_chosen: bool = False
 
 
-class StoredTogether(msgspec.Struct):
+class BatchStoreOutcome(msgspec.Struct):
     """Result of storing several memories in one commit."""
 
     store: OpenStore
     stored: list[StoredDraft]
-    similar: list[list[Similar]]
+    similar: list[list[SimilarMemory]]
     near_checked: bool
     sequence: int
 
 
-def checked_memory(request: StoreMemoryRequest, fault: Fault, number: int, place: str = "") -> Checked:
+def validate_memory(request: StoreMemoryRequest, fault: FaultCallback, number: int, place: str = "") -> ValidatedMemory:
     """Return the validated memory to store; `number` is its index within the request."""
     put = _put(
         request,
         fault,
-        id=request.memory_id or ordered_id(number),
+        id=request.memory_id or generate_ordered_id(number),
         type=request.memory_type or (DEFAULT_MEMORY_TYPE if request.layer is None else LAYER_TYPES[request.layer]),
         tags=request.tags or None,
         source=request.source or None,
@@ -199,27 +207,29 @@ def checked_memory(request: StoreMemoryRequest, fault: Fault, number: int, place
     for index, each in enumerate(about):
         check_label(each.name, f"entity_names[{index}]", fault)
     whole = msgspec.structs.replace(put, created_at=created, extras=extras)
-    return Checked(
+    return ValidatedMemory(
         request,
         MemoryPut(node=whole, about=about, dedup="off", threshold=1.0, parent=request.parent_id or ""),
         place,
     )
 
 
-def _put(request: StoreMemoryRequest | UpdateMemoryRequest, fault: Fault, **others: Any) -> NodePut:
+def _put(request: StoreMemoryRequest | UpdateMemoryRequest, fault: FaultCallback, **others: Any) -> NodePut:
     """Return the memory's node, validated; `others` override fields of the request."""
     fields = {name: getattr(request, name) for name in _STORED_REQUEST_FIELDS} | others
-    return node_put(0, NodeInput(attributes=request.metadata, **fields), called(fault, _MEMORY_FIELD_RENAMES))
+    return to_node_put(
+        0, NodeInput(attributes=request.metadata, **fields), rename_fault_paths(fault, _MEMORY_FIELD_RENAMES)
+    )
 
 
-def _created(text: str | None, fault: Fault) -> int | None:
-    at = moment(text, "created_at", fault)
+def _created(text: str | None, fault: FaultCallback) -> int | None:
+    at = parse_written_time(text, "created_at", fault)
     if isinstance(at, int) and at > now_in_microseconds():
         fault("created_at", "is in the future")
     return at if isinstance(at, int) else None
 
 
-def _expiry(request: StoreMemoryRequest, fault: Fault) -> Moment:
+def _expiry(request: StoreMemoryRequest, fault: FaultCallback) -> TimestampPut:
     if request.valid_to is not None:
         fault("expires_in", "cannot be combined with valid_to")
     found = _EXPIRES_IN_PARTS.fullmatch(request.expires_in or "")
@@ -230,10 +240,10 @@ def _expiry(request: StoreMemoryRequest, fault: Fault) -> Moment:
     )
 
 
-def store_checked(
-    graph: Graph,
-    checked: Sequence[Checked],
-    answer: Callable[[StoredTogether], T],
+def store_validated(
+    graph: StoreHandle,
+    checked: Sequence[ValidatedMemory],
+    answer: Callable[[BatchStoreOutcome], T],
     make: Callable[[PendingState, RecentVectors], Deduplicator] = Deduplicator,
     look: Callable[[OpenStore, Sequence[MemoryPut]], None] | None = None,
 ) -> Future[T]:
@@ -244,10 +254,10 @@ def store_checked(
     """
     decided: list[Deduplicator] = []
     stored: list[StoredDraft] = []
-    comparisons: list[ComparedMemories] = []
+    comparisons: list[SimilarityComparison] = []
 
-    def begin(store: OpenStore) -> Future[Report]:
-        comparisons.append(compared(graph.graphs.indexer, store, checked))
+    def begin(store: OpenStore) -> Future[WriteReport]:
+        comparisons.append(compare_memories(graph.graphs.indexer, store, checked))
         puts = comparisons[0].puts
         if look is not None:
             look(store, puts)
@@ -267,11 +277,11 @@ def store_checked(
 
         return store.submit_decided(decide, sum(len(put.content) + 1_000 for put in puts))
 
-    def done(report: Report) -> T:
+    def done(report: WriteReport) -> T:
         found = comparisons[0]
         _count_as_used(found.store, decided[0].used)
         similar = [_similar(found, put, own) for put, own in zip(found.puts, stored, strict=True)]
-        return answer(StoredTogether(found.store, stored, similar, found.near_checked, report.sequence))
+        return answer(BatchStoreOutcome(found.store, stored, similar, found.near_checked, report.sequence))
 
     return graph.write(begin, done, create=True)
 
@@ -295,7 +305,7 @@ def _count_as_used(store: OpenStore, used: Mapping[str, float]) -> None:
 # Similarity
 
 
-class ComparedMemories(msgspec.Struct):
+class SimilarityComparison(msgspec.Struct):
     """Memories to store, with the existing memories that are near each of them."""
 
     store: OpenStore
@@ -304,7 +314,9 @@ class ComparedMemories(msgspec.Struct):
     near_checked: bool
 
 
-def compared(indexer: Indexer | None, store: OpenStore, checked: Sequence[Checked]) -> ComparedMemories:
+def compare_memories(
+    indexer: IndexWorker | None, store: OpenStore, checked: Sequence[ValidatedMemory]
+) -> SimilarityComparison:
     """Find existing memories near the ones to store, if the indexes can answer immediately."""
     settings = store.description.memory
     puts = [_with_policy(each, settings) for each in checked]
@@ -312,25 +324,25 @@ def compared(indexer: Indexer | None, store: OpenStore, checked: Sequence[Checke
     positions = [at for at, each in enumerate(checked) if not each.is_chosen]
     by_meaning = len(positions) <= MAX_SIMILARITY_BATCH_SIZE or any(puts[at].dedup == "similarity" for at in positions)
     if indexes is None or not indexes.understands or not positions or not by_meaning:
-        return ComparedMemories(store, puts, RecentVectors(), near_checked=False)
+        return SimilarityComparison(store, puts, RecentVectors(), near_checked=False)
     try:
         vectors = indexes.vectors([puts[at].content for at in positions])
         near = [indexes.memories_near(vector, DEDUP_NEIGHBOURS) for vector in vectors]
     except KgserveError:
         # A stale index, one of another model, or an unavailable embedding service: storing waits for none of them.
-        return ComparedMemories(store, puts, indexes.recent, near_checked=False)
+        return SimilarityComparison(store, puts, indexes.recent, near_checked=False)
     for at, each, vector in zip(positions, near, vectors, strict=True):
         puts[at] = msgspec.structs.replace(puts[at], near=each, vector=vector)
-    return ComparedMemories(store, puts, indexes.recent, near_checked=True)
+    return SimilarityComparison(store, puts, indexes.recent, near_checked=True)
 
 
-def _with_policy(checked: Checked, settings: MemorySettings) -> MemoryPut:
+def _with_policy(checked: ValidatedMemory, settings: MemorySettings) -> MemoryPut:
     request = checked.request
     threshold = settings.dedup_threshold if request.dedup_threshold is None else request.dedup_threshold
     return msgspec.structs.replace(checked.put, dedup=request.dedup or settings.dedup, threshold=threshold)
 
 
-def _similar(found_near: ComparedMemories, put: MemoryPut, stored: StoredDraft) -> list[Similar]:
+def _similar(found_near: SimilarityComparison, put: MemoryPut, stored: StoredDraft) -> list[SimilarMemory]:
     """Return memories that are near one and were kept apart, nearest first; includes those not yet indexed."""
     if put.vector is None:
         return []
@@ -345,10 +357,10 @@ def _similar(found_near: ComparedMemories, put: MemoryPut, stored: StoredDraft) 
         found = rows.nodes(ids)
     active = (row for node_id in ids if (row := found.get(node_id)) is not None and is_active(row))
     return [
-        Similar(
+        SimilarMemory(
             id=row.id,
             similarity=round(min(near[row.id], 1.0), 4),
-            differs=differs(put.content, row.content),
+            differs=find_difference(put.content, row.content),
             content=row.content[:MAX_SIMILAR_CONTENT_CHARS],
         )
         for row in islice(active, MAX_SIMILAR_MEMORIES)
@@ -363,7 +375,7 @@ def is_active(row: NodeRow) -> bool:
 # Single memory
 
 
-def get_memory(graph: Graph, request: MemoryRequest) -> Memory:
+def get_memory(graph: StoreHandle, request: MemoryRequest) -> Memory:
     """Return a memory; the read counts as a use, unless `touch` is false or the key is read-only.
 
     The id of an absorbed memory returns the one that absorbed it. A former version can be read and does not count as
@@ -371,7 +383,7 @@ def get_memory(graph: Graph, request: MemoryRequest) -> Memory:
     """
     with graph.lease() as store:
         with store.reading() as rows:
-            row = memory_in(rows, request.memory_id, graph.name, or_former=True)
+            row = find_active_memory(rows, request.memory_id, graph.name, or_former=True)
         (memory,) = _memories(store, [row.id])
         if is_active(row) and request.touch and graph.graphs.caller.may("write"):
             used = record_use(store, [row], now_in_microseconds())[row.id]
@@ -384,7 +396,7 @@ def get_memory(graph: Graph, request: MemoryRequest) -> Memory:
         return memory
 
 
-def update_memory(graph: Graph, request: UpdateMemoryRequest) -> Future[UpdatedMemory]:
+def update_memory(graph: StoreHandle, request: UpdateMemoryRequest) -> Future[UpdatedMemory]:
     """Update the given fields of a memory as its next version; the update does not count as a use.
 
     A new `parent_id` replaces the current one. Raises InvalidInput; NotFound; Conflict when the memory changed since
@@ -393,15 +405,15 @@ def update_memory(graph: Graph, request: UpdateMemoryRequest) -> Future[UpdatedM
     put = _check_update(request)
     leased: list[OpenStore] = []
 
-    def begin(store: OpenStore) -> Future[Report]:
+    def begin(store: OpenStore) -> Future[WriteReport]:
         leased.append(store)
         cost = len(request.content or "") + 1_000
         return store.submit_decided(lambda ahead: _build_update(ahead, request, put, graph.name), cost)
 
-    def answer(report: Report) -> UpdatedMemory:
+    def answer(report: WriteReport) -> UpdatedMemory:
         store = leased[0]
         with store.reading() as rows:
-            row = memory_in(rows, request.memory_id, graph.name)
+            row = find_active_memory(rows, request.memory_id, graph.name)
         [memory] = _memories(store, [row.id])
         return UpdatedMemory(**msgspec.structs.asdict(memory), sequence=report.sequence)
 
@@ -410,7 +422,7 @@ def update_memory(graph: Graph, request: UpdateMemoryRequest) -> Future[UpdatedM
 
 def _check_update(request: UpdateMemoryRequest) -> NodePut:
     """Return the validated changes. Raises InvalidInput and TooLarge."""
-    faults = Faults()
+    faults = FaultCollector()
     put = _put(request, faults, id=request.memory_id, type=request.memory_type)
     if request.content is not None and not request.content.strip():
         faults("content", "is blank")
@@ -450,11 +462,11 @@ def _replace_entities(storing: Deduplicator, memory: str, names: Sequence[str]) 
     current = storing.ahead.about(memory)
     wanted = {storing.entity(name) for name in names}
     for entity in current.keys() - wanted:
-        storing.drop_edge((memory, entity, IS_ABOUT))
+        storing.drop_edge((memory, entity, IS_ABOUT_RELATION))
     storing.associate(memory, dict.fromkeys(wanted - current.keys(), 1.0))
 
 
-def delete_memory(graph: Graph, request: MemoryId) -> Future[MemoryDeleted]:
+def delete_memory(graph: StoreHandle, request: MemoryIdRequest) -> Future[MemoryDeleted]:
     """Delete a memory with its former versions; its entities stay.
 
     Deleting a memory that does not exist is not an error.
@@ -468,25 +480,25 @@ def delete_memory(graph: Graph, request: MemoryId) -> Future[MemoryDeleted]:
             return WriteBatch()
         if not row.is_memory:
             raise Conflict(f"node {row.id!r} is not a memory; delete it as a node")
-        ids = [row.id, *(edge.source for edge in ahead.edges_to(row.id, VERSION_OF))]
+        ids = [row.id, *(edge.source for edge in ahead.edges_to(row.id, VERSION_OF_RELATION))]
         return WriteBatch(delete_nodes=ids, cost=sum(map(len, ids)))
 
-    def answer(report: Report) -> MemoryDeleted:
+    def answer(report: WriteReport) -> MemoryDeleted:
         existed = report.nodes_deleted > 0
         return MemoryDeleted(deleted_id=request.memory_id, existed=existed, sequence=report.sequence)
 
     return graph.write(lambda store: store.submit_decided(decide, len(request.memory_id)), answer)
 
 
-def delete_memories(graph: Graph, request: DeleteMemoriesRequest) -> Future[MemoriesDeleted]:
+def delete_memories(graph: StoreHandle, request: DeleteMemoriesRequest) -> Future[MemoriesDeleted]:
     """Delete the memories that match all filters, at most 10,000 in one commit; at least one filter is required.
 
     Their former versions are deleted too; their entities stay. With `dry_run`, nothing is deleted.
 
     Raises InvalidInput.
     """
-    faults = Faults()
-    before = bound(request.before_date, "before_date", faults)
+    faults = FaultCollector()
+    before = parse_filter_time(request.before_date, "before_date", faults)
     faults.raise_any()
     given = (request.memory_ids, request.before_date, request.min_confidence_below, request.memory_types)
     if all(each in (None, []) for each in given) or request.memory_ids == []:
@@ -496,7 +508,7 @@ def delete_memories(graph: Graph, request: DeleteMemoriesRequest) -> Future[Memo
 
     def batch(store: OpenStore, found: list[str]) -> WriteBatch:
         with store.reading() as rows:
-            ids = with_versions(rows, found[:MAX_DELETED_MEMORIES])
+            ids = add_former_versions(rows, found[:MAX_DELETED_MEMORIES])
         return WriteBatch(delete_nodes=ids, cost=sum(map(len, ids)))
 
     return graph.prepared(selector.find, batch, selector.report, dry_run=request.dry_run)
@@ -516,7 +528,7 @@ class _DeletionSelector:
             lambda memories, _: [*islice(self._among(memories, store, now), MAX_DELETED_MEMORIES + 1)]
         )
 
-    def _among(self, memories: Memories, store: OpenStore, now: int) -> Iterator[str]:
+    def _among(self, memories: MemoryIndexFile, store: OpenStore, now: int) -> Iterator[str]:
         ids = self._request.memory_ids
         slices = self._slices(memories, now) if ids is None else iter([[*memories.live(ids).values()]])
         for some in slices:
@@ -524,24 +536,24 @@ class _DeletionSelector:
             fits = (each.id for each in some if self._fits(each.after(waiting.get(each.id)), now))
             yield from fits
 
-    def _slices(self, memories: Memories, now: int) -> Iterator[list[LiveMemory]]:
+    def _slices(self, memories: MemoryIndexFile, now: int) -> Iterator[list[MemoryState]]:
         """Yield batches of candidates from the most selective index."""
         if (below := self._request.min_confidence_below) is not None:
-            place = Fading()
+            place = DecayPosition()
             while some := memories.faded(below, now, place, MEMORY_SCAN_BATCH_SIZE):
                 yield some
-                place = Fading.of(some[-1])
+                place = DecayPosition.of(some[-1])
             return
         wanted = MemoryFilter(
             now=now, types=tuple(self._request.memory_types or ()), created_to=self._before, ended="any"
         )
-        page = memories.listed(wanted, "created", MemoryPlace(), MEMORY_SCAN_BATCH_SIZE)
+        page = memories.listed(wanted, "created", MemoryPageStart(), MEMORY_SCAN_BATCH_SIZE)
         yield [*memories.live(page.ids).values()]
         while page.next is not None:
             page = memories.listed(wanted, "created", page.next, MEMORY_SCAN_BATCH_SIZE)
             yield [*memories.live(page.ids).values()]
 
-    def _fits(self, memory: LiveMemory, now: int) -> bool:
+    def _fits(self, memory: MemoryState, now: int) -> bool:
         """Return whether a memory matches all filters; a withdrawn one matches only by its id."""
         request = self._request
         if memory.ended and request.memory_ids is None:
@@ -572,7 +584,7 @@ def _memories(store: OpenStore, ids: Sequence[str]) -> list[Memory]:
         return to_memories(store, rows, [found[node_id] for node_id in ids], now_in_microseconds())
 
 
-def memory_in(rows: Rows, memory_id: str, store: str, *, or_former: bool = False) -> NodeRow:
+def find_active_memory(rows: RowsSnapshot, memory_id: str, store: str, *, or_former: bool = False) -> NodeRow:
     """Return an active memory after following merge redirects; with `or_former`, also a former version.
 
     Raises NotFound.
@@ -582,7 +594,7 @@ def memory_in(rows: Rows, memory_id: str, store: str, *, or_former: bool = False
 
 def require_memory(row: NodeRow | None, memory_id: str, store: str, *, or_former: bool = False) -> NodeRow:
     """Return the row if it is an active memory; with `or_former`, also a former version. Raises NotFound."""
-    is_former = or_former and row is not None and row.is_memory and (row.extras or NO_EXTRAS).ended == SUPERSEDED
+    is_former = or_former and row is not None and row.is_memory and (row.extras or NO_EXTRAS).ended == REASON_SUPERSEDED
     if row is None or not (is_former or is_active(row)):
         raise NotFound(_missing(memory_id, store, row))
     return row
@@ -599,7 +611,7 @@ def _missing(memory_id: str, store: str, row: NodeRow | None) -> str:
 NO_LLM_MESSAGE = "this server has no language model: set KGSERVE_LLM_URL and KGSERVE_LLM_MODEL, and restart it"
 
 
-def extract_memories(graph: Graph, request: ExtractRequest) -> ExtractAnswer:
+def extract_memories(graph: StoreHandle, request: ExtractRequest) -> ExtractAnswer:
     """Queue memories for extraction by the language model: the failed ones, or those in `ids`.
 
     The model processes the queue one text at a time; `stats` reports its progress. A text that was already processed is
@@ -613,7 +625,7 @@ def extract_memories(graph: Graph, request: ExtractRequest) -> ExtractAnswer:
         if request.ids is not None:
             with store.reading() as rows:
                 found = rows.nodes(request.ids)
-            ids = [each for each in dict.fromkeys(request.ids) if each in found and is_text(found[each])]
+            ids = [each for each in dict.fromkeys(request.ids) if each in found and is_extractable(found[each])]
             missing = [each for each in dict.fromkeys(request.ids) if each not in ids]
         queued = extraction.again(ids)
         return ExtractAnswer(

@@ -13,21 +13,21 @@ from typing import NamedTuple
 import msgspec
 
 from kgserve.errors import Conflict
-from kgserve.graph.former_versions import end_of, in_order, start_of
+from kgserve.graph.former_versions import sort_by_validity, validity_end, validity_start
 from kgserve.memory.deduplication import MemoryDraft
 from kgserve.platform.text.similarity import text_hash
 from kgserve.platform.times import format_time
-from kgserve.storage.model.batch import EdgePut, NodePut, put_again
-from kgserve.storage.model.fields import MAX_ID_BYTES, NO_EXTRAS, Moment, NodeExtrasPut
-from kgserve.storage.model.names import IS_ABOUT
-from kgserve.storage.model.parents import CHILD_OF
+from kgserve.storage.model.batch import EdgePut, NodePut, restore_node_put
+from kgserve.storage.model.fields import MAX_ID_BYTES, NO_EXTRAS, NodeExtrasPut, TimestampPut
+from kgserve.storage.model.names import IS_ABOUT_RELATION
+from kgserve.storage.model.parents import CHILD_OF_RELATION
 from kgserve.storage.model.rows import NodeRow
-from kgserve.storage.model.soft_delete import SUPERSEDED, VERSION_OF
+from kgserve.storage.model.soft_delete import REASON_SUPERSEDED, VERSION_OF_RELATION
 
-_COPIED_RELATIONS = frozenset({IS_ABOUT, CHILD_OF})
+_COPIED_RELATIONS = frozenset({IS_ABOUT_RELATION, CHILD_OF_RELATION})
 
 
-class Fact(NamedTuple):
+class TimedFact(NamedTuple):
     """A statement that is true from `start` to `end`, if known; `put` holds the changed fields.
 
     `is_one_of_many`: other items of the same commit may also change the head.
@@ -51,18 +51,18 @@ class FactPosition(NamedTuple):
     kept: str = ""
 
 
-def former_versions(draft: MemoryDraft, head: str) -> list[NodeRow]:
+def list_former_versions(draft: MemoryDraft, head: str) -> list[NodeRow]:
     """Return the former versions of a head, oldest first."""
-    found = map(draft.node, draft.sources(head, VERSION_OF))
-    versions = [row for row in found if row is not None and (row.extras or NO_EXTRAS).ended == SUPERSEDED]
-    return in_order(versions)
+    found = map(draft.node, draft.sources(head, VERSION_OF_RELATION))
+    versions = [row for row in found if row is not None and (row.extras or NO_EXTRAS).ended == REASON_SUPERSEDED]
+    return sort_by_validity(versions)
 
 
 def check_bounds(draft: MemoryDraft, head: NodeRow) -> None:
     """Raise Conflict when the validity of a memory overlaps that of a former version."""
-    for version in former_versions(draft, head.id):
-        start = max((at for row in (head, version) if (at := start_of(row)) is not None), default=None)
-        end = min((at for row in (head, version) if (at := end_of(row)) is not None), default=None)
+    for version in list_former_versions(draft, head.id):
+        start = max((at for row in (head, version) if (at := validity_start(row)) is not None), default=None)
+        end = min((at for row in (head, version) if (at := validity_end(row)) is not None), default=None)
         if start is None or end is None or start < end:
             raise Conflict(
                 f"{head.id!r} would be valid {_span(head)}; former version {version.id!r} is valid {_span(version)}; "
@@ -71,17 +71,17 @@ def check_bounds(draft: MemoryDraft, head: NodeRow) -> None:
 
 
 def _span(row: NodeRow) -> str:
-    bounds = (("from", start_of(row)), ("until", end_of(row)))
+    bounds = (("from", validity_start(row)), ("until", validity_end(row)))
     return " ".join(f"{word} {format_time(at)}" for word, at in bounds if at is not None) or "at all times"
 
 
-def place(draft: MemoryDraft, head: NodeRow, fact: Fact) -> FactPosition:
+def insert_fact(draft: MemoryDraft, head: NodeRow, fact: TimedFact) -> FactPosition:
     """Insert a fact among the versions of a memory. Raises Conflict when the id is too long for a version id."""
-    former = former_versions(draft, head.id)
-    same = next((row for row in (head, *former) if start_of(row) == fact.start), None)
+    former = list_former_versions(draft, head.id)
+    same = next((row for row in (head, *former) if validity_start(row) == fact.start), None)
     if same is not None:
         return _replace_statement(draft, same, fact, _next_start((head, *former), fact.start))
-    start = start_of(head)
+    start = validity_start(head)
     if start is None and text_hash(head.content) == text_hash(fact.put.content or ""):
         return _set_start(draft, head, fact)
     if start is None and fact.end is not None and fact.end <= draft.ahead.now:
@@ -91,9 +91,9 @@ def place(draft: MemoryDraft, head: NodeRow, fact: Fact) -> FactPosition:
     return _insert_between(draft, head, former, fact)
 
 
-def _replace_statement(draft: MemoryDraft, row: NodeRow, fact: Fact, following: int | None) -> FactPosition:
+def _replace_statement(draft: MemoryDraft, row: NodeRow, fact: TimedFact, following: int | None) -> FactPosition:
     """Replace the version that begins at the same time; a version of zero length would never be valid."""
-    same_text, known_end = text_hash(row.content) == text_hash(fact.put.content or ""), end_of(row)
+    same_text, known_end = text_hash(row.content) == text_hash(fact.put.content or ""), validity_end(row)
     end = known_end if fact.end is None else fact.end if following is None else min(fact.end, following)
     _put_fact(draft, row.id, fact.put, valid_from=fact.start, valid_to=end)
     if same_text:
@@ -101,34 +101,34 @@ def _replace_statement(draft: MemoryDraft, row: NodeRow, fact: Fact, following: 
     return FactPosition(row.id, f"replaces the statement that is true from {format_time(fact.start)} on")
 
 
-def _set_start(draft: MemoryDraft, head: NodeRow, fact: Fact) -> FactPosition:
+def _set_start(draft: MemoryDraft, head: NodeRow, fact: TimedFact) -> FactPosition:
     _put_fact(draft, head.id, fact.put, valid_from=fact.start, valid_to=fact.end)
     return FactPosition(head.id, f"is known already; its start is now recorded: {format_time(fact.start)}")
 
 
-def _supersede_head(draft: MemoryDraft, head: NodeRow, fact: Fact) -> FactPosition:
+def _supersede_head(draft: MemoryDraft, head: NodeRow, fact: TimedFact) -> FactPosition:
     """Archive the head's state as a former version and write the fact to the head."""
-    known_end = end_of(head)
+    known_end = validity_end(head)
     end = fact.start if known_end is None else min(known_end, fact.start)
     kept = _archive(draft, head, end)
     _put_fact(draft, head.id, fact.put, valid_from=fact.start, valid_to=fact.end)
     return FactPosition(head.id, f"supersedes {kept!r}, which was true until {format_time(end)}", kept=kept)
 
 
-def _insert_before_head(draft: MemoryDraft, head: NodeRow, former: Sequence[NodeRow], fact: Fact) -> FactPosition:
+def _insert_before_head(draft: MemoryDraft, head: NodeRow, former: Sequence[NodeRow], fact: TimedFact) -> FactPosition:
     """Insert a past fact before a head without a known start; the head then begins at the fact's end."""
-    _put_fact(draft, head.id, NodePut(0, head.id), valid_from=fact.end, valid_to=end_of(head))
+    _put_fact(draft, head.id, NodePut(0, head.id), valid_from=fact.end, valid_to=validity_end(head))
     _end_version_at(draft, former, fact.start)
     node_id = _insert_version(draft, head, fact, fact.end, is_beside_head=True)
     return FactPosition(node_id, f"was true until {format_time(fact.end or 0)}, before what {head.id!r} says now")
 
 
-def _insert_between(draft: MemoryDraft, head: NodeRow, former: Sequence[NodeRow], fact: Fact) -> FactPosition:
+def _insert_between(draft: MemoryDraft, head: NodeRow, former: Sequence[NodeRow], fact: TimedFact) -> FactPosition:
     """Insert a fact that begins before the head as a former version that ends where the next one begins."""
     following = _next_start((head, *former), fact.start)
-    oldest = former[0] if former and start_of(former[0]) is None else None
-    is_first = all((start := start_of(row)) is None or start > fact.start for row in former)
-    oldest_end = None if oldest is None else end_of(oldest)
+    oldest = former[0] if former and validity_start(former[0]) is None else None
+    is_first = all((start := validity_start(row)) is None or start > fact.start for row in former)
+    oldest_end = None if oldest is None else validity_end(oldest)
     if oldest is not None and is_first and fact.end is not None and (oldest_end is None or fact.end < oldest_end):
         # The start of the oldest version is unknown: it begins at the end of this one at the earliest.
         _set_bounds(draft, oldest, fact.end, oldest_end)
@@ -143,14 +143,14 @@ def _insert_between(draft: MemoryDraft, head: NodeRow, former: Sequence[NodeRow]
 
 def _next_start(versions: Sequence[NodeRow], at: int) -> int | None:
     """Return when the first version after a moment begins."""
-    return min((start for row in versions if (start := start_of(row)) is not None and start > at), default=None)
+    return min((start for row in versions if (start := validity_start(row)) is not None and start > at), default=None)
 
 
 def _end_version_at(draft: MemoryDraft, former: Sequence[NodeRow], at: int) -> None:
     """End the version that is valid at a moment there."""
-    before = [row for row in former if (start := start_of(row)) is None or start < at]
-    if before and ((end := end_of(before[-1])) is None or end > at):
-        _set_bounds(draft, before[-1], start_of(before[-1]), at)
+    before = [row for row in former if (start := validity_start(row)) is None or start < at]
+    if before and ((end := validity_end(before[-1])) is None or end > at):
+        _set_bounds(draft, before[-1], validity_start(before[-1]), at)
 
 
 def _set_bounds(draft: MemoryDraft, row: NodeRow, start: int | None, end: int | None) -> None:
@@ -158,7 +158,9 @@ def _set_bounds(draft: MemoryDraft, row: NodeRow, start: int | None, end: int | 
     draft.put_node(NodePut(0, row.id, extras=NodeExtrasPut(created_by=author, valid_from=start, valid_to=end)))
 
 
-def _put_fact(draft: MemoryDraft, node_id: str, put: NodePut, *, valid_from: Moment, valid_to: Moment) -> None:
+def _put_fact(
+    draft: MemoryDraft, node_id: str, put: NodePut, *, valid_from: TimestampPut, valid_to: TimestampPut
+) -> None:
     extras = msgspec.structs.replace(put.extras or NodeExtrasPut(), valid_from=valid_from, valid_to=valid_to)
     draft.put_node(msgspec.structs.replace(put, id=node_id, extras=extras))
 
@@ -168,13 +170,13 @@ def _archive(draft: MemoryDraft, head: NodeRow, end: int) -> str:
     # A head written by this commit already has the id of the commit, so its archived state needs a suffix.
     node_id = _unused_version_id(draft, head.id, head.sequence, 1 if head.sequence == draft.ahead.sequence else 0)
     old = head.extras or NO_EXTRAS
-    again = put_again(head)
+    again = restore_node_put(head)
     extras = msgspec.structs.replace(
         again.extras or NodeExtrasPut(),
         created_by=old.created_by,
         name="",
         valid_to=end,
-        ended=SUPERSEDED,
+        ended=REASON_SUPERSEDED,
         belongs_to=head.id,
     )
     times = {"created_at": head.created_at, "updated_at": head.updated_at, "version": head.version}
@@ -184,17 +186,17 @@ def _archive(draft: MemoryDraft, head: NodeRow, end: int) -> str:
 
 
 def _insert_version(
-    draft: MemoryDraft, head: NodeRow, fact: Fact, end: int | None, *, is_beside_head: bool = False
+    draft: MemoryDraft, head: NodeRow, fact: TimedFact, end: int | None, *, is_beside_head: bool = False
 ) -> str:
     """Write a version that never was the head: the head's fields, overridden by the fact's; return its id."""
     node_id = _unused_version_id(
         draft, head.id, draft.ahead.sequence, 1 if is_beside_head or fact.is_one_of_many else 0
     )
-    again = put_again(head)
+    again = restore_node_put(head)
     extras = fact.put.extras or NodeExtrasPut()
     extras = extras.over(again.extras)
     extras = msgspec.structs.replace(
-        extras, name="", valid_from=fact.start, valid_to=end, ended=SUPERSEDED, belongs_to=head.id
+        extras, name="", valid_from=fact.start, valid_to=end, ended=REASON_SUPERSEDED, belongs_to=head.id
     )
     draft.put_node(msgspec.structs.replace(fact.put.over(again), id=node_id, extras=extras))
     _link_to_head(draft, node_id, head.id)
@@ -202,7 +204,7 @@ def _insert_version(
 
 
 def _link_to_head(draft: MemoryDraft, version: str, head: str) -> None:
-    draft.put_edge(EdgePut(0, (version, head, VERSION_OF)))
+    draft.put_edge(EdgePut(0, (version, head, VERSION_OF_RELATION)))
     for put in draft.edges_from(head):
         if put.key[2] in _COPIED_RELATIONS:
             draft.put_edge(msgspec.structs.replace(put, key=(version, *put.key[1:])))

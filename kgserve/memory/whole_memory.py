@@ -8,28 +8,28 @@ import numpy as np
 from msgspec.structs import asdict, replace
 
 from kgserve.errors import NotFound
-from kgserve.graph.as_of_graph import AsOfGraph, hold_history
-from kgserve.graph.former_versions import is_version_id, sequence_in
-from kgserve.graph.handle import Graph
-from kgserve.graph.temporal import whole_history
+from kgserve.graph.as_of_graph import AsOfGraph, history_opener_of_lease
+from kgserve.graph.former_versions import is_version_id, parse_version_sequence
+from kgserve.graph.handle import StoreHandle
+from kgserve.graph.temporal import caught_up_history
 from kgserve.memory.api import Memory, MemoryRequest
-from kgserve.memory.entities import shown_relations
-from kgserve.memory.hierarchy import place_memories
-from kgserve.memory.hierarchy_api import WholeMemoryRequest
+from kgserve.memory.entities import to_relations
+from kgserve.memory.hierarchy import to_placed_memories
+from kgserve.memory.hierarchy_api import MemoryDetailsRequest
 from kgserve.memory.presentation import now_in_microseconds, to_memories
-from kgserve.memory.relationships import FormerMemory, Relationship, WholeMemory
+from kgserve.memory.relationships import FormerMemory, MemoryDetails, Relationship
 from kgserve.memory.store_memory import get_memory
 from kgserve.platform.times import format_time
 from kgserve.projections.history.history import RowState
-from kgserve.projections.memory_index.closure import MemoryDepth
-from kgserve.projections.memory_index.memories import Memories
+from kgserve.projections.memory_index.closure import HierarchyNode
+from kgserve.projections.memory_index.memories import MemoryIndexFile
 from kgserve.projections.memory_index.relation_types import STRUCTURAL_RELATIONS
 from kgserve.storage.model.fields import NO_EXTRAS
-from kgserve.storage.model.redirects import is_withdrawn
+from kgserve.storage.model.redirects import is_never_valid
 from kgserve.storage.model.rows import EdgeRow, NodeRow
 from kgserve.storage.model.soft_delete import is_live
-from kgserve.storage.rows.edge_page import not_of_kinds
-from kgserve.storage.rows.snapshot import Rows
+from kgserve.storage.rows.edge_page import exclude_types
+from kgserve.storage.rows.snapshot import RowsSnapshot
 from kgserve.stores.store import OpenStore
 
 MAX_SHOWN_VERSIONS = 100
@@ -39,7 +39,7 @@ MAX_RELATIONSHIPS_COMPARED = 1_000
 """Maximum number of relations per direction that are examined for these."""
 
 
-def whole_memory(graph: Graph, request: WholeMemoryRequest) -> WholeMemory:
+def get_memory_details(graph: StoreHandle, request: MemoryDetailsRequest) -> MemoryDetails:
     """Return a memory with its parent, number of children, relationships and former versions.
 
     The id of a version, as listed by a history, returns that version, which `belongs_to` the memory. Memories count as
@@ -53,13 +53,13 @@ def whole_memory(graph: Graph, request: WholeMemoryRequest) -> WholeMemory:
         return _whole(store, get_memory(graph, MemoryRequest(memory_id=request.memory_id, touch=request.touch)))
 
 
-def _whole(store: OpenStore, memory: Memory) -> WholeMemory:
+def _whole(store: OpenStore, memory: Memory) -> MemoryDetails:
     now, memory_id, parent_id = now_in_microseconds(), memory.id, memory.parent_id
 
-    def look(memories: Memories, rows: Rows) -> WholeMemory:
+    def look(memories: MemoryIndexFile, rows: RowsSnapshot) -> MemoryDetails:
         above = rows.node(parent_id) if isinstance(parent_id, str) else None
         former = rows.nodes([each.id for each in memories.versions(memory_id, MAX_SHOWN_VERSIONS)])
-        return WholeMemory(
+        return MemoryDetails(
             **asdict(memory),
             parent=None if above is None or not is_live(above) else to_memories(store, rows, [above], now)[0],
             children=memories.children(memory_id, now),
@@ -78,12 +78,12 @@ def _former(row: NodeRow) -> FormerMemory:
     return FormerMemory(id=row.id, content=row.content, ended=ended, valid_from=since, valid_to=until)
 
 
-def _relationships(store: OpenStore, rows: Rows, memory_id: str, now: int) -> list[Relationship]:
+def _relationships(store: OpenStore, rows: RowsSnapshot, memory_id: str, now: int) -> list[Relationship]:
     """Return the strongest relationships of a memory that are valid now."""
     number = np.array([rows.number(memory_id)])
     edges: dict[tuple[str, str, str], EdgeRow] = {}
     for outgoing in (True, False):
-        found = not_of_kinds(rows, rows.around(number, outgoing=outgoing), STRUCTURAL_RELATIONS)
+        found = exclude_types(rows, rows.around(number, outgoing=outgoing), STRUCTURAL_RELATIONS)
         valid = rows.edges_holding(found, now).first(MAX_RELATIONSHIPS_COMPARED)
         edges |= {edge.key: edge for edge in rows.rows_of(valid)}
     ends = rows.nodes({end for key in edges for end in key[:2]})
@@ -102,18 +102,18 @@ def _relationships(store: OpenStore, rows: Rows, memory_id: str, now: int) -> li
             created_at=each.created_at,
             updated_at=each.updated_at,
         )
-        for each in shown_relations(store, rows, joining[:MAX_SHOWN_RELATIONSHIPS])
+        for each in to_relations(store, rows, joining[:MAX_SHOWN_RELATIONSHIPS])
     ]
 
 
 def _is_active(row: NodeRow | None) -> bool:
-    return row is not None and (is_live(row) if row.is_memory else not is_withdrawn(row.extras))
+    return row is not None and (is_live(row) if row.is_memory else not is_never_valid(row.extras))
 
 
 # Versions
 
 
-def _head(rows: Rows, memory_id: str) -> NodeRow | None:
+def _head(rows: RowsSnapshot, memory_id: str) -> NodeRow | None:
     """Return the memory if an id names a version without a node of its own; None for any other id."""
     if rows.has(memory_id) or not is_version_id(memory_id):
         return None
@@ -121,13 +121,13 @@ def _head(rows: Rows, memory_id: str) -> NodeRow | None:
     return row if is_live(row) else None
 
 
-def _version(graph: Graph, store: OpenStore, head: NodeRow, version_id: str) -> WholeMemory:
+def _version(graph: StoreHandle, store: OpenStore, head: NodeRow, version_id: str) -> MemoryDetails:
     """Return a version of a memory. Raises NotFound."""
-    sequence = sequence_in(version_id, 0)
+    sequence = parse_version_sequence(version_id, 0)
     if sequence == head.sequence and version_id == f"{head.id}@{sequence}":
         found = _whole(store, get_memory(graph, MemoryRequest(memory_id=head.id, touch=False)))
         return replace(found, id=version_id, belongs_to=head.id)
-    follower = whole_history(graph.graphs.historian, store)
+    follower = caught_up_history(graph.graphs.historian, store)
     states: Sequence[RowState[NodeRow]] = follower.look(
         lambda history: history.node_states_after(head.id, sequence - 1, 1)
     )
@@ -137,11 +137,11 @@ def _version(graph: Graph, store: OpenStore, head: NodeRow, version_id: str) -> 
     if state.last is None:
         found = _whole(store, get_memory(graph, MemoryRequest(memory_id=head.id, touch=False)))
         return replace(found, id=version_id, belongs_to=head.id)
-    reader = AsOfGraph(hold_history(store, follower), state.last - 1, None, state.started)
-    [placed] = place_memories(store, reader, [MemoryDepth(head.id, 0)])
+    reader = AsOfGraph(history_opener_of_lease(store, follower), state.last - 1, None, state.started)
+    [placed] = to_placed_memories(store, reader, [HierarchyNode(head.id, 0)])
     fields = {name: value for name, value in asdict(placed).items() if name != "depth"}
     extras = state.row.extras or NO_EXTRAS
     if extras.valid_to is None and state.ended is not None:
         fields["valid_to"] = format_time(state.ended)
     fields |= {"id": version_id, "belongs_to": head.id}
-    return WholeMemory(**fields, parent=None, children=0, relationships=[], versions=[])
+    return MemoryDetails(**fields, parent=None, children=0, relationships=[], versions=[])

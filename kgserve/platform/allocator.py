@@ -10,18 +10,18 @@ import ctypes
 import os
 import sys
 
-ARENAS_PER_CORE = 2
+MAX_ARENAS_PER_CORE = 2
 _ARENA_MAX = -8  # M_ARENA_MAX of glibc's malloc.h
 
 
-def bound_arenas(limit: int = ARENAS_PER_CORE * (os.cpu_count() or 1)) -> None:
+def limit_malloc_arenas(limit: int = MAX_ARENAS_PER_CORE * (os.cpu_count() or 1)) -> None:
     """Limit the number of malloc arenas. Call before threads start; without glibc, it does nothing."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_ARENA_MAX, limit)
 
 
-def give_back() -> None:
+def release_free_memory() -> None:
     """Return free memory to the operating system, including what Arrow's own allocator has freed."""
     # While another thread is importing pyarrow, it has no pool yet.
     pool_of_arrow = getattr(sys.modules.get("pyarrow"), "default_memory_pool", None)

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from typing import Self
 
 
-class Closing:
+class ClosableContext:
     """Context manager that calls `close` on exit."""
 
     __slots__ = ()

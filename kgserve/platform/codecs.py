@@ -35,7 +35,7 @@ _SURROGATES = re.compile(
 )
 
 
-def lone_surrogate(text: bytes) -> str | None:
+def find_lone_surrogate(text: bytes) -> str | None:
     """Return a message that locates an unpaired surrogate in JSON text that failed to decode, or None."""
     for found in _SURROGATES.finditer(text):
         if found["half"]:
@@ -92,7 +92,7 @@ def convert(value: Any, kind: Any, *, strict: bool = True, dec_hook: Callable[[t
     return msgspec.convert(value, kind, strict=strict, dec_hook=dec_hook)
 
 
-def place_of(error: msgspec.ValidationError, kind: Any) -> FieldError:
+def locate_validation_error(error: msgspec.ValidationError, kind: Any) -> FieldError:
     """Return the path and message of a msgspec error, such as ``nodes[0].id`` and what is wrong there.
 
     A field that the message names is added to the path. If a value or field is not one of those that ``kind`` allows,
@@ -110,28 +110,28 @@ def place_of(error: msgspec.ValidationError, kind: Any) -> FieldError:
     return FieldError(path, message)
 
 
-def kind_of(kind: inspect.Type) -> Any:
+def unwrap_type(kind: inspect.Type) -> Any:
     """Return a type without metadata, and without null if one type remains."""
     while isinstance(kind, inspect.Metadata):
         kind = kind.type
     if isinstance(kind, inspect.UnionType):
         kinds = [each for each in kind.types if not isinstance(each, inspect.NoneType)]
-        return kind_of(kinds[0]) if len(kinds) == 1 else kind
+        return unwrap_type(kinds[0]) if len(kinds) == 1 else kind
     return kind
 
 
 def _choices_at(kind: Any, path: str) -> tuple[Any, ...]:
     """Return the values or fields that ``kind`` allows at a path such as ``nodes[0].mode``; empty if any is allowed."""
     json_decoder(kind)  # which works it out
-    found = kind_of(inspect.type_info(kind))
+    found = unwrap_type(inspect.type_info(kind))
     for step in _JSON_PATH_STEP_PATTERN.findall(path):
         match found:
             case inspect.StructType() if not step.startswith("["):
-                found = next((kind_of(each.type) for each in found.fields if each.encode_name == step), None)
+                found = next((unwrap_type(each.type) for each in found.fields if each.encode_name == step), None)
             case inspect.ListType():
-                found = kind_of(found.item_type)
+                found = unwrap_type(found.item_type)
             case inspect.DictType():
-                found = kind_of(found.value_type)
+                found = unwrap_type(found.value_type)
             case _:
                 return ()
     match found:

@@ -18,7 +18,7 @@ _JOURNAL_FOLDER_NAME = "journal"
 _MAX_PATH_PARTS_BELOW_JOURNAL = 3
 
 
-def named(path: Path) -> str:
+def shorten_journal_path(path: Path) -> str:
     """Return a journal file's path for error messages, starting at the journal folder."""
     last = path.parts[-_MAX_PATH_PARTS_BELOW_JOURNAL:]
     return "/".join(last[last.index(_JOURNAL_FOLDER_NAME) :]) if _JOURNAL_FOLDER_NAME in last else str(path)
@@ -38,13 +38,13 @@ def sync_file(path: Path, flags: int = 0) -> None:
         os.close(descriptor)
 
 
-def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
+def write_file_atomically(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Replace a file atomically: write a temporary file, sync it and rename it."""
     aside = path.with_name(path.name + ".new")
     _set_aside_folder(aside)
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
-        write_all(descriptor, data)
+        write_all_bytes(descriptor, data)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -60,7 +60,7 @@ def _set_aside_folder(path: Path) -> None:
         path.rename(next(name for name in names if not name.exists()))
 
 
-def write_all(descriptor: int, data: bytes | memoryview) -> None:
+def write_all_bytes(descriptor: int, data: bytes | memoryview) -> None:
     """Write all bytes; `os.write` may write fewer."""
     view = memoryview(data)
     while view:
@@ -68,15 +68,15 @@ def write_all(descriptor: int, data: bytes | memoryview) -> None:
 
 
 @contextmanager
-def storing(doing: str) -> Generator[None]:
+def translate_storage_errors(doing: str) -> Generator[None]:
     """Convert OSError in the block to StorageFull or Unavailable. ``doing`` completes the message."""
     try:
         yield
     except OSError as error:
-        raise storage_error(error, doing) from error
+        raise translate_os_error(error, doing) from error
 
 
-def storage_error(error: OSError, doing: str) -> KgserveError:
+def translate_os_error(error: OSError, doing: str) -> KgserveError:
     """Return the error that a file-system error means for the caller."""
     if error.errno in _DISK_FULL_ERRORS:
         return StorageFull(f"the disk is full (while {doing}); free some space and try again")

@@ -23,7 +23,7 @@ def yield_gil() -> None:
     time.sleep(GIL_YIELD_SECONDS)
 
 
-def cooperative(items: Iterable[T]) -> Iterator[T]:
+def iterate_cooperatively(items: Iterable[T]) -> Iterator[T]:
     """Yield the items, pausing after each millisecond."""
     rested = time.perf_counter()
     for item in items:
@@ -36,6 +36,6 @@ def cooperative(items: Iterable[T]) -> Iterator[T]:
 MAX_GIL_REST_SECONDS = 1.0
 
 
-def rest_seconds(worked: float, waiting_callers: int) -> float:
+def fair_pause_seconds(worked: float, waiting_callers: int) -> float:
     """Return how long a busy caller pauses after a unit of work: ``worked`` seconds per waiting caller, up to 1 s."""
     return min(worked * waiting_callers, MAX_GIL_REST_SECONDS)

@@ -27,11 +27,11 @@ _KEEP_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 EVENT_STREAM_TYPE = "text/event-stream"
 
 
-class NoAnswer(ConnectionError):
+class InvalidHttpResponse(ConnectionError):
     """The connection ended before the response did, or the response is not HTTP."""
 
 
-class Answer:
+class HttpResponseHead:
     """Head of a response. The names in ``headers`` are in lower case."""
 
     def __init__(self, head: bytes) -> None:
@@ -40,7 +40,7 @@ class Answer:
         version, _, rest = first.partition(" ")
         status, _, self.reason = rest.partition(" ")
         if not version.startswith("HTTP/1.") or not status.isdecimal():
-            raise NoAnswer("not an HTTP server")
+            raise InvalidHttpResponse("not an HTTP server")
         self.status = int(status)
         pairs = (line.partition(":") for line in lines)
         self.headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
@@ -51,7 +51,7 @@ class Answer:
         return self.headers.get("content-type", "").partition(";")[0].strip().lower() == EVENT_STREAM_TYPE
 
 
-class ClientConnection:
+class HttpClientConnection:
     """Connection to a server, for one request at a time.
 
     ``on_silence`` is called before each wait. It returns the number of seconds until it is called again, and raises to
@@ -70,11 +70,13 @@ class ClientConnection:
         self.on_silence: Callable[[], float] | None = None
         self._timeout = timeout
         self._buffer = b""
-        self._answer: Answer | None = None
+        self._answer: HttpResponseHead | None = None
         self._whole = True
         self._rest: Iterator[bytes] = iter(())
 
-    def request(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None = None) -> Answer:
+    def request(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None = None
+    ) -> HttpResponseHead:
         """Send a request and return the head of its response. Raises OSError, and the errors of ``on_silence``."""
         lines = [f"{method} {self._path}{path} HTTP/1.1", f"Host: {self._host}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
@@ -135,13 +137,13 @@ class ClientConnection:
         with suppress(OSError):
             self._socket.close()
 
-    def _head(self) -> Answer:
-        answer = Answer(self._until(b"\r\n\r\n"))
+    def _head(self) -> HttpResponseHead:
+        answer = HttpResponseHead(self._until(b"\r\n\r\n"))
         while answer.status < 200:  # noqa: PLR2004 - informational responses
-            answer = Answer(self._until(b"\r\n\r\n"))
+            answer = HttpResponseHead(self._until(b"\r\n\r\n"))
         return answer
 
-    def _pieces(self, answer: Answer) -> Iterator[bytes]:
+    def _pieces(self, answer: HttpResponseHead) -> Iterator[bytes]:
         """Yield the body as it arrives."""
         if answer.status in {204, 304}:
             pass
@@ -172,7 +174,7 @@ class ClientConnection:
     def _until(self, mark: bytes) -> bytes:
         while (end := self._buffer.find(mark)) < 0:
             if len(self._buffer) > MAX_RESPONSE_HEAD_BYTES:
-                raise NoAnswer("the response head is too long")
+                raise InvalidHttpResponse("the response head is too long")
             self._buffer += self._receive()
         found, self._buffer = self._buffer[:end], self._buffer[end + len(mark) :]
         return found
@@ -195,7 +197,7 @@ class ClientConnection:
         """Return the next bytes. Raises NoAnswer at the end of the connection, unless ``end`` allows it."""
         piece = self._with_timeout(lambda: self._socket.recv(_SOCKET_READ_BYTES))
         if not piece and not end:
-            raise NoAnswer("the connection was closed before the response was complete")
+            raise InvalidHttpResponse("the connection was closed before the response was complete")
         return piece
 
     def _with_timeout(self, step: Callable[[], T]) -> T:
@@ -212,7 +214,7 @@ def _number(text: str, base: int) -> int:
     try:
         return int(text.strip(), base)
     except ValueError:
-        raise NoAnswer("not an HTTP response") from None
+        raise InvalidHttpResponse("not an HTTP response") from None
 
 
 def _keep_alive(connection: socket.socket) -> None:

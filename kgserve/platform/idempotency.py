@@ -26,32 +26,32 @@ class IdempotencyKey(NamedTuple):
         return time.time() - self.age < microseconds / 1_000_000
 
 
-making: ContextVar[IdempotencyKey | None] = ContextVar("making", default=None)
+current_idempotency_key: ContextVar[IdempotencyKey | None] = ContextVar("making", default=None)
 """Idempotency key of the current call, in all threads that work for it; None if it has no key."""
 
 
-def is_repeated() -> bool:
+def is_repeated_call() -> bool:
     """Return whether the current call is a repetition."""
-    made = making.get()
+    made = current_idempotency_key.get()
     return made is not None and made.age > 0
 
 
 _ID_NAMESPACE = uuid.UUID("8e6f7c1c-52b4-4c57-9d0e-6f5b7d0c3a11")
 
 
-def new_id(place: int = 0) -> str:
+def generate_node_id(place: int = 0) -> str:
     """Return a node id: the same for the same ``place`` within the same idempotent call, random otherwise.
 
     A repeated call therefore finds the node that it created, even after the server was killed in between.
     """
-    made = making.get()
+    made = current_idempotency_key.get()
     return str(uuid.uuid4() if made is None else uuid.uuid5(_ID_NAMESPACE, f"{made.key} {place}"))
 
 
-def ordered_id(place: int = 0) -> str:
-    """Return an id like `new_id` that sorts by creation time (UUID version 7, RFC 9562)."""
-    if making.get() is not None:
-        return new_id(place)
+def generate_ordered_id(place: int = 0) -> str:
+    """Return an id like `generate_node_id` that sorts by creation time (UUID version 7, RFC 9562)."""
+    if current_idempotency_key.get() is not None:
+        return generate_node_id(place)
     bits = (time.time_ns() // 1_000_000) << 80 | secrets.randbits(76)
     version, variant = 0x7 << 76, 0b10 << 62
     return str(uuid.UUID(int=bits & ~(0xF << 76) & ~(0b11 << 62) | version | variant))

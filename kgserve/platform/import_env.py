@@ -7,7 +7,7 @@ import sys
 from importlib import import_module
 
 
-def import_lightly() -> None:
+def prepare_imports() -> None:
     """Import structlog without rich, and keep numpy from starting threads.
 
     Neither is needed: vectors are multiplied in one thread, and log lines are not rendered by rich. An existing value

@@ -4,8 +4,8 @@ Modules write ``log = structlog.get_logger()`` and ``log.info("store_opened", st
 ``structlog.contextvars``, such as the request id, appear in every line of that request, including worker threads. Lines
 of the standard library's ``logging`` are formatted the same way.
 
-Access log lines take a faster path: `request` fills a pre-rendered template, and lines are written in batches after at
-most 20 ms. They keep their order relative to other lines, and are flushed at exit.
+Access log lines take a faster path: `log_request` fills a pre-rendered template, and lines are written in batches after
+at most 20 ms. They keep their order relative to other lines, and are flushed at exit.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ LogFormat = Literal["json", "console"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
-def configure(format_: LogFormat, level: LogLevel) -> None:
+def configure_logging(format_: LogFormat, level: LogLevel) -> None:
     """Send log lines of at least ``level`` to standard error, replacing an earlier configuration."""
     global _short  # noqa: PLW0603 - global to the process, like structlog's configuration
-    flush()
+    flush_log()
     output = _BufferedStream(sys.stderr)
     number = logging.getLevelNamesMapping()[level.upper()]
     shared, last = _shared(), _last(format_)
@@ -62,14 +62,16 @@ def configure(format_: LogFormat, level: LogLevel) -> None:
     _short = _AccessLogTemplate.to(output, last[-1], format_, shown=number <= logging.INFO)
 
 
-class Who(NamedTuple):
+class RequestIdentity(NamedTuple):
     """Caller of a request: the name of its key or a substitute, and the client's address."""
 
     caller: str
     address: str
 
 
-def request(request_id: str, who: Who, method: str, path: str, status: int | None, ms: float, sent: int) -> None:
+def log_request(
+    request_id: str, who: RequestIdentity, method: str, path: str, status: int | None, ms: float, sent: int
+) -> None:
     """Log a finished request; ``sent`` is the size of the response in bytes.
 
     The line equals structlog's output, and is written by structlog if that was configured elsewhere.
@@ -84,7 +86,7 @@ def request(request_id: str, who: Who, method: str, path: str, status: int | Non
         template.output.add(template.line(now, request_id, method, *named, status, ms, sent))
 
 
-def json_line(event: str, **fields: object) -> str:
+def format_json_line(event: str, **fields: object) -> str:
     """Return a log line as JSON at level info, regardless of the configured level."""
     line: Any = {**fields, "event": event}
     for processor in (*_shared(), *_last("json")):
@@ -92,12 +94,12 @@ def json_line(event: str, **fields: object) -> str:
     return str(line)
 
 
-def masked(text: str) -> str:
+def mask_api_keys(text: str) -> str:
     """Return the text with API keys reduced to their prefixes."""
     return _SECRET_PATTERN.sub(r"\1_…", text) if "kgs_" in text else text
 
 
-def flush() -> None:
+def flush_log() -> None:
     """Write all buffered lines."""
     if _short is not None:
         _short.output.catch_up()
@@ -156,7 +158,7 @@ class _AccessLogTemplate(NamedTuple):
 
 
 _short: _AccessLogTemplate | None = None
-atexit.register(flush)
+atexit.register(flush_log)
 
 _NEEDS_QUOTES_PATTERN = re.compile("[ \t=\r\n\"']")
 

@@ -24,7 +24,7 @@ _DATA_FOLDER_ENTRY_PATTERN = re.compile(
 _IGNORED_ENTRIES = {"lost+found"}
 
 
-class Mended(NamedTuple):
+class PermissionRepair(NamedTuple):
     """Number of files and folders whose permissions were restricted, and those where that failed."""
 
     closed: int
@@ -37,7 +37,7 @@ class Mended(NamedTuple):
 
 
 @contextmanager
-def private_files() -> Generator[None]:
+def private_umask() -> Generator[None]:
     """Create files for this user only within the block, whatever the process's umask is. Also a decorator."""
     before = os.umask(GROUP_AND_OTHERS_MODE)
     try:
@@ -46,7 +46,7 @@ def private_files() -> Generator[None]:
         os.umask(before)
 
 
-def make_way(path: Path) -> Path | None:
+def set_aside_obstacle(path: Path) -> Path | None:
     """Rename a folder or broken link that occupies the path of a file, and return its new path, if any.
 
     Raises OSError.
@@ -59,25 +59,25 @@ def make_way(path: Path) -> Path | None:
     return aside
 
 
-def private_folder(path: Path) -> None:
+def create_private_folder(path: Path) -> None:
     """Create a folder and its missing parents for this user only. An existing folder is unchanged."""
     if not path.parent.exists():
-        private_folder(path.parent)
+        create_private_folder(path.parent)
     path.mkdir(mode=0o700, exist_ok=True)
 
 
-def close_folder(path: Path, *, whole: bool = False) -> Mended:
+def restrict_folder(path: Path, *, whole: bool = False) -> PermissionRepair:
     """Remove other users' access to a folder and its contents. Without ``whole``, closed subfolders are skipped."""
     return _mended(_closing(path, whole=whole))
 
 
-def close_data_folder(path: Path, *, whole: bool = False) -> Mended:
+def restrict_data_folder(path: Path, *, whole: bool = False) -> PermissionRepair:
     """Remove other users' access to a data folder.
 
     If it holds foreign files, only kgserve's own entries are changed.
     """
     if not whole and not _is_open(path):
-        return Mended(0, [])
+        return PermissionRepair(0, [])
     with os.scandir(path) as entries:
         names = {entry.name for entry in entries} - _IGNORED_ENTRIES
     ours = sorted(name for name in names if _DATA_FOLDER_ENTRY_PATTERN.fullmatch(name))
@@ -85,14 +85,14 @@ def close_data_folder(path: Path, *, whole: bool = False) -> Mended:
     return _mended([*top, *(each for name in ours for each in _closing(path / name, whole=whole))])
 
 
-def _mended(outcomes: Iterable[tuple[Path, bool]]) -> Mended:
+def _mended(outcomes: Iterable[tuple[Path, bool]]) -> PermissionRepair:
     closed, still_open = 0, list[Path]()
     for path, done in outcomes:
         if done:
             closed += 1
         else:
             still_open.append(path)
-    return Mended(closed, still_open)
+    return PermissionRepair(closed, still_open)
 
 
 def _closing(path: Path, *, whole: bool) -> Iterator[tuple[Path, bool]]:

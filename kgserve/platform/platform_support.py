@@ -13,13 +13,13 @@ _UNSUPPORTED_PLATFORMS = {
 }
 
 
-def refusal(system: str = sys.platform) -> str | None:
+def describe_unsupported_platform(system: str = sys.platform) -> str | None:
     """Return why the server cannot run on this system and what to do instead, or None if it can."""
     return _UNSUPPORTED_PLATFORMS.get(system) or (
         None if system == "linux" else f"kgserve needs Linux, and this is {system}"
     )
 
 
-def has_clients(system: str = sys.platform) -> bool:
+def supports_clients(system: str = sys.platform) -> bool:
     """Return whether kgserve's clients run on this system."""
     return system not in {"win32", "cygwin"}

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
-from kgserve.platform.http_client import ClientConnection
-from kgserve.platform.permissions import make_way, private_folder
-from kgserve.platform.platform_support import refusal
+from kgserve.platform.http_client import HttpClientConnection
+from kgserve.platform.permissions import create_private_folder, set_aside_obstacle
+from kgserve.platform.platform_support import describe_unsupported_platform
 from kgserve.platform.version import __version__
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 SERVER_LOCK_FILE = "server.lock"
 SERVER_FILE = "server.json"
 LAUNCH_LOCK_FILE = "launch.lock"
-LOG_FILE = "server.log"
-MAX_LOG_BYTES = 1 << 20
+SERVER_LOG_FILE = "server.log"
+MAX_SERVER_LOG_BYTES = 1 << 20
 """Size above which the next start rotates server.log; the previous log is kept as server.log.1."""
 
 UNKNOWN_PID = 0
@@ -47,7 +47,7 @@ UNKNOWN_PID = 0
 LAUNCH_TIMEOUT_SECONDS = 30.0
 """Time that a server may take to respond; a server that is stopping takes up to 20 s to exit."""
 
-DEFAULT_DATA = "kgserve-data"
+DEFAULT_DATA_FOLDER = "kgserve-data"
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = "8080"
 
@@ -98,18 +98,18 @@ class LaunchFailed(Exception):
     """No server could be started or reached. ``str(error)`` is a message for the user."""
 
 
-def data_folder(given: str | None = None) -> Path:
+def resolve_data_folder(given: str | None = None) -> Path:
     """Return the absolute data folder: ``given``, else KGSERVE_DATA_DIR, else kgserve-data in the working directory."""
-    chosen = given or os.environ.get("KGSERVE_DATA_DIR") or DEFAULT_DATA
+    chosen = given or os.environ.get("KGSERVE_DATA_DIR") or DEFAULT_DATA_FOLDER
     return Path(chosen).expanduser().absolute()
 
 
-def chosen_key(given: str | None = None) -> str | None:
+def resolve_client_key(given: str | None = None) -> str | None:
     """Return the key to send: ``given``, else KGSERVE_KEY, else None."""
     return given or os.environ.get("KGSERVE_KEY") or None
 
 
-def wishes(store: str | None, tools: str | None, answers: str | None) -> dict[str, str]:
+def editor_headers(store: str | None, tools: str | None, answers: str | None) -> dict[str, str]:
     """Return headers for an editor's preferences: the given values, else KGSERVE_TOOLS and KGSERVE_ANSWERS."""
     named = {
         "Kgserve-Store": store,
@@ -119,15 +119,15 @@ def wishes(store: str | None, tools: str | None, answers: str | None) -> dict[st
     return {name: value for name, value in named.items() if value}
 
 
-def chosen_timeout(given: float | str | None = None) -> float:
+def resolve_call_timeout(given: float | str | None = None) -> float:
     """Return the timeout of a call in seconds: ``given``, else KGSERVE_CALL_TIMEOUT, else the default.
 
     Values that are not valid times are ignored.
     """
-    return seconds_of(given or os.environ.get("KGSERVE_CALL_TIMEOUT", "")) or TOOL_CALL_TIMEOUT_SECONDS
+    return parse_seconds(given or os.environ.get("KGSERVE_CALL_TIMEOUT", "")) or TOOL_CALL_TIMEOUT_SECONDS
 
 
-def seconds_of(text: float | str) -> float | None:
+def parse_seconds(text: float | str) -> float | None:
     """Return a finite positive number of seconds, or None."""
     with suppress(ValueError):
         seconds = float(text)
@@ -135,33 +135,35 @@ def seconds_of(text: float | str) -> float | None:
     return None
 
 
-def find(data_dir: Path) -> DiscoveredServer | None:
+def find_server(data_dir: Path) -> DiscoveredServer | None:
     """Return the server of the data folder if it accepts connections, or None."""
-    found = read(data_dir)
-    if found is None or holder(data_dir) != found.pid:
+    found = read_server_file(data_dir)
+    if found is None or find_lock_holder(data_dir) != found.pid:
         return None
-    return found._replace(url=reachable(found.url))
+    return found._replace(url=connectable_url(found.url))
 
 
-def at(url: str, data_dir: Path) -> DiscoveredServer:
+def server_at(url: str, data_dir: Path) -> DiscoveredServer:
     """Return the server at ``url``; token and certificate are filled in if it serves the data folder."""
-    found = find(data_dir)
+    found = find_server(data_dir)
     if found is None or _host_and_port(found.url) != _host_and_port(url):
         return DiscoveredServer(url.rstrip("/"))
     return found._replace(url=url.rstrip("/"))
 
 
-def configured(host: str, port: int, *, tls: bool) -> DiscoveredServer:
+def configured_server(host: str, port: int, *, tls: bool) -> DiscoveredServer:
     """Return the server expected to listen on this address."""
-    return DiscoveredServer(reachable(f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"))
+    return DiscoveredServer(
+        connectable_url(f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}")
+    )
 
 
-def ensure(data_dir: Path, patience: float = LAUNCH_TIMEOUT_SECONDS) -> DiscoveredServer:
+def ensure_server(data_dir: Path, patience: float = LAUNCH_TIMEOUT_SECONDS) -> DiscoveredServer:
     """Return a responding server of the data folder, started if necessary.
 
     Raises LaunchFailed after ``patience`` seconds. Waits for a server that is starting or stopping.
     """
-    found = find(data_dir)
+    found = find_server(data_dir)
     deadline = time.monotonic() + patience
     if found is not None and _answers_or_hangs(found, patience):
         return found
@@ -169,7 +171,7 @@ def ensure(data_dir: Path, patience: float = LAUNCH_TIMEOUT_SECONDS) -> Discover
         return _LaunchAttempt(data_dir, deadline).run()
 
 
-def answers(server: DiscoveredServer, patience: float = _ANSWER_TIMEOUT_SECONDS) -> bool:
+def is_server_ready(server: DiscoveredServer, patience: float = _ANSWER_TIMEOUT_SECONDS) -> bool:
     """Return whether the server accepts connections and is ready for work, or at least for reads.
 
     Takes at most 4 seconds.
@@ -180,13 +182,13 @@ def answers(server: DiscoveredServer, patience: float = _ANSWER_TIMEOUT_SECONDS)
         return False
 
 
-def is_alive(server: DiscoveredServer, patience: float) -> bool:
+def is_server_responding(server: DiscoveredServer, patience: float) -> bool:
     """Return whether the server responds at all within ``patience`` seconds.
 
     Returns True for a server that has exited.
     """
     try:
-        with closing(open_connection(server, patience)) as connection:
+        with closing(connect_to_server(server, patience)) as connection:
             connection.request("GET", "/health", {})
     except TimeoutError:
         return False
@@ -195,12 +197,12 @@ def is_alive(server: DiscoveredServer, patience: float) -> bool:
     return True
 
 
-def open_connection(server: DiscoveredServer, timeout: float) -> ClientConnection:
+def connect_to_server(server: DiscoveredServer, timeout: float) -> HttpClientConnection:
     """Open a connection to a server; ``timeout`` is in seconds. Raises OSError."""
-    return ClientConnection(server.url, timeout, lambda: trust(server.certificate))
+    return HttpClientConnection(server.url, timeout, lambda: create_tls_context(server.certificate))
 
 
-def why_silent(server: DiscoveredServer) -> str:
+def describe_silent_server(server: DiscoveredServer) -> str:
     """Return a message about a server that accepts connections but does not respond."""
     subject = f"the server at {server.url}" + (f" (process {server.pid})" if server.pid else "")
     if server.pid is None:
@@ -220,9 +222,9 @@ def _state(process: int) -> str:
 
 
 def _is_ready(server: DiscoveredServer, patience: float) -> bool:
-    """Return the same as `answers`, but raise TimeoutError if the server does not respond."""
+    """Return the same as `is_server_ready`, but raise TimeoutError if the server does not respond."""
     try:
-        with closing(open_connection(server, min(patience, _ANSWER_TIMEOUT_SECONDS))) as connection:
+        with closing(connect_to_server(server, min(patience, _ANSWER_TIMEOUT_SECONDS))) as connection:
             return connection.request("GET", "/ready", {}).status != _UNAVAILABLE
     except TimeoutError:
         raise
@@ -231,14 +233,14 @@ def _is_ready(server: DiscoveredServer, patience: float) -> bool:
 
 
 def _answers_or_hangs(server: DiscoveredServer, patience: float) -> bool:
-    """Return the same as `answers`, but raise LaunchFailed for a hanging server, which blocks the folder."""
+    """Return the same as `is_server_ready`, but raise LaunchFailed for a hanging server, which blocks the folder."""
     try:
         return _is_ready(server, patience)
     except TimeoutError:
-        raise LaunchFailed(why_silent(server)) from None
+        raise LaunchFailed(describe_silent_server(server)) from None
 
 
-def trust(certificate: str | None) -> ssl.SSLContext:
+def create_tls_context(certificate: str | None) -> ssl.SSLContext:
     """Return a TLS context that trusts exactly this server certificate, whatever its names.
 
     None uses the system's defaults. An empty text trusts no certificate.
@@ -256,7 +258,7 @@ def trust(certificate: str | None) -> ssl.SSLContext:
     return context
 
 
-def reachable(url: str) -> str:
+def connectable_url(url: str) -> str:
     """Return ``url`` without a trailing slash, with wildcard hosts replaced by a loopback address."""
     parts = urlsplit(url.rstrip("/"))
     host, colon, port = parts.netloc.rpartition(":")
@@ -264,11 +266,11 @@ def reachable(url: str) -> str:
 
 
 def _host_and_port(url: str) -> tuple[str | None, int]:
-    parts = urlsplit(reachable(url))
+    parts = urlsplit(connectable_url(url))
     return parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
 
 
-def encode(server: DiscoveredServer) -> bytes:
+def encode_server_file(server: DiscoveredServer) -> bytes:
     """Return the content of server.json."""
     names = ("pid", "version", "url", "token", "certificate")
     given = {name: getattr(server, name) for name in names}
@@ -277,7 +279,7 @@ def encode(server: DiscoveredServer) -> bytes:
     ).encode()
 
 
-def read(data_dir: Path) -> DiscoveredServer | None:
+def read_server_file(data_dir: Path) -> DiscoveredServer | None:
     """Return the content of server.json even if its process has exited, or None if it cannot be read."""
     try:
         given: object = json.loads((data_dir / SERVER_FILE).read_bytes())
@@ -294,7 +296,7 @@ def read(data_dir: Path) -> DiscoveredServer | None:
             return None
 
 
-def holder(data_dir: Path) -> int | None:
+def find_lock_holder(data_dir: Path) -> int | None:
     """Return the id of the process that holds the data folder, or None.
 
     Returns UNKNOWN_PID while the holder has not written its id yet.
@@ -306,13 +308,13 @@ def holder(data_dir: Path) -> int | None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return named_in(descriptor) or UNKNOWN_PID
+        return read_lock_holder_id(descriptor) or UNKNOWN_PID
     finally:
         os.close(descriptor)
     return None
 
 
-def named_in(descriptor: int) -> int | None:
+def read_lock_holder_id(descriptor: int) -> int | None:
     """Return the process id in the lock file, or None."""
     text = os.read(descriptor, 32).decode(errors="replace").strip()
     return int(text) if text.isdecimal() else None
@@ -331,9 +333,9 @@ class _LaunchAttempt:
     def run(self) -> DiscoveredServer:
         delay = _FIRST_POLL_SECONDS
         while (left := self._deadline - time.monotonic()) > 0:
-            found = find(self._data_dir)
+            found = find_server(self._data_dir)
             # A server started just now may be slow; any other silent server hangs.
-            answering = answers if self._child is not None else _answers_or_hangs
+            answering = is_server_ready if self._child is not None else _answers_or_hangs
             if found is not None and answering(found, left):
                 return found
             self._start_or_look()
@@ -344,13 +346,13 @@ class _LaunchAttempt:
     def _start_or_look(self) -> None:
         if self._child is not None and self._child.returncode is not None:
             self._check_exit(self._child.returncode)
-        if self._child is None and holder(self._data_dir) is None:
+        if self._child is None and find_lock_holder(self._data_dir) is None:
             self._child = _start(self._data_dir, any_port=self._any_port)
 
     def _check_exit(self, code: int) -> None:
         """Handle the exit of the started server: another was faster, its port was taken, or it cannot start."""
         self._child = None
-        if holder(self._data_dir) is not None:
+        if find_lock_holder(self._data_dir) is not None:
             return
         if code < 0 and self._killed < _MAX_KILLS:  # killed by a signal; try again
             self._killed += 1
@@ -360,8 +362,8 @@ class _LaunchAttempt:
         self._any_port = True
 
     def _timeout_message(self) -> str:
-        who = self._child.pid if self._child is not None else holder(self._data_dir)
-        if self._child is None and find(self._data_dir) is None:
+        who = self._child.pid if self._child is not None else find_lock_holder(self._data_dir)
+        if self._child is None and find_server(self._data_dir) is None:
             return f"process {who or 'unknown'} holds {self._data_dir} but is no running server; wait for it or stop it"
         return f"the server (process {who}) does not respond; {_log_end(self._data_dir)}"
 
@@ -370,7 +372,7 @@ def _start(data_dir: Path, *, any_port: bool) -> subprocess.Popen[bytes]:
     """Start ``kgserve serve`` in a session of its own, in the data folder, with a filtered environment."""
     import subprocess  # noqa: PLC0415 - rarely needed: most bridges find a running server
 
-    if reason := refusal():
+    if reason := describe_unsupported_platform():
         raise LaunchFailed(reason)
     variables = launch_environment(os.environ)
     command = [sys.executable, "-m", "kgserve", "serve", "--data", str(data_dir)]
@@ -425,13 +427,15 @@ class StopFailed(Exception):
     """A server did not exit. ``str(error)`` is a message for the user."""
 
 
-def stop(data_dir: Path, *, force: bool = False, patience: float = STOP_TIMEOUT_SECONDS) -> DiscoveredServer | None:
+def stop_server(
+    data_dir: Path, *, force: bool = False, patience: float = STOP_TIMEOUT_SECONDS
+) -> DiscoveredServer | None:
     """Stop the server of a data folder and wait until it has exited. Return that server, or None if none runs.
 
     With ``force``, it is killed without finishing its work; acknowledged writes are in the journals either way. Raises
     StopFailed if it does not exit, or if the process that holds the folder is not a server.
     """
-    found, process = find(data_dir), holder(data_dir)
+    found, process = find_server(data_dir), find_lock_holder(data_dir)
     if process is None:
         return None
     if found is None:
@@ -443,14 +447,14 @@ def stop(data_dir: Path, *, force: bool = False, patience: float = STOP_TIMEOUT_
     except ProcessLookupError:
         return found
     deadline = time.monotonic() + patience
-    while holder(data_dir) == process:
+    while find_lock_holder(data_dir) == process:
         if time.monotonic() > deadline:
             raise StopFailed(f"process {process} has not exited within {patience:g} s; `kgserve stop --force` kills it")
         time.sleep(_FIRST_POLL_SECONDS)
     return found
 
 
-def replace_older(data_dir: Path, found: DiscoveredServer) -> str | None:
+def replace_older_server(data_dir: Path, found: DiscoveredServer) -> str | None:
     """Stop an older server so that the current version is started. Return a message about what was done or why not.
 
     Returns None if the server is not older. Only an automatically started server that was idle for a minute is stopped.
@@ -463,7 +467,7 @@ def replace_older(data_dir: Path, found: DiscoveredServer) -> str | None:
     if _idle_seconds(data_dir) < REPLACEABLE_IDLE_SECONDS:
         return f"{older} and in use, this is {__version__}; it is replaced when idle, or after `kgserve stop`"
     try:
-        stop(data_dir)
+        stop_server(data_dir)
     except StopFailed as error:
         return f"{older}, this is {__version__}; {error}"
     return f"{older} and was idle; version {__version__} replaces it"
@@ -488,15 +492,15 @@ def _idle_seconds(data_dir: Path) -> float:
 
 def _open_log(data_dir: Path) -> int:
     """Open server.log for appending, after rotating a large one."""
-    path = data_dir / LOG_FILE
-    if path.exists() and path.stat().st_size > MAX_LOG_BYTES:
-        path.replace(path.with_name(f"{LOG_FILE}.1"))
+    path = data_dir / SERVER_LOG_FILE
+    if path.exists() and path.stat().st_size > MAX_SERVER_LOG_BYTES:
+        path.replace(path.with_name(f"{SERVER_LOG_FILE}.1"))
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
 
 def _log_end(data_dir: Path) -> str:
     """Return the last lines of the log, as the end of a message."""
-    path = data_dir / LOG_FILE
+    path = data_dir / SERVER_LOG_FILE
     try:
         with path.open("rb") as log:
             log.seek(max(0, path.stat().st_size - 4096))
@@ -525,8 +529,8 @@ def _port_is_taken() -> bool:
 def _launch_lock(data_dir: Path, deadline: float) -> Generator[None]:
     """Hold the launch lock. Raises LaunchFailed if the folder is unusable or another start takes too long."""
     try:
-        private_folder(data_dir)
-        make_way(data_dir / LAUNCH_LOCK_FILE)
+        create_private_folder(data_dir)
+        set_aside_obstacle(data_dir / LAUNCH_LOCK_FILE)
         descriptor = os.open(data_dir / LAUNCH_LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise LaunchFailed(

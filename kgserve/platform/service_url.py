@@ -7,7 +7,7 @@ import httpx
 from kgserve.errors import InvalidInput
 
 
-def address_of(url: str, option: str) -> httpx.URL:
+def parse_service_url(url: str, option: str) -> httpx.URL:
     """Return the base URL given by an option. Raises InvalidInput naming the option."""
     try:
         base = httpx.URL(url)
@@ -18,7 +18,7 @@ def address_of(url: str, option: str) -> httpx.URL:
     return base
 
 
-def headers_of(key: str, option: str) -> dict[str, str]:
+def service_headers(key: str, option: str) -> dict[str, str]:
     """Return the headers of a JSON request, with a bearer token if ``key`` is set.
 
     Raises InvalidInput naming the option.

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 
 from kgserve.errors import FieldError, InvalidInput
-from kgserve.platform.codecs import convert, place_of
+from kgserve.platform.codecs import convert, locate_validation_error
 
 ENVIRONMENT_PREFIX = "KGSERVE_"
 MEBIBYTE = 1 << 20
@@ -29,20 +29,20 @@ def _doc(text: str, **bounds: Any) -> msgspec.Meta:
     return msgspec.Meta(description=text, **bounds)
 
 
-Dedup: TypeAlias = Literal["off", "exact", "guarded", "similarity"]
-Consolidation: TypeAlias = Literal["safe", "full", "suggest", "off"]
-Pruning: TypeAlias = Literal["archive", "delete", "off"]
-Reinforcing: TypeAlias = Literal["restore", "add"]
-ReinforcementNumber = Annotated[float, msgspec.Meta(ge=0, le=1)]
+DedupMode: TypeAlias = Literal["off", "exact", "guarded", "similarity"]
+ConsolidationMode: TypeAlias = Literal["safe", "full", "suggest", "off"]
+PruningMode: TypeAlias = Literal["archive", "delete", "off"]
+ReinforcementMode: TypeAlias = Literal["restore", "add"]
+LegacyReinforcementAmount = Annotated[float, msgspec.Meta(ge=0, le=1)]
 """Reinforcement amount in its older form, a number instead of a formula name. Older stores have it on disk."""
-Indexed: TypeAlias = Literal["none", "words", "words+meaning"]
+IndexedContent: TypeAlias = Literal["none", "words", "words+meaning"]
 
 HalfLife = Annotated[
     Annotated[float, msgspec.Meta(gt=0, le=36_500)] | None,
     _doc("Days after which a memory's confidence has halved; null: it never decays"),
 ]
 Reinforcement = Annotated[
-    Reinforcing | ReinforcementNumber,
+    ReinforcementMode | LegacyReinforcementAmount,
     _doc(
         "Confidence to which an access adds `reinforcement_amount`: the stored one (`restore`) or the decayed one "
         "(`add`); a number sets the amount"
@@ -51,7 +51,7 @@ Reinforcement = Annotated[
 ReinforcementAmount = Annotated[float, _doc("Confidence that an access adds; the sum is limited to 1", ge=0, le=1)]
 MinConfidence = Annotated[float, _doc("Recall omits memories whose decayed confidence is lower", ge=0, le=1)]
 DedupPolicy = Annotated[
-    Dedup,
+    DedupMode,
     _doc(
         "Existing memory that a new one is merged into: none; one with the same text; one with the same words, "
         "numbers and negations; or any similar one"
@@ -59,7 +59,7 @@ DedupPolicy = Annotated[
 ]
 DedupThreshold = Annotated[float, _doc("Cosine above which `similarity` merges a new memory", ge=0, le=1)]
 ConsolidationPolicy = Annotated[
-    Consolidation,
+    ConsolidationMode,
     _doc("Automatic merging: same criteria as deduplication, all similar memories, suggestions only, or off"),
 ]
 ConsolidationThreshold = Annotated[float, _doc("Cosine above which memories count as similar", ge=0, le=1)]
@@ -68,16 +68,16 @@ ConsolidationGuard = Annotated[
 ]
 ConsolidationInterval = Annotated[int, _doc("New memories after which they are consolidated", ge=1, le=1_000_000)]
 ConsolidationHours = Annotated[float, _doc("Hours after which new memories are consolidated", gt=0, le=876_000)]
-PrunePolicy = Annotated[Pruning, _doc("Treatment of faded memories: withdraw, delete or keep them")]
+PrunePolicy = Annotated[PruningMode, _doc("Treatment of faded memories: withdraw, delete or keep them")]
 PruneThreshold = Annotated[float, _doc("Confidence below which a memory has faded", ge=0, le=1)]
 PruneHours = Annotated[float, _doc("Hours between searches for faded memories", gt=0, le=876_000)]
-Alpha = Annotated[float, _doc("Weight of keywords versus meaning in recall", ge=0, le=1)]
+KeywordWeight = Annotated[float, _doc("Weight of keywords versus meaning in recall", ge=0, le=1)]
 MinSimilarity = Annotated[float, _doc("Minimum cosine for recall by meaning alone", ge=-1, le=1)]
 MinRelevance = Annotated[
     float, _doc("Cosine below which hybrid recall drops a memory that shares no word with the query", ge=-1, le=1)
 ]
-DefaultLimit = Annotated[int, _doc("Memories that recall returns", ge=1, le=100)]
-Extract = Annotated[
+DefaultRecallLimit = Annotated[int, _doc("Memories that recall returns", ge=1, le=100)]
+ExtractionEnabled = Annotated[
     bool, _doc("Extract facts, entities and relations from new memories with a language model, if one is configured")
 ]
 
@@ -153,7 +153,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     ] = 64
     check_interval: Annotated[float, _doc("Time between background checks of a store; 0 turns them off", ge=0)] = 3600.0
     indexes: Annotated[
-        Indexed,
+        IndexedContent,
         _doc(
             "Content indexed in stores without their own `indexes` setting; with `none`, search is disabled in all "
             "stores"
@@ -276,11 +276,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     memory_prune: PrunePolicy = "archive"
     memory_prune_threshold: PruneThreshold = 0.05
     memory_prune_hours: PruneHours = 24.0
-    memory_alpha: Alpha = 0.4
+    memory_alpha: KeywordWeight = 0.4
     memory_min_similarity: MinSimilarity = 0.5
     memory_min_relevance: MinRelevance = 0.3
-    memory_default_limit: DefaultLimit = 20
-    memory_extract: Extract = False
+    memory_default_limit: DefaultRecallLimit = 20
+    memory_extract: ExtractionEnabled = False
     shutdown_grace: Annotated[float, _doc("Time that a shutdown may take before connections are closed", gt=0)] = 20.0
 
 
@@ -296,7 +296,7 @@ SETTINGS_FIELDS = msgspec.structs.fields(Settings)
 """All settings in order, cached because resolving their annotations takes milliseconds."""
 
 
-def load(overrides: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
+def load_settings(overrides: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
     """Return settings from ``environ`` (default: the process's) and ``overrides``, ignoring overrides that are None.
 
     Raises InvalidInput naming each variable or option with an invalid value.
@@ -316,7 +316,7 @@ def load(overrides: Mapping[str, Any] | None = None, environ: Mapping[str, str] 
             name = (
                 f"--{field.name.replace('_', '-')}" if override is not None else ENVIRONMENT_PREFIX + field.name.upper()
             )
-            errors.append(FieldError(name, place_of(error, field.type).message))
+            errors.append(FieldError(name, locate_validation_error(error, field.type).message))
     if errors:
         raise InvalidInput("; ".join(f"{e.path}: {e.message}" for e in errors), tuple(errors))
     return Settings(**values)

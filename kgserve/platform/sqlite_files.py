@@ -23,7 +23,7 @@ _SEAL_SUFFIX = "-seal"
 _SQLITE_RETRY_SECONDS = 0.02
 
 
-def opened(path: Path | None, script: str, format_: int, **options: Any) -> sqlite3.Connection:
+def open_database(path: Path | None, script: str, format_: int, **options: Any) -> sqlite3.Connection:
     """Open a database file, or one in memory, usable from any thread; ``script`` creates the schema.
 
     A file that is unreadable, has another `user_version` than ``format_``, or does not match its seal is replaced by an
@@ -36,11 +36,11 @@ def opened(path: Path | None, script: str, format_: int, **options: Any) -> sqli
     try:
         return _connected(path, script, format_, options)
     except sqlite3.DatabaseError:
-        remove_files(path)
+        remove_database_files(path)
         return _connected(path, script, format_, options)
 
 
-class WrittenBesideReading:
+class ConcurrentDatabase:
     """Database with one connection for writing and one for reading, each used by one thread at a time."""
 
     def __init__(self, writer: sqlite3.Connection, path: Path) -> None:
@@ -61,7 +61,7 @@ class WrittenBesideReading:
             return self._reader.execute(query, values).fetchall()
 
 
-def remove_files(path: Path) -> None:
+def remove_database_files(path: Path) -> None:
     """Delete a database with its seal and SQLite's side files, whatever they are."""
     for each in _files(path):
         remove_path(each)
@@ -75,7 +75,7 @@ def remove_path(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def seal(path: Path) -> None:
+def seal_database(path: Path) -> None:
     """Store the checksum of a closed file, so that damage is detected at the next open.
 
     A file with a write-ahead log is not sealed and is trusted after a crash.
@@ -99,7 +99,7 @@ def _unseal(path: Path) -> None:
     is_odd = any(each.is_symlink() or (each.exists() and not each.is_file()) for each in _files(path))
     if is_odd or (known is not None and (not path.exists() or known != _checksum(path))):
         log.warning("view_damaged", file=f"{path.parent.name}/{path.name}", reason="it changed while it was closed")
-        remove_files(path)
+        remove_database_files(path)
     remove_path(seal_)
 
 
@@ -143,18 +143,18 @@ def _connected(path: Path | str, script: str, format_: int, options: dict[str, A
     return connection
 
 
-def write_anew(connection: sqlite3.Connection) -> None:
+def vacuum_database(connection: sqlite3.Connection) -> None:
     """Rewrite a file without deleted data and empty its log. The connection must not be in a transaction.
 
     Others may read meanwhile. Deleting alone, even with `secure_delete`, leaves copies of earlier page contents. Raises
     sqlite3.Error, and Unavailable while a reader holds an old snapshot.
     """
     connection.execute("VACUUM")
-    empty_log(connection)
+    truncate_wal(connection)
 
 
-def empty_log(connection: sqlite3.Connection) -> None:
-    """Move the whole write-ahead log into the file and truncate it. Raises the errors of `write_anew`."""
+def truncate_wal(connection: sqlite3.Connection) -> None:
+    """Move the whole write-ahead log into the file and truncate it. Raises the errors of `vacuum_database`."""
     deadline = time.monotonic() + _SQLITE_LOCK_TIMEOUT_SECONDS
     while connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
         if time.monotonic() > deadline:
@@ -168,7 +168,7 @@ _PARAMETER_BATCH_SIZE = 500
 _Value = str | int | bytes
 
 
-def of_some(
+def select_by_values(
     run: Callable[..., sqlite3.Cursor],
     query: str,
     values: Sequence[_Value],
@@ -185,7 +185,7 @@ def of_some(
         yield from _each(run(f"{query} ({', '.join('?' * len(some))}) {end}", [*before, *some]))
 
 
-def of_rows(
+def select_by_rows(
     run: Callable[..., sqlite3.Cursor], query: str, rows: Sequence[Sequence[_Value]], end: str
 ) -> Iterator[Any]:
     """Yield the rows of a query that joins a VALUES list of ``rows``, followed by ``end``.
@@ -205,6 +205,6 @@ def _each(found: sqlite3.Cursor) -> Iterator[Any]:
         yield row
 
 
-def named(name: str, values: Sequence[_Value]) -> dict[str, _Value]:
+def name_parameters(name: str, values: Sequence[_Value]) -> dict[str, _Value]:
     """Return values as named parameters of a query: `NAME0`, `NAME1`, …."""
     return {f"{name}{at}": value for at, value in enumerate(values)}

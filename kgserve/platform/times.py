@@ -33,17 +33,17 @@ def _format_second(second: int) -> str:
 
 
 @lru_cache(maxsize=4096)
-def time_of(text: str) -> int:
+def parse_stored_time(text: str) -> int:
     """Parse the output of `format_time`. Cached, since rows written together share their times."""
-    return microseconds_of(datetime.fromisoformat(text))
+    return to_microseconds(datetime.fromisoformat(text))
 
 
 def parse_time(text: str) -> int:
     """Return the microseconds since 1970 of an RFC 3339 time. Raises ValueError for any other text."""
-    if not has_form(text):
+    if not is_rfc3339(text):
         raise ValueError("expected an RFC 3339 time such as 2025-07-15T12:00:00Z")
-    microseconds = microseconds_of(datetime.fromisoformat(text.upper().replace(" ", "T")))
-    if not is_within(microseconds):
+    microseconds = to_microseconds(datetime.fromisoformat(text.upper().replace(" ", "T")))
+    if not is_representable_time(microseconds):
         raise ValueError("is outside the years 1 to 9999 in UTC")
     return microseconds
 
@@ -66,22 +66,22 @@ def complete_time(text: str) -> str | None:
     return whole
 
 
-def has_zone(text: str) -> bool:
+def has_time_zone(text: str) -> bool:
     """Return whether a day or a time includes its time zone."""
     found = _GIVEN_TIME_PATTERN.fullmatch(text.strip())
     return found is not None and found["zone"] is not None
 
 
-def has_form(text: str) -> bool:
+def is_rfc3339(text: str) -> bool:
     """Return whether a text has the form of an RFC 3339 time, even if no such day exists."""
     return _RFC3339_PATTERN.fullmatch(text) is not None
 
 
-def microseconds_of(moment: datetime) -> int:
+def to_microseconds(moment: datetime) -> int:
     """Return the microseconds since 1970 of a timezone-aware datetime."""
     return (moment - _EPOCH) // ONE_MICROSECOND
 
 
-def is_within(microseconds: int) -> bool:
+def is_representable_time(microseconds: int) -> bool:
     """Return whether a time lies within the years 1 to 9999, which text can express."""
     return _MIN_TIME <= microseconds <= _MAX_TIME

@@ -12,25 +12,25 @@ from typing_extensions import override
 from kgserve.errors import Unavailable
 from kgserve.projections.base import FollowedStore
 from kgserve.projections.follower import BackgroundProjection
-from kgserve.projections.schedule import FollowerThread
+from kgserve.projections.schedule import ProjectionThread
 
 AnyStore = TypeVar("AnyStore", bound=FollowedStore)
-Own = TypeVar("Own")
-OneProjection = TypeVar("OneProjection", bound=BackgroundProjection)
+WorkerState = TypeVar("WorkerState")
+AnyProjection = TypeVar("AnyProjection", bound=BackgroundProjection)
 
 
-class StoreWorker(ABC, Generic[AnyStore, Own]):
+class StoreWorker(ABC, Generic[AnyStore, WorkerState]):
     """Base of workers that attach projections to each store while the store is open.
 
-    Implements `stores.pool.StoreObserver`. ``Own`` is what the worker holds for one store.
+    Implements `stores.pool.StoreObserver`. ``WorkerState`` is what the worker holds for one store.
     """
 
     of_copies = False
 
-    def __init__(self, *threads: FollowerThread) -> None:
+    def __init__(self, *threads: ProjectionThread) -> None:
         """Initialize with the ``threads`` that serve the projections."""
         self._threads = threads
-        self._open: dict[str, Own] = {}
+        self._open: dict[str, WorkerState] = {}
         self._lock = threading.Lock()
 
     def give_way(self, are_others_served: Callable[[], bool]) -> None:
@@ -71,31 +71,31 @@ class StoreWorker(ABC, Generic[AnyStore, Own]):
         for thread in self._threads:
             thread.close()
 
-    def found(self, store: AnyStore) -> Own | None:
+    def found(self, store: AnyStore) -> WorkerState | None:
         """Return what the worker holds for a store, None when the store is not followed or is closing."""
         with self._lock:
             return self._open.get(store.name)
 
     @abstractmethod
-    def _begun(self, store: AnyStore) -> Own | None:
+    def _begun(self, store: AnyStore) -> WorkerState | None:
         """Return what to hold for a newly opened store, None to ignore the store."""
 
     @abstractmethod
-    def _served(self, own: Own) -> Iterable[tuple[FollowerThread, BackgroundProjection]]:
+    def _served(self, own: WorkerState) -> Iterable[tuple[ProjectionThread, BackgroundProjection]]:
         """Return the projections of a store, each with the thread that serves it."""
 
-    def _let_go(self, own: Own) -> None:
+    def _let_go(self, own: WorkerState) -> None:
         """Close what is held for a store."""
         for thread, projection in self._served(own):
             if thread.forget(projection):
                 projection.close()
 
-    def _every(self) -> list[Own]:
+    def _every(self) -> list[WorkerState]:
         """Return what is held for all open stores."""
         with self._lock:
             return list(self._open.values())
 
-    def _of(self, store: AnyStore, missing: str) -> Own:
+    def _of(self, store: AnyStore, missing: str) -> WorkerState:
         """Return what is held for an open store. Raises Unavailable with the text ``missing`` when there is nothing."""
         found = self.found(store)
         if found is None:
@@ -105,18 +105,18 @@ class StoreWorker(ABC, Generic[AnyStore, Own]):
         return found
 
 
-class SingleThreadWorker(StoreWorker[AnyStore, OneProjection]):
+class SingleThreadWorker(StoreWorker[AnyStore, AnyProjection]):
     """Worker with one projection per store, all served by one thread."""
 
     @override
-    def _served(self, own: OneProjection) -> Iterable[tuple[FollowerThread, BackgroundProjection]]:
+    def _served(self, own: AnyProjection) -> Iterable[tuple[ProjectionThread, BackgroundProjection]]:
         return ((self._threads[0], own),)
 
 
-class PeriodicWorker(SingleThreadWorker[AnyStore, OneProjection]):
+class PeriodicWorker(SingleThreadWorker[AnyStore, AnyProjection]):
     """Worker with one projection per store, and a timer thread that wakes each of them periodically."""
 
-    def __init__(self, thread: FollowerThread, name: str, seconds: float) -> None:
+    def __init__(self, thread: ProjectionThread, name: str, seconds: float) -> None:
         """Start the timer thread, called ``name``; it calls `_remind` for each store every ``seconds``."""
         super().__init__(thread)
         self._closed = threading.Event()
@@ -135,7 +135,7 @@ class PeriodicWorker(SingleThreadWorker[AnyStore, OneProjection]):
         self._timer.join()
 
     @abstractmethod
-    def _remind(self, own: OneProjection) -> None:
+    def _remind(self, own: AnyProjection) -> None:
         """Have a projection check whether work is due."""
 
     def _remind_all(self, seconds: float) -> None:

@@ -13,16 +13,16 @@ from kgserve.projections.links.links import LinkReader
 from kgserve.storage.changefeed import ChangeFeed
 from kgserve.storage.commit_clock import CommitClock
 from kgserve.storage.journal.journal import Journal
-from kgserve.storage.journal.tail import TAIL_BATCH_ROWS, Tail
-from kgserve.storage.layout import Layout, StoreFile
+from kgserve.storage.journal.tail import MAX_TAIL_BATCH_ROWS, JournalTail
+from kgserve.storage.layout import StoreDescription, StoreLayout
 from kgserve.storage.model.change import StoreState
-from kgserve.storage.rows.snapshot import Rows
+from kgserve.storage.rows.snapshot import RowsSnapshot
 
 
 class RowsSource(Protocol):
     """Source of the current rows of a store."""
 
-    def reading(self) -> AbstractContextManager[Rows]:
+    def reading(self) -> AbstractContextManager[RowsSnapshot]:
         """Read the rows of the last commit."""
         ...
 
@@ -37,9 +37,9 @@ class FollowedStore(Protocol):
     """
 
     name: str
-    layout: Layout
+    layout: StoreLayout
     settings: Settings
-    description: StoreFile
+    description: StoreDescription
     journal: Journal
     feed: ChangeFeed
     clock: CommitClock
@@ -62,11 +62,11 @@ class FollowedStore(Protocol):
         """True while a write is in progress or queued."""
         ...
 
-    def reading(self) -> AbstractContextManager[Rows]:
+    def reading(self) -> AbstractContextManager[RowsSnapshot]:
         """Read the rows of the last commit."""
         ...
 
-    def reading_links(self) -> AbstractContextManager[tuple[Rows, LinkReader | None]]:
+    def reading_links(self) -> AbstractContextManager[tuple[RowsSnapshot, LinkReader | None]]:
         """Read the rows of the last commit, and the links into other stores as of that commit."""
         ...
 
@@ -86,7 +86,7 @@ class FollowedPool(Protocol):
         """Return the names of the stores whose files are in this data folder."""
         ...
 
-    def layout(self, name: str) -> Layout:
+    def layout(self, name: str) -> StoreLayout:
         """Return the file layout of a store."""
         ...
 
@@ -95,7 +95,7 @@ class FollowedPool(Protocol):
         ...
 
 
-class Erasure(NamedTuple):
+class EraseRequest(NamedTuple):
     """Nodes to erase from a projection, up to a commit; of those in ``former`` only past states are erased."""
 
     ids: tuple[str, ...]
@@ -114,15 +114,15 @@ class Projection(ABC):
 
     name: str
     """Name for log events and metrics, unique within a store."""
-    rows_at_once = TAIL_BATCH_ROWS
+    rows_at_once = MAX_TAIL_BATCH_ROWS
     """Approximate number of rows in a page of the journal."""
 
-    def __init__(self, layout: Layout, journal: Journal, source: RowsSource) -> None:
+    def __init__(self, layout: StoreLayout, journal: Journal, source: RowsSource) -> None:
         """Initialize without opening any file."""
         self._layout = layout
         self._journal = journal
         self._source = source
-        self._tail = Tail(layout.journal)
+        self._tail = JournalTail(layout.journal)
         self._sequence = -1
         self.rebuild_wanted = False
 
@@ -146,7 +146,7 @@ class Projection(ABC):
         """Apply the consecutive change sets that `_read` returned, the last of which is ``sequence``."""
 
     @abstractmethod
-    def _apply_all(self, rows: Rows) -> int:
+    def _apply_all(self, rows: RowsSnapshot) -> int:
         """Discard everything and apply all rows. Return the last commit that the files contain afterwards."""
 
     def _read(self, after: int, last: int) -> tuple[Iterable[Any], int]:

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from kgserve.projections.base import FollowedStore
 from kgserve.projections.history.history import RowState
-from kgserve.projections.history_follower import HistoryFollower
-from kgserve.projections.keyword import Frequencies, KeywordIndex, Reading
-from kgserve.projections.text import Filter, Text
+from kgserve.projections.history_follower import HistoryProjection
+from kgserve.projections.keyword import DocumentFrequencies, KeywordIndex, QueryInterpretation
+from kgserve.projections.text import IndexedText, IndexFilter
 from kgserve.storage.model.rows import NodeRow
 
 MAX_CONFLICT_HEADS = 10_000
@@ -38,11 +38,11 @@ class ConflictIndex:
         self._lock = threading.Lock()
         self._index: KeywordIndex | None = None
         self._version: tuple[int, tuple[str, ...]] | None = None
-        self._texts: dict[str, Text] = {}
+        self._texts: dict[str, IndexedText] = {}
         self._rows: dict[str, NodeRow] = {}
         self._vectors: dict[str, Vector] = {}
 
-    def follow(self, history: HistoryFollower) -> bool:
+    def follow(self, history: HistoryProjection) -> bool:
         """Update the index from the history. Return whether any version is in conflict.
 
         Raises Unavailable while the history cannot be read.
@@ -59,7 +59,9 @@ class ConflictIndex:
         """Return the version with a key, None if there is no such version."""
         return self._rows.get(key)
 
-    def words(self, query: str, limit: int, only: Filter, reading: Reading, other: Frequencies) -> dict[str, float]:
+    def words(
+        self, query: str, limit: int, only: IndexFilter, reading: QueryInterpretation, other: DocumentFrequencies
+    ) -> dict[str, float]:
         """Return the versions that match the words of a query, with BM25 scores.
 
         Term rarity is computed over these versions and the texts of ``other`` together.
@@ -68,7 +70,7 @@ class ConflictIndex:
         found = index.search(query, limit, only, reading=reading, other=other) if index else []
         return {hit.id: hit.score for hit in found}
 
-    def meaning(self, vector: Vector, only: Filter) -> dict[str, float]:
+    def meaning(self, vector: Vector, only: IndexFilter) -> dict[str, float]:
         """Return the cosine similarities to ``vector`` of the versions that pass the filter."""
         near = self.vectors_of([key for key, row in self._rows.items() if only.passes_row(row)])
         return {key: float(each @ vector) for key, each in near.items()}
@@ -91,7 +93,7 @@ class ConflictIndex:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _update(self, states: Sequence[RowState[NodeRow]], indexed: Sequence[str]) -> None:
-        found = [(Text.of(state.row, indexed, state.first, state.last), state.row) for state in states]
+        found = [(IndexedText.of(state.row, indexed, state.first, state.last), state.row) for state in states]
         texts = {text.key: text for text, _ in found}
         if self._index is None and texts:
             shutil.rmtree(self._folder, ignore_errors=True)

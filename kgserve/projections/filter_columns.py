@@ -15,18 +15,18 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kgserve.projections.text import Facets, Filter, Marks
+from kgserve.projections.text import EntityFacets, IndexFilter, MemoryFacets
 
 _EARLIEST, _LATEST = -(1 << 63), (1 << 63) - 1
 _NO_LAYER = -1
 _ID_TERMINATOR = b"\xff"  # never occurs in UTF-8
 
 Mask = NDArray[np.bool_]
-Labels = NDArray[np.int32]
+LabelArray = NDArray[np.int32]
 Kind = TypeVar("Kind", bound=np.generic)
 
 
-class Column(Generic[Kind]):
+class GrowableColumn(Generic[Kind]):
     """Growable array of numbers; values are appended only."""
 
     def __init__(self, kind: type[Kind]) -> None:
@@ -53,13 +53,17 @@ class FilterColumns:
     """Type, first commit and facets of each entity, by label. Labels are assigned in order, from 0."""
 
     def __init__(self) -> None:
-        self._live = Column(np.bool_)
-        self._since = Column(np.int64)
-        self._type = Column(np.int32)
+        self._live = GrowableColumn(np.bool_)
+        self._since = GrowableColumn(np.int64)
+        self._type = GrowableColumn(np.int32)
         self._codes: dict[str, int] = {}
         # Few entities have a validity or a freshness, so these are sparse: labels and, in parallel columns, times.
-        self._with_validity, self._valid_from, self._valid_to = Column(np.int32), Column(np.int64), Column(np.int64)
-        self._with_freshness, self._freshness_at = Column(np.int32), Column(np.int64)
+        self._with_validity, self._valid_from, self._valid_to = (
+            GrowableColumn(np.int32),
+            GrowableColumn(np.int64),
+            GrowableColumn(np.int64),
+        )
+        self._with_freshness, self._freshness_at = GrowableColumn(np.int32), GrowableColumn(np.int64)
         self._memories = _MemoryLabels()
         self._tagged: dict[str, array[int]] = {}
         self._id_prefixes = _IdPrefixes()
@@ -80,7 +84,9 @@ class FilterColumns:
         names = list(self._codes)
         return [names[code] for code in self._type.values.tolist()]
 
-    def add(self, types: Sequence[str], since: Sequence[int] | NDArray[np.int64], facets: Mapping[int, Facets]) -> None:
+    def add(
+        self, types: Sequence[str], since: Sequence[int] | NDArray[np.int64], facets: Mapping[int, EntityFacets]
+    ) -> None:
         """Append entities with the next labels; ``facets`` is keyed by label."""
         self._live.extend(np.ones(len(types), np.bool_))
         self._since.extend(since)
@@ -92,7 +98,7 @@ class FilterColumns:
         """Mark a label as unused."""
         self._live.values[label] = False
 
-    def facets(self) -> dict[int, Facets]:
+    def facets(self) -> dict[int, EntityFacets]:
         """Return the facets of the labels in use that have any, tags sorted."""
         tags: dict[int, list[str]] = {}
         for tag in sorted(self._tagged):
@@ -103,14 +109,14 @@ class FilterColumns:
         freshness = dict(zip(self._with_freshness.values.tolist(), self._freshness_at.values.tolist(), strict=True))
         marks = self._memories.marks()
         return {
-            label: Facets(
+            label: EntityFacets(
                 tuple(tags.get(label, ())), freshness.get(label), *_bounds(validity.get(label)), marks.get(label)
             )
             for label in sorted(tags.keys() | validity.keys() | freshness.keys() | marks.keys())
             if self.live[label]
         }
 
-    def passing(self, only: Filter, ids: Sequence[str]) -> Mask:
+    def passing(self, only: IndexFilter, ids: Sequence[str]) -> Mask:
         """Return a new mask of the labels in use that pass a filter; ``ids`` are indexed by label."""
         passing = self.live.copy()
         if only.as_of is not None:
@@ -123,11 +129,11 @@ class FilterColumns:
         if only.types is not None:
             passing &= self._mask_of_types(only.types)
         if only.wants_memories:
-            passing &= only_at(self._memories.passing(only), len(passing))
+            passing &= mask_of_labels(self._memories.passing(only), len(passing))
         for tag in only.tags:
-            passing &= only_at(np.array(self._tagged.get(tag, ()), np.int32), len(passing))
+            passing &= mask_of_labels(np.array(self._tagged.get(tag, ()), np.int32), len(passing))
         if only.id_prefix:
-            passing &= only_at(self._id_prefixes.labels(only.id_prefix, ids), len(passing))
+            passing &= mask_of_labels(self._id_prefixes.labels(only.id_prefix, ids), len(passing))
         return passing
 
     def _mask_of_types(self, types: frozenset[str]) -> Mask:
@@ -138,7 +144,7 @@ class FilterColumns:
         wanted[chosen] = True
         return wanted[self._type.values]
 
-    def _add_facets(self, label: int, found: Facets) -> None:
+    def _add_facets(self, label: int, found: EntityFacets) -> None:
         if found.valid_from is not None or found.valid_to is not None:
             self._with_validity.extend([label])
             self._valid_from.extend([_EARLIEST if found.valid_from is None else found.valid_from])
@@ -156,26 +162,28 @@ class _MemoryLabels:
     """Labels of memories, with the columns that only memories have."""
 
     def __init__(self) -> None:
-        self._labels, self._created = Column(np.int32), Column(np.int64)
-        self._layer, self._source = Column(np.int8), Column(np.int32)
+        self._labels, self._created = GrowableColumn(np.int32), GrowableColumn(np.int64)
+        self._layer, self._source = GrowableColumn(np.int8), GrowableColumn(np.int32)
         self._codes: dict[str, int] = {}
 
-    def add(self, label: int, marks: Marks) -> None:
+    def add(self, label: int, marks: MemoryFacets) -> None:
         """Append a memory; labels must be ascending."""
         self._labels.extend([label])
         self._created.extend([marks.created])
         self._layer.extend([_NO_LAYER if marks.layer is None else marks.layer])
         self._source.extend([self._codes.setdefault(marks.source, len(self._codes))])
 
-    def marks(self) -> dict[int, Marks]:
+    def marks(self) -> dict[int, MemoryFacets]:
         """Return the marks of each label."""
         names = list(self._codes)
         columns = (self._created, self._layer, self._source)
         rows = zip(*(column.values.tolist() for column in columns), strict=True)
-        marks = (Marks(created, None if layer == _NO_LAYER else layer, names[code]) for created, layer, code in rows)
+        marks = (
+            MemoryFacets(created, None if layer == _NO_LAYER else layer, names[code]) for created, layer, code in rows
+        )
         return dict(zip(self._labels.values.tolist(), marks, strict=True))
 
-    def passing(self, only: Filter) -> Labels:
+    def passing(self, only: IndexFilter) -> LabelArray:
         """Return the labels that pass a filter."""
         passes = np.ones(len(self._labels.values), np.bool_)
         if only.layers is not None:
@@ -192,8 +200,8 @@ class _IdPrefixes:
     """Concatenated bytes of all ids, for vectorized prefix matching."""
 
     def __init__(self) -> None:
-        self._bytes = Column(np.uint8)
-        self._starts = Column(np.int64)
+        self._bytes = GrowableColumn(np.uint8)
+        self._starts = GrowableColumn(np.int64)
 
     def labels(self, prefix: str, ids: Sequence[str]) -> NDArray[np.intp]:
         """Return the labels of the ids that begin with a prefix. Deleted ids may be included.
@@ -217,7 +225,7 @@ class _IdPrefixes:
         self._bytes.extend(np.frombuffer(b"".join(encoded), np.uint8))
 
 
-def only_at(labels: Sequence[int] | NDArray[Any], count: int) -> Mask:
+def mask_of_labels(labels: Sequence[int] | NDArray[Any], count: int) -> Mask:
     """Return a mask of length ``count`` that is true at the given labels."""
     mask = np.zeros(count, np.bool_)
     mask[np.asarray(labels, np.intp)] = True

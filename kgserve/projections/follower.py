@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterable
 import structlog
 from typing_extensions import override
 
-from kgserve.projections.base import Erasure, FollowedStore, Projection
-from kgserve.projections.schedule import MAX_STEP_REST_SECONDS, FollowerStopped, Schedule
+from kgserve.projections.base import EraseRequest, FollowedStore, Projection
+from kgserve.projections.schedule import MAX_STEP_REST_SECONDS, ProjectionSchedule, ProjectionStopped
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.fields import ColumnSet
 
 log = structlog.get_logger()
 
-FOLLOWER_BATCH_ROWS = 20_000
+JOURNAL_FOLLOWER_BATCH_ROWS = 20_000
 _SHORT_JOURNAL_BYTES = 1 << 20
 
 
@@ -41,7 +41,7 @@ class BackgroundProjection(Projection):
         self.error: str | None = None
         self._is_rebuilding = False
         self._step_lock = threading.Lock()
-        self.schedule = Schedule()  # replaced when a thread starts to follow
+        self.schedule = ProjectionSchedule()  # replaced when a thread starts to follow
         self._progress = threading.Condition()
         self._watchers: set[Callable[[], None]] = set()
         self._stopping = threading.Event()
@@ -73,7 +73,7 @@ class BackgroundProjection(Projection):
         with self._step_lock:
             return self.step()
 
-    def erase(self, erasure: Erasure) -> None:
+    def erase(self, erasure: EraseRequest) -> None:
         """Erase all traces of some nodes from the files, in the caller's thread. Idempotent. Blocks."""
         with self._step_lock:
             self._continue()
@@ -123,7 +123,7 @@ class BackgroundProjection(Projection):
             self._notify()
 
     @abstractmethod
-    def _erase(self, erasure: Erasure) -> None:
+    def _erase(self, erasure: EraseRequest) -> None:
         """Erase all traces of some nodes from the open files. Must be idempotent."""
 
     def _is_behind(self) -> bool:
@@ -139,7 +139,7 @@ class BackgroundProjection(Projection):
     def _continue(self) -> None:
         """Raise FollowerStopped when the projection is closing."""
         if self._stopping.is_set():
-            raise FollowerStopped
+            raise ProjectionStopped
 
     def _has_memories(self) -> bool:
         with self.store.reading() as rows:
@@ -172,13 +172,13 @@ class BackgroundProjection(Projection):
             callback()
 
 
-class JournalFollower(BackgroundProjection):
+class AnnouncingProjection(BackgroundProjection):
     """Background projection that announces readiness on the change feed.
 
     It publishes ``index_ready`` when it has caught up after it was opened behind the store or rebuilt.
     """
 
-    rows_at_once = FOLLOWER_BATCH_ROWS
+    rows_at_once = JOURNAL_FOLLOWER_BATCH_ROWS
 
     def __init__(self, store: FollowedStore) -> None:
         super().__init__(store)

@@ -19,18 +19,25 @@ from kgserve.platform.durable_files import sync_folder
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.platform.times import DAY_MICROSECONDS, format_time
 from kgserve.projections.background import PeriodicWorker
-from kgserve.projections.base import Erasure, FollowedStore
-from kgserve.projections.follower import JournalFollower
-from kgserve.projections.history.history import FOREVER, History, tells_damage
-from kgserve.projections.history.recovery import describe_gap, open_history, remove_history, set_aside
+from kgserve.projections.base import EraseRequest, FollowedStore
+from kgserve.projections.follower import AnnouncingProjection
+from kgserve.projections.history.history import NO_SEQUENCE_LIMIT, HistoryFile, is_damage
+from kgserve.projections.history.recovery import describe_gap, move_history_aside, open_history, remove_history
 from kgserve.projections.history.statements import HISTORY_PAGE_BYTES
-from kgserve.projections.schedule import FollowerThread, lower_priority
+from kgserve.projections.schedule import ProjectionThread, lower_priority
 from kgserve.storage.commit_clock import RETENTION_CLOCK
-from kgserve.storage.journal.replay import all_links
-from kgserve.storage.journal.snapshot import list_snapshots, read_edges, read_links, read_nodes, sequence_of, verify
+from kgserve.storage.journal.replay import read_all_links
+from kgserve.storage.journal.snapshot import (
+    list_snapshots,
+    read_edges,
+    read_links,
+    read_nodes,
+    snapshot_sequence_of,
+    verify_snapshot,
+)
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.statuses import HistoryGap, HistoryStatus
-from kgserve.storage.rows.snapshot import Rows
+from kgserve.storage.rows.snapshot import RowsSnapshot
 
 log = structlog.get_logger()
 
@@ -52,7 +59,7 @@ SCRUB_PAUSE_SECONDS = 1 / 16
 """Pause between batches of 1 MiB, which limits scrubbing to 16 MiB a second."""
 
 
-class HistoryFollower(JournalFollower):
+class HistoryProjection(AnnouncingProjection):
     """Background projection that applies every change set to a store's history file.
 
     Commits that the journal no longer has are skipped. While the store's settings disable history, it has no file and
@@ -65,7 +72,7 @@ class HistoryFollower(JournalFollower):
     def __init__(self, store: FollowedStore) -> None:
         super().__init__(store)
         self._path = store.layout.history
-        self._history: History | None = None
+        self._history: HistoryFile | None = None
         self._suspected = False
         self.damage: str | None = None
         """Damage found when the file was last opened, and how it was handled."""
@@ -89,7 +96,7 @@ class HistoryFollower(JournalFollower):
     def needs_from(self) -> int:
         """First commit that must be read from the journal again after a power failure now. Raises OSError."""
         if self.turned_off:
-            return FOREVER
+            return NO_SEQUENCE_LIMIT
         history = self._history
         if history is None:
             return 1
@@ -100,7 +107,7 @@ class HistoryFollower(JournalFollower):
             sync_folder(self._path.parent)
         return history.settled + 1
 
-    def look(self, question: Callable[[History], Found]) -> Found:
+    def look(self, question: Callable[[HistoryFile], Found]) -> Found:
         """Return the result of ``question`` on the history. Raises Conflict if history is disabled for the store.
 
         Raises Unavailable while the history is being opened, or rebuilt after damage.
@@ -112,7 +119,7 @@ class HistoryFollower(JournalFollower):
         try:
             return question(history)
         except sqlite3.DatabaseError as error:
-            if not tells_damage(error):
+            if not is_damage(error):
                 raise Unavailable(f"the history cannot be read now: {error}", retry_after=2) from error
             log.exception("history_damage_met", store=self.store.name)
             self.suspect()
@@ -125,7 +132,7 @@ class HistoryFollower(JournalFollower):
         self.wake()
 
     @property
-    def history(self) -> History | None:
+    def history(self) -> HistoryFile | None:
         """The history, while its file is open."""
         return self._history
 
@@ -252,7 +259,7 @@ class HistoryFollower(JournalFollower):
             return self._prune_slice() or more
         except sqlite3.DatabaseError as error:
             # The step is retried a second later, after a check of the file if it is damaged.
-            self._suspected = tells_damage(error)
+            self._suspected = is_damage(error)
             raise
 
     @override
@@ -282,7 +289,7 @@ class HistoryFollower(JournalFollower):
         self.rebuild_wanted = self.rebuild_wanted or self._predates_reenabling(history)
         return history.sequence
 
-    def _open_verified(self) -> History:
+    def _open_verified(self) -> HistoryFile:
         complete = self.store.journal.oldest == 1 and self.store.description.history_from == 0
         history, damage = open_history(self._path, self.store.name, journal_is_complete=complete)
         self.damage = damage or self.damage
@@ -294,7 +301,7 @@ class HistoryFollower(JournalFollower):
         self.close()
         self._wake_others()
 
-    def _predates_reenabling(self, history: History) -> bool:
+    def _predates_reenabling(self, history: HistoryFile) -> bool:
         """Return whether the history contains, or would contain, commits older than its re-enabling."""
         return history.oldest < min(self.store.description.history_from, self.store.state.sequence)
 
@@ -326,7 +333,7 @@ class HistoryFollower(JournalFollower):
     def _is_too_large(self) -> bool:
         return 0 < self._max_bytes < self._path.stat().st_size and self._opened().bytes > self._max_bytes
 
-    def _prune_oldest(self, history: History) -> None:
+    def _prune_oldest(self, history: HistoryFile) -> None:
         """Start pruning the oldest part of the history; current states are always kept."""
         known, size = history.sequence - history.oldest, history.bytes
         if known <= 0:
@@ -362,7 +369,7 @@ class HistoryFollower(JournalFollower):
         self._opened().take([*changes])
 
     @override
-    def _erase(self, erasure: Erasure) -> None:
+    def _erase(self, erasure: EraseRequest) -> None:
         if self._history is not None:
             self._history.erase(erasure.ids, erasure.former, erasure.through)
             self._publish_conflict_generation()
@@ -375,14 +382,14 @@ class HistoryFollower(JournalFollower):
             self._restore_from(rows)
         self._wake_others()
 
-    def _restore_from(self, rows: Rows) -> None:
-        links = chain.from_iterable(all_links(self.store.layout, self.store.journal, rows.at))
+    def _restore_from(self, rows: RowsSnapshot) -> None:
+        links = chain.from_iterable(read_all_links(self.store.layout, self.store.journal, rows.at))
         self._opened().restore(rows.all_nodes(), rows.all_edges(), links, rows.at, rows.state.time)
         gaps = [*map(describe_gap, self._opened().gaps)]
         log.warning("history_has_gaps", store=self.store.name, sequence=rows.at, gaps=gaps)
 
     @override
-    def _apply_all(self, rows: Rows) -> int:
+    def _apply_all(self, rows: RowsSnapshot) -> int:
         # An older snapshot restores more of the past; commits between the file and the snapshot become a gap.
         snapshot = self._older_snapshot()
         if snapshot is None:
@@ -390,7 +397,7 @@ class HistoryFollower(JournalFollower):
             return rows.at
         return self._apply_snapshot(snapshot)
 
-    def _apply_present(self, rows: Rows) -> None:
+    def _apply_present(self, rows: RowsSnapshot) -> None:
         history = self._opened()
         if history.sequence > rows.at:
             # This history belongs to a different sequence of commits; neither mix nor delete it.
@@ -404,11 +411,11 @@ class HistoryFollower(JournalFollower):
             self._report_loss(rows.at)
             self._restore_from(rows)
             return
-        links = chain.from_iterable(all_links(self.store.layout, self.store.journal, rows.at))
+        links = chain.from_iterable(read_all_links(self.store.layout, self.store.journal, rows.at))
         history.begin_at(rows.all_nodes(), rows.all_edges(), rows.at, rows.state.time, links)
 
     def _apply_snapshot(self, snapshot: Path) -> int:
-        manifest = verify(snapshot)
+        manifest = verify_snapshot(snapshot)
         history = self._opened()
         if not history.sequence and not history.gaps:
             self._report_loss(manifest.sequence)
@@ -428,9 +435,9 @@ class HistoryFollower(JournalFollower):
             return None
         first = max(journal.oldest - 1, history.sequence + 1)
         for snapshot in reversed(list_snapshots(self.store.layout.journal)):
-            if first <= sequence_of(snapshot) <= journal.last:
+            if first <= snapshot_sequence_of(snapshot) <= journal.last:
                 with suppress(JournalDamaged):
-                    verify(snapshot)
+                    verify_snapshot(snapshot)
                     return snapshot
         return None
 
@@ -442,23 +449,23 @@ class HistoryFollower(JournalFollower):
 
     def _set_aside(self) -> Path | None:
         self.close()
-        set_aside_path = set_aside(self._path)
+        set_aside_path = move_history_aside(self._path)
         self._history = self._open_verified()
         return set_aside_path
 
-    def _opened(self) -> History:
+    def _opened(self) -> HistoryFile:
         if self._history is None:
             raise Unavailable("the history is being closed or reopened; try again shortly")
         return self._history
 
 
-class Historian(PeriodicWorker[FollowedStore, HistoryFollower]):
+class HistoryWorker(PeriodicWorker[FollowedStore, HistoryProjection]):
     """Worker that keeps the history of every open store up to date."""
 
     of_copies = True
 
     def __init__(self, prune_seconds: float = PRUNE_INTERVAL_SECONDS) -> None:
-        super().__init__(FollowerThread("historian"), "pruner", prune_seconds)
+        super().__init__(ProjectionThread("historian"), "pruner", prune_seconds)
         self._scrubber = threading.Thread(target=self._scrub_all, name="history-scrubber", daemon=True)
         self._scrubber.start()
 
@@ -467,7 +474,7 @@ class Historian(PeriodicWorker[FollowedStore, HistoryFollower]):
         super().close()
         self._scrubber.join()
 
-    def of(self, store: FollowedStore) -> HistoryFollower:
+    def of(self, store: FollowedStore) -> HistoryProjection:
         """Return the history of an open store.
 
         Raises Conflict if the store keeps no history, and Unavailable while the store closes.
@@ -477,14 +484,14 @@ class Historian(PeriodicWorker[FollowedStore, HistoryFollower]):
         return found
 
     @override
-    def _begun(self, store: FollowedStore) -> HistoryFollower:
-        follower = HistoryFollower(store)
+    def _begun(self, store: FollowedStore) -> HistoryProjection:
+        follower = HistoryProjection(store)
         store.needed_from.append(lambda: follower.needs_from)
         store.after_change.append(follower.prune_soon)
         return follower
 
     @override
-    def _remind(self, own: HistoryFollower) -> None:
+    def _remind(self, own: HistoryProjection) -> None:
         own.prune_soon()
 
     def _scrub_all(self) -> None:

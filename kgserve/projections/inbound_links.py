@@ -12,13 +12,13 @@ from typing_extensions import override
 
 from kgserve.errors import NotFound, ServedElsewhere
 from kgserve.projections.base import FollowedStore, Projection
-from kgserve.projections.links.links import Inbound, LinkReader, LinksPosition, left
+from kgserve.projections.links.links import InboundLinkTable, LinkReader, LinksPosition, open_closed_links
 from kgserve.projections.on_demand import DerivedFile, Found
 from kgserve.storage.changefeed import ChangeFeedLookup
-from kgserve.storage.journal.tail import LinkChange, link_changes
-from kgserve.storage.layout import Layout
+from kgserve.storage.journal.tail import LinkChange, read_link_changes
+from kgserve.storage.layout import StoreLayout
 from kgserve.storage.model.rows import LinkRow
-from kgserve.storage.rows.snapshot import Rows
+from kgserve.storage.rows.snapshot import RowsSnapshot
 
 INBOUND_LINKS_FILE = "links.sqlite"
 _NO_POSITION = LinksPosition(0, 0)
@@ -32,7 +32,7 @@ class _Pool(Protocol):
 
     def here(self) -> list[str]: ...
 
-    def layout(self, name: str) -> Layout: ...
+    def layout(self, name: str) -> StoreLayout: ...
 
     def open_stores(self) -> Mapping[str, FollowedStore]: ...
 
@@ -58,7 +58,7 @@ class InboundLinkLookup(Protocol):
         ...
 
 
-class InboundLinks(DerivedFile, InboundLinkLookup):
+class InboundLinkIndex(DerivedFile, InboundLinkLookup):
     """Links of all stores of a pool, indexed by target store and node.
 
     A store is checked when its links may have changed: after it is created or dropped, when one of its commits changes
@@ -71,7 +71,7 @@ class InboundLinks(DerivedFile, InboundLinkLookup):
     def __init__(self, pool: _Pool) -> None:
         super().__init__(pool.data_dir / INBOUND_LINKS_FILE)
         self._pool = pool
-        self._file: Inbound | None = None
+        self._file: InboundLinkTable | None = None
         self._seen: dict[str, LinksPosition] = {}
         # Written by writers and by threads that create stores; read by callers.
         self._stale: set[str] = set()
@@ -104,12 +104,12 @@ class InboundLinks(DerivedFile, InboundLinkLookup):
                 self._unlisten()
             self._release()
 
-    def _ask(self, question: Callable[[Inbound], list[Found]], *, may_open: bool = True) -> list[Found]:
+    def _ask(self, question: Callable[[InboundLinkTable], list[Found]], *, may_open: bool = True) -> list[Found]:
         return self._answer(lambda: self._ask_locked(question, may_open=may_open))
 
     # Caller holds the lock
 
-    def _ask_locked(self, question: Callable[[Inbound], list[Found]], *, may_open: bool) -> list[Found]:
+    def _ask_locked(self, question: Callable[[InboundLinkTable], list[Found]], *, may_open: bool) -> list[Found]:
         """Return the result of a question once the file covers all stores; an empty list if no store has links."""
         if self._unlisten is None:
             # Before the names are read, so that no creation or deletion is missed from now on.
@@ -125,9 +125,9 @@ class InboundLinks(DerivedFile, InboundLinkLookup):
         self._stale |= left
         return [] if self._file is None else question(self._file)
 
-    def _open_file(self) -> Inbound:
+    def _open_file(self) -> InboundLinkTable:
         if self._file is None:
-            self._file = Inbound(self._path)
+            self._file = InboundLinkTable(self._path)
         return self._file
 
     @override
@@ -166,10 +166,10 @@ class InboundLinks(DerivedFile, InboundLinkLookup):
             self._read(store, created, before)
         return True
 
-    def _read_closed(self, layout: Layout, seen: LinksPosition, sequence: int) -> bool:
+    def _read_closed(self, layout: StoreLayout, seen: LinksPosition, sequence: int) -> bool:
         """Read the links of a store closed at a commit. Return False unless its files are as of that commit."""
         try:
-            with left(layout.links) as (links, at):
+            with open_closed_links(layout.links) as (links, at):
                 if at != sequence or links.changed != seen.changed:
                     return False
                 self._open_file().replace(layout.name, links.all(), seen)
@@ -195,7 +195,7 @@ class _StoreLinkProjection(Projection):
     name = "inbound"
 
     def __init__(
-        self, file: Inbound, store: FollowedStore, links: LinkReader | None, begin: int, seen: LinksPosition
+        self, file: InboundLinkTable, store: FollowedStore, links: LinkReader | None, begin: int, seen: LinksPosition
     ) -> None:
         """Initialize at ``begin``, the last commit whose links the file has, -1 if none are valid."""
         super().__init__(store.layout, store.journal, store)
@@ -219,7 +219,7 @@ class _StoreLinkProjection(Projection):
 
     @override
     def _read(self, after: int, last: int) -> tuple[Iterable[LinkChange], int]:
-        return link_changes(self._journal.frames(after), after, last), last
+        return read_link_changes(self._journal.frames(after), after, last), last
 
     @override
     def _apply(self, changes: Iterable[LinkChange], sequence: int) -> None:
@@ -228,6 +228,6 @@ class _StoreLinkProjection(Projection):
             self._file.follow(self._layout.name, change.links_put(), change.links_deleted, seen)
 
     @override
-    def _apply_all(self, rows: Rows) -> int:
+    def _apply_all(self, rows: RowsSnapshot) -> int:
         self._file.replace(self._layout.name, self._links.all() if self._links else (), self._seen)
         return rows.at

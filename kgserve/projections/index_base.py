@@ -15,19 +15,19 @@ import msgspec
 from typing_extensions import override
 
 from kgserve.errors import Conflict, Unavailable
-from kgserve.platform.settings import Indexed
+from kgserve.platform.settings import IndexedContent
 from kgserve.projections.base import FollowedStore
-from kgserve.projections.follower import BackgroundProjection, JournalFollower
-from kgserve.projections.text import Text
+from kgserve.projections.follower import AnnouncingProjection, BackgroundProjection
+from kgserve.projections.text import IndexedText
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.rows import NodeRow
-from kgserve.storage.rows.snapshot import Rows
+from kgserve.storage.rows.snapshot import RowsSnapshot
 
 IndexName = Literal["keyword", "vector", "past-keyword", "past-vector"]
 Index = TypeVar("Index", bound=Sized)
 
 
-class IndexState(msgspec.Struct, frozen=True):
+class TextIndexState(msgspec.Struct, frozen=True):
     """State of an index: the last applied commit, and the work that remains of the current step.
 
     ``entities`` is the number of indexed entities, ``pending`` that of entities still to be indexed, ``bytes`` the size
@@ -43,25 +43,25 @@ class IndexState(msgspec.Struct, frozen=True):
     error: str | None
 
 
-def indexed(store: FollowedStore) -> Indexed:
+def index_setting_of(store: FollowedStore) -> IndexedContent:
     """Return what is indexed of a store: its own setting, or else the server's."""
     chosen = store.description.indexes
     return store.settings.indexes if chosen == "default" else chosen
 
 
-def not_kept(store: FollowedStore) -> str:
+def explain_missing_index(store: FollowedStore) -> str:
     """Return a message that explains why something is not indexed."""
-    kept = indexed(store)
+    kept = index_setting_of(store)
     what = "nothing" if kept == "none" else "only words"
     change = f"kgserve settings {store.name} indexes=words+meaning"
     return f"store {store.name!r} indexes {what} (setting `indexes`: {kept}); to change that, run `{change}`"
 
 
-class StoreIndex(BackgroundProjection, Generic[Index]):
+class StoreTextIndex(BackgroundProjection, Generic[Index]):
     """Index of the texts of one store, in a folder of its own."""
 
     folder: IndexName
-    needs: frozenset[Indexed] = frozenset({"words", "words+meaning"})
+    needs: frozenset[IndexedContent] = frozenset({"words", "words+meaning"})
     """Values of the `indexes` setting with which the store has this index."""
     being_opened: str
     """Message for searches while the index is being opened."""
@@ -76,7 +76,7 @@ class StoreIndex(BackgroundProjection, Generic[Index]):
     @property
     def is_kept(self) -> bool:
         """True if the settings of the store include this index; otherwise the next step deletes its files."""
-        return indexed(self.store) in self.needs
+        return index_setting_of(self.store) in self.needs
 
     @override
     def step(self) -> bool:
@@ -107,11 +107,11 @@ class StoreIndex(BackgroundProjection, Generic[Index]):
     def model(self) -> str:
         """Name of the tokenizer or embedding model that the index is built with."""
 
-    def state(self) -> IndexState:
+    def state(self) -> TextIndexState:
         """Return the state of the index."""
         entities = 0 if self._index is None else len(self._index)
         size = folder_bytes(self._folder)
-        return IndexState(self.folder, self.reached, entities, self.pending, size, self.model, self.error)
+        return TextIndexState(self.folder, self.reached, entities, self.pending, size, self.model, self.error)
 
     def check_model(self) -> None:
         """Raise Conflict if the index was built with another model than the server's."""
@@ -127,7 +127,7 @@ class StoreIndex(BackgroundProjection, Generic[Index]):
     def _opened(self) -> Index:
         if self._index is None:
             if not self.is_kept:
-                raise Conflict(not_kept(self.store))
+                raise Conflict(explain_missing_index(self.store))
             self.check_model()
             raise Unavailable(self.being_opened, retry_after=1)
         return self._index
@@ -137,11 +137,11 @@ class StoreIndex(BackgroundProjection, Generic[Index]):
         self._indexed = self.store.description.indexed_attributes
         return " ".join([*parts, *([msgspec.json.encode(self._indexed).decode()] if self._indexed else ())])
 
-    def _text(self, row: NodeRow, since: int | None = None, until: int | None = None) -> Text:
+    def _text(self, row: NodeRow, since: int | None = None, until: int | None = None) -> IndexedText:
         """Return the texts of a state."""
-        return Text.of(row, self._indexed or (), since, until)
+        return IndexedText.of(row, self._indexed or (), since, until)
 
-    def _texts_of(self, rows: Rows) -> Iterator[Text]:
+    def _texts_of(self, rows: RowsSnapshot) -> Iterator[IndexedText]:
         """Return the texts of all entities that have words."""
         return (text for row in rows.all_nodes() if (text := self._text(row)).has_words)
 
@@ -150,15 +150,15 @@ class StoreIndex(BackgroundProjection, Generic[Index]):
         """Delete all entries."""
 
 
-class FollowStep(msgspec.Struct, frozen=True):
+class IndexUpdate(msgspec.Struct, frozen=True):
     """Net effect of change sets up to ``sequence``; entities without any words are removed."""
 
-    put: list[Text]
+    put: list[IndexedText]
     removed: list[str]
     sequence: int
 
 
-class IndexProjection(JournalFollower, StoreIndex[Index]):
+class CurrentIndexProjection(AnnouncingProjection, StoreTextIndex[Index]):
     """Index of the current texts of a store."""
 
     def __init__(self, store: FollowedStore) -> None:
@@ -191,11 +191,11 @@ class IndexProjection(JournalFollower, StoreIndex[Index]):
             super()._remove_files()
 
     @abstractmethod
-    def _fill(self, texts: Iterator[Text], sequence: int) -> None:
+    def _fill(self, texts: Iterator[IndexedText], sequence: int) -> None:
         """Add all texts, after `_clear`."""
 
     @abstractmethod
-    def _follow(self, step: FollowStep) -> None:
+    def _follow(self, step: IndexUpdate) -> None:
         """Apply a step. Must be idempotent."""
 
     @property
@@ -223,7 +223,7 @@ class IndexProjection(JournalFollower, StoreIndex[Index]):
             self._save(sequence)
 
     @override
-    def _apply_all(self, rows: Rows) -> int:
+    def _apply_all(self, rows: RowsSnapshot) -> int:
         self._begun_sequence = rows.at
         # First, so that a caller that needs a commit does not read an index that is being cleared.
         self._move(0)
@@ -231,15 +231,15 @@ class IndexProjection(JournalFollower, StoreIndex[Index]):
         self._fill(self._texts_of(rows), rows.at)
         return rows.at
 
-    def _net_effect(self, changes: Iterable[ChangeSet]) -> FollowStep:
+    def _net_effect(self, changes: Iterable[ChangeSet]) -> IndexUpdate:
         """Return the net effect of consecutive change sets."""
-        rows, sequence = net_rows(changes)
+        rows, sequence = collapse_changes(changes)
         texts = (self._text(row) for row in rows.values() if row is not None)
         put = {text.id: text for text in texts if text.has_words}
-        return FollowStep(list(put.values()), [node_id for node_id in rows if node_id not in put], sequence)
+        return IndexUpdate(list(put.values()), [node_id for node_id in rows if node_id not in put], sequence)
 
 
-def net_rows(changes: Iterable[ChangeSet]) -> tuple[dict[str, NodeRow | None], int]:
+def collapse_changes(changes: Iterable[ChangeSet]) -> tuple[dict[str, NodeRow | None], int]:
     """Return the final row of each node that consecutive change sets name, and their last sequence.
 
     The row of a deleted node is None.

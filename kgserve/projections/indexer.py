@@ -7,15 +7,15 @@ from typing import Any
 import structlog
 from typing_extensions import override
 
-from kgserve.embedding.cache import QueryVectors
+from kgserve.embedding.cache import QueryVectorCache
 from kgserve.embedding.embedder import Embedder, MeteredEmbedder
 from kgserve.errors import KgserveError
-from kgserve.platform.metrics.observation import Embedding
+from kgserve.platform.metrics.observation import EmbeddingCounters
 from kgserve.projections.background import StoreWorker
 from kgserve.projections.base import FollowedStore
-from kgserve.projections.index_base import StoreIndex
-from kgserve.projections.indexes import Indexes
-from kgserve.projections.schedule import FollowerThread
+from kgserve.projections.index_base import StoreTextIndex
+from kgserve.projections.indexes import TextIndexes
+from kgserve.projections.schedule import ProjectionThread
 
 log = structlog.get_logger()
 
@@ -23,7 +23,7 @@ log = structlog.get_logger()
 PAST_INDEX_DELAY_SECONDS = 1.0
 
 
-class Indexer(StoreWorker[FollowedStore, Indexes]):
+class IndexWorker(StoreWorker[FollowedStore, TextIndexes]):
     """Worker that indexes every store while it is open."""
 
     of_copies = True
@@ -33,18 +33,18 @@ class Indexer(StoreWorker[FollowedStore, Indexes]):
 
         ``patient`` is an embedder of the same model for indexing, whose calls may block for long.
         """
-        self.embedding = Embedding()
+        self.embedding = EmbeddingCounters()
         self.embedder = MeteredEmbedder(embedder, self.embedding)
-        self.queries = QueryVectors(self.embedder)
+        self.queries = QueryVectorCache(self.embedder)
         self._patient = self.embedder if patient is None else MeteredEmbedder(patient, self.embedding)
         # True if a thread is still running after `close`: the process must then end without waiting for native threads.
         self.left_behind = False
-        self._keyword = FollowerThread("keyword-indexer")
-        self._vector = FollowerThread("vector-indexer")
-        self._past = FollowerThread("past-indexer", PAST_INDEX_DELAY_SECONDS)
+        self._keyword = ProjectionThread("keyword-indexer")
+        self._vector = ProjectionThread("vector-indexer")
+        self._past = ProjectionThread("past-indexer", PAST_INDEX_DELAY_SECONDS)
         super().__init__(self._keyword, self._vector, self._past)
 
-    def of(self, store: FollowedStore) -> Indexes:
+    def of(self, store: FollowedStore) -> TextIndexes:
         """Return the indexes of an open store. Raises Unavailable if it has none."""
         return self._of(store, "the store is not indexed, because indexes are turned off or the store is closing")
 
@@ -68,11 +68,11 @@ class Indexer(StoreWorker[FollowedStore, Indexes]):
         self._patient.close()
 
     @override
-    def _begun(self, store: FollowedStore) -> Indexes:
-        return Indexes(store, self.queries, self._patient)
+    def _begun(self, store: FollowedStore) -> TextIndexes:
+        return TextIndexes(store, self.queries, self._patient)
 
     @override
-    def _served(self, own: Indexes) -> tuple[tuple[FollowerThread, StoreIndex[Any]], ...]:
+    def _served(self, own: TextIndexes) -> tuple[tuple[ProjectionThread, StoreTextIndex[Any]], ...]:
         return (
             (self._keyword, own.keyword),
             (self._vector, own.vector),
@@ -81,7 +81,7 @@ class Indexer(StoreWorker[FollowedStore, Indexes]):
         )
 
     @override
-    def _let_go(self, own: Indexes) -> None:
+    def _let_go(self, own: TextIndexes) -> None:
         own.heads.clear()
         for thread, follower in self._served(own):
             about = {"store": follower.store.name, "index": follower.name}

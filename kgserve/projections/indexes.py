@@ -19,28 +19,35 @@ import xxhash
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from kgserve.embedding.cache import EmbeddingCache, QueryVectors, embed_cached
+from kgserve.embedding.cache import EmbeddingCache, QueryVectorCache, embed_cached
 from kgserve.embedding.embedder import Embedder
 from kgserve.errors import Conflict, Unavailable
-from kgserve.platform.durable_files import write_whole
-from kgserve.platform.settings import Indexed
+from kgserve.platform.durable_files import write_file_atomically
+from kgserve.platform.settings import IndexedContent
 from kgserve.platform.sqlite_files import remove_path
 from kgserve.platform.times import format_time
-from kgserve.projections.base import Erasure, FollowedStore
+from kgserve.projections.base import EraseRequest, FollowedStore
 from kgserve.projections.conflict_index import ConflictIndex
 from kgserve.projections.follower import BackgroundProjection
 from kgserve.projections.history.history import RowState
-from kgserve.projections.history.reading import EndedStates, HistoryPosition, read_ended
-from kgserve.projections.history_follower import HistoryFollower
-from kgserve.projections.index_base import FollowStep, Index, IndexProjection, IndexState, StoreIndex, not_kept
-from kgserve.projections.keyword import Frequencies, KeywordHit, KeywordIndex, Reading
-from kgserve.projections.read_your_writes import reached
+from kgserve.projections.history.reading import EndedStateBatch, HistoryPosition, read_ended_states
+from kgserve.projections.history_follower import HistoryProjection
+from kgserve.projections.index_base import (
+    CurrentIndexProjection,
+    Index,
+    IndexUpdate,
+    StoreTextIndex,
+    TextIndexState,
+    explain_missing_index,
+)
+from kgserve.projections.keyword import DocumentFrequencies, KeywordHit, KeywordIndex, QueryInterpretation
+from kgserve.projections.read_your_writes import wait_or_raise_not_caught_up
 from kgserve.projections.recent_vectors import RecentVectors
-from kgserve.projections.text import NO_TEXT_FILTER, Filter, Text, past_key
+from kgserve.projections.text import NO_TEXT_FILTER, IndexedText, IndexFilter, parse_past_key
 from kgserve.projections.vector.index import MAX_EXACT_VECTORS, VectorHit, VectorIndex
-from kgserve.projections.vector.past import PastVectors, forget
+from kgserve.projections.vector.past import PastTextVectorIndex, delete_past_vectors
 from kgserve.storage.model.rows import NodeRow
-from kgserve.storage.rows.snapshot import Rows
+from kgserve.storage.rows.snapshot import RowsSnapshot
 
 Found = TypeVar("Found")
 
@@ -60,7 +67,7 @@ VECTOR_INDEX_OPEN_TIMEOUT_SECONDS = 2.0
 """Maximum time that a write waits for the vector index to be opened."""
 
 
-class StoreKeywordIndex(StoreIndex[KeywordIndex]):
+class StoreKeywordIndex(StoreTextIndex[KeywordIndex]):
     """Base of the keyword indexes, for current or past texts."""
 
     @property
@@ -72,15 +79,15 @@ class StoreKeywordIndex(StoreIndex[KeywordIndex]):
         self,
         text: str,
         limit: int,
-        only: Filter = NO_TEXT_FILTER,
+        only: IndexFilter = NO_TEXT_FILTER,
         *,
-        reading: Reading = "plain",
-        other: Frequencies | None = None,
+        reading: QueryInterpretation = "plain",
+        other: DocumentFrequencies | None = None,
     ) -> list[KeywordHit]:
         """Return the best entities for a text, as `KeywordIndex.search`. Raises Unavailable until the index is open."""
         return self._opened().search(text, limit, only, reading=reading, other=other)
 
-    def frequencies(self, text: str, reading: Reading) -> Frequencies:
+    def frequencies(self, text: str, reading: QueryInterpretation) -> DocumentFrequencies:
         """Return the document frequencies of the terms of a text."""
         index = self._opened()
         return index.frequencies(index.terms(text, reading))
@@ -109,7 +116,7 @@ class StoreKeywordIndex(StoreIndex[KeywordIndex]):
         return KeywordIndex(folder, made_of=self._made_of())
 
 
-class KeywordProjection(IndexProjection[KeywordIndex], StoreKeywordIndex):
+class KeywordProjection(CurrentIndexProjection[KeywordIndex], StoreKeywordIndex):
     """Keyword index of current texts (tantivy)."""
 
     name = folder = "keyword"
@@ -128,7 +135,7 @@ class KeywordProjection(IndexProjection[KeywordIndex], StoreKeywordIndex):
         super().close()
 
     @override
-    def _erase(self, erasure: Erasure) -> None:
+    def _erase(self, erasure: EraseRequest) -> None:
         # Rewrite the whole index: tantivy keeps deleted texts until it merges segments.
         if not self._opened().holds(erasure.ids):
             return
@@ -155,17 +162,17 @@ class KeywordProjection(IndexProjection[KeywordIndex], StoreKeywordIndex):
         self._opened().clear(self._made_of())
 
     @override
-    def _fill(self, texts: Iterator[Text], sequence: int) -> None:
+    def _fill(self, texts: Iterator[IndexedText], sequence: int) -> None:
         self._opened().write(self._with_progress(texts), (), sequence, bulk=True)
 
     @override
-    def _follow(self, step: FollowStep) -> None:
+    def _follow(self, step: IndexUpdate) -> None:
         self.pending = len(step.put)
         self._opened().write(
             self._with_progress(step.put), step.removed, step.sequence, bulk=len(step.put) > EMBEDDING_BATCH_SIZE
         )
 
-    def _with_progress(self, texts: Iterable[Text]) -> Iterator[Text]:
+    def _with_progress(self, texts: Iterable[IndexedText]) -> Iterator[IndexedText]:
         started = time.perf_counter()
         for number, text in enumerate(texts, 1):
             self._continue()
@@ -176,10 +183,10 @@ class KeywordProjection(IndexProjection[KeywordIndex], StoreKeywordIndex):
                 started = time.perf_counter()
 
 
-_MEANING: frozenset[Indexed] = frozenset({"words+meaning"})
+_MEANING: frozenset[IndexedContent] = frozenset({"words+meaning"})
 
 
-class VectorProjection(IndexProjection[VectorIndex]):
+class VectorProjection(CurrentIndexProjection[VectorIndex]):
     """Vector index of current texts.
 
     A store records the model of its vectors; switching to another model requires `kgserve reindex`.
@@ -198,7 +205,7 @@ class VectorProjection(IndexProjection[VectorIndex]):
         self._model_file = store.layout.views / "model"
         self._saved_at = time.monotonic()
 
-    def search(self, vector: NDArray[np.float32], limit: int, only: Filter = NO_TEXT_FILTER) -> list[VectorHit]:
+    def search(self, vector: NDArray[np.float32], limit: int, only: IndexFilter = NO_TEXT_FILTER) -> list[VectorHit]:
         """Return the nearest entities, as `VectorIndex.search`.
 
         Raises Unavailable until the index is open, and Conflict if its vectors are of another model.
@@ -213,7 +220,7 @@ class VectorProjection(IndexProjection[VectorIndex]):
         """Return the vectors of texts, embedded with the same model. They are cached for indexing."""
         return embedder.embed(texts) if self._cache is None else embed_cached(embedder, self._cache, texts)
 
-    def passing(self, only: Filter, most: int) -> list[str] | None:
+    def passing(self, only: IndexFilter, most: int) -> list[str] | None:
         """Return the ids that pass a filter, as `VectorIndex.passing`. Raises what `search` raises."""
         return self._opened().passing(only, most)
 
@@ -255,7 +262,7 @@ class VectorProjection(IndexProjection[VectorIndex]):
             self._cache = None
 
     @override
-    def _erase(self, erasure: Erasure) -> None:
+    def _erase(self, erasure: EraseRequest) -> None:
         self._opened().remove(erasure.ids)
         self._save(self.sequence)
 
@@ -287,13 +294,13 @@ class VectorProjection(IndexProjection[VectorIndex]):
         self._opened().clear(self._made_of(self._embedder.model_id))
 
     @override
-    def _fill(self, texts: Iterator[Text], sequence: int) -> None:
+    def _fill(self, texts: Iterator[IndexedText], sequence: int) -> None:
         self._record_model()
         self._embed(text for text in texts if text.meaning)
         self._save(sequence)
 
     @override
-    def _follow(self, step: FollowStep) -> None:
+    def _follow(self, step: IndexUpdate) -> None:
         self.check_model()
         self._record_model()
         put = [text for text in step.put if text.meaning]
@@ -304,7 +311,7 @@ class VectorProjection(IndexProjection[VectorIndex]):
         if time.monotonic() - self._saved_at > INDEX_SAVE_INTERVAL_SECONDS:
             self._save(step.sequence)
 
-    def _embed(self, texts: Iterator[Text]) -> None:
+    def _embed(self, texts: Iterator[IndexedText]) -> None:
         worked = 0.0
         while some := list(islice(texts, EMBEDDING_BATCH_SIZE)):
             self._pause_between_batches(worked)
@@ -318,7 +325,7 @@ class VectorProjection(IndexProjection[VectorIndex]):
         if worked:
             self._yield_to_requests(worked)
 
-    def _embed_some(self, texts: list[Text]) -> None:
+    def _embed_some(self, texts: list[IndexedText]) -> None:
         if self._cache is None:
             raise Unavailable("the embedding cache is closed")
         vectors = embed_cached(self._embedder, self._cache, [text.meaning for text in texts])
@@ -336,14 +343,14 @@ class VectorProjection(IndexProjection[VectorIndex]):
             )
 
     def _recorded_model(self) -> str | None:
-        return read_model(self._model_file)
+        return read_model_name(self._model_file)
 
     def _record_model(self) -> None:
         if self._recorded_model() is None:
-            write_model(self._model_file, self._embedder.model_id)
+            write_model_name(self._model_file, self._embedder.model_id)
 
 
-class PastIndexProjection(StoreIndex[Index]):
+class PastIndexProjection(StoreTextIndex[Index]):
     """Base of the indexes of past texts; applies ended states as the history advances."""
 
     def __init__(self, store: FollowedStore) -> None:
@@ -374,7 +381,7 @@ class PastIndexProjection(StoreIndex[Index]):
         return len(self._opened())
 
     @abstractmethod
-    def _put(self, texts: list[Text], sequence: int, ended: int) -> None:
+    def _put(self, texts: list[IndexedText], sequence: int, ended: int) -> None:
         """Add texts, record the commit ``sequence``, and delete the texts that had ended by the commit ``ended``."""
 
     def _compact(self) -> None:
@@ -390,7 +397,7 @@ class PastIndexProjection(StoreIndex[Index]):
         return self.sequence > (last if self.is_wanted else 0)
 
     @override
-    def _apply_all(self, rows: Rows) -> int:
+    def _apply_all(self, rows: RowsSnapshot) -> int:
         # First, so that a concurrent search detects that the index was incomplete.
         self._begin_at(0)
         self._more = self.is_wanted
@@ -400,7 +407,7 @@ class PastIndexProjection(StoreIndex[Index]):
     @override
     def _advance(self, last: int) -> None:
         started = time.perf_counter()
-        found = read_ended(self._history, self._place, PAST_VECTORS_BATCH_STATES) if self.is_wanted else None
+        found = read_ended_states(self._history, self._place, PAST_VECTORS_BATCH_STATES) if self.is_wanted else None
         self._more = found is not None and found.more
         if found is None:
             return
@@ -414,7 +421,7 @@ class PastIndexProjection(StoreIndex[Index]):
         self._yield_to_requests(time.perf_counter() - started)
 
     @override
-    def _apply(self, changes: Iterable[EndedStates], sequence: int) -> None:
+    def _apply(self, changes: Iterable[EndedStateBatch], sequence: int) -> None:
         for found in changes:
             texts = self._merge_equal_texts(state for state in found.states if (state.last or 0) > found.oldest)
             self._put(texts, sequence, found.oldest)
@@ -423,9 +430,9 @@ class PastIndexProjection(StoreIndex[Index]):
     def _is_behind(self) -> bool:
         return self._more
 
-    def _merge_equal_texts(self, states: Iterable[RowState[NodeRow]]) -> list[Text]:
+    def _merge_equal_texts(self, states: Iterable[RowState[NodeRow]]) -> list[IndexedText]:
         """Return the texts of ended states in the order of their ends. Consecutive equal texts are merged."""
-        found: dict[str, list[Text]] = {}
+        found: dict[str, list[IndexedText]] = {}
         for state in states:
             text = self._text(state.row, state.first, state.last)
             before = found.setdefault(text.id, [])
@@ -449,10 +456,10 @@ class PastKeywordProjection(PastIndexProjection[KeywordIndex], StoreKeywordIndex
 
     @override
     def _open_index(self, folder: Path) -> KeywordIndex:
-        return KeywordIndex(folder, lambda key: past_key(key).id, self._made_of())
+        return KeywordIndex(folder, lambda key: parse_past_key(key).id, self._made_of())
 
     @override
-    def _erase(self, erasure: Erasure) -> None:
+    def _erase(self, erasure: EraseRequest) -> None:
         # The history no longer contains the nodes.
         if self._opened().holds(erasure.ids):
             self._rewrite()
@@ -465,7 +472,9 @@ class PastKeywordProjection(PastIndexProjection[KeywordIndex], StoreKeywordIndex
     def _rewrite(self) -> None:
         place = HistoryPosition(0)
         with self._rewritten() as rewritten:
-            while found := read_ended(self._history, place, PAST_VECTORS_BATCH_STATES) if self.is_wanted else None:
+            while (
+                found := read_ended_states(self._history, place, PAST_VECTORS_BATCH_STATES) if self.is_wanted else None
+            ):
                 self._continue()
                 texts = self._merge_equal_texts(state for state in found.states if (state.last or 0) > found.oldest)
                 _write_past_texts(rewritten, texts, found.sequence, found.oldest)
@@ -482,16 +491,16 @@ class PastKeywordProjection(PastIndexProjection[KeywordIndex], StoreKeywordIndex
         self._open()
 
     @override
-    def _put(self, texts: list[Text], sequence: int, ended: int) -> None:
+    def _put(self, texts: list[IndexedText], sequence: int, ended: int) -> None:
         _write_past_texts(self._opened(), texts, sequence, ended)
 
 
-def _write_past_texts(index: KeywordIndex, texts: Iterable[Text], sequence: int, ended: int) -> None:
+def _write_past_texts(index: KeywordIndex, texts: Iterable[IndexedText], sequence: int, ended: int) -> None:
     put = [index.lengthened(text) for text in texts if text.has_words]
     index.write(put, (), sequence, bulk=len(put) > EMBEDDING_BATCH_SIZE, ended=ended)
 
 
-class PastVectorProjection(PastIndexProjection[PastVectors]):
+class PastVectorProjection(PastIndexProjection[PastTextVectorIndex]):
     """Vector index of past texts. Most vectors are cached, because the texts were current before."""
 
     name = "past vector"
@@ -506,12 +515,18 @@ class PastVectorProjection(PastIndexProjection[PastVectors]):
         self._embedder = embedder
         self._check_model = check_model
 
-    def search(self, vector: NDArray[np.float32], limit: int, only: Filter) -> list[VectorHit]:
-        """Return the nearest past texts, as `PastVectors.search`. Raises Unavailable until the index is open."""
+    def search(self, vector: NDArray[np.float32], limit: int, only: IndexFilter) -> list[VectorHit]:
+        """Return the nearest past texts, as `PastTextVectorIndex.search`.
+
+        Raises Unavailable until the index is open.
+        """
         return self._query(lambda index: index.search(vector, limit, only))
 
     def vectors_of(self, ids: Sequence[str], as_of: int) -> dict[str, NDArray[np.float32]]:
-        """Return the vectors of entities as of a commit, as `PastVectors.vectors_of`. Raises what `search` raises."""
+        """Return the vectors of entities as of a commit, as `PastTextVectorIndex.vectors_of`.
+
+        Raises what `search` raises.
+        """
         return self._query(lambda index: index.vectors_of(ids, as_of))
 
     @property
@@ -544,7 +559,7 @@ class PastVectorProjection(PastIndexProjection[PastVectors]):
         self.close()
         self._cache = EmbeddingCache(self.store.layout.embeddings)
         made_of = self._made_of(self._embedder.model_id)
-        self._index = PastVectors(self._folder, self._embedder.dimensions, made_of)
+        self._index = PastTextVectorIndex(self._folder, self._embedder.dimensions, made_of)
         return self._index.sequence
 
     @override
@@ -552,11 +567,11 @@ class PastVectorProjection(PastIndexProjection[PastVectors]):
         if self._index is not None:
             self._index.close()
             self._index = None
-        forget(self._folder)
+        delete_past_vectors(self._folder)
         self._open()
 
     @override
-    def _put(self, texts: list[Text], sequence: int, ended: int) -> None:
+    def _put(self, texts: list[IndexedText], sequence: int, ended: int) -> None:
         self.check_model()
         index, cache = self._opened(), self._cache
         if cache is None:
@@ -575,10 +590,10 @@ class PastVectorProjection(PastIndexProjection[PastVectors]):
         index.write((), {}, sequence, ended)
 
     @override
-    def _erase(self, erasure: Erasure) -> None:
+    def _erase(self, erasure: EraseRequest) -> None:
         self._opened().erase(erasure.ids)
 
-    def _query(self, question: Callable[[PastVectors], Found]) -> Found:
+    def _query(self, question: Callable[[PastTextVectorIndex], Found]) -> Found:
         try:
             return question(self._opened())
         except sqlite3.DatabaseError as error:
@@ -587,7 +602,7 @@ class PastVectorProjection(PastIndexProjection[PastVectors]):
             raise Unavailable("the past vector index is damaged and is being rebuilt", retry_after=2) from error
 
 
-SINK_SYNC_SECONDS = 1.0
+MIN_SYNC_MARKER_INTERVAL_SECONDS = 1.0
 
 
 class IndexSyncNotifier:
@@ -596,7 +611,7 @@ class IndexSyncNotifier:
     It publishes when the current indexes contain all written rows, at most once a second.
     """
 
-    def __init__(self, store: FollowedStore, views: Sequence[StoreIndex[Any]]) -> None:
+    def __init__(self, store: FollowedStore, views: Sequence[StoreTextIndex[Any]]) -> None:
         self._store = store
         self._views = views
         # Each index announces its own readiness for the rows that existed when the store was opened.
@@ -606,7 +621,7 @@ class IndexSyncNotifier:
     def look(self) -> None:
         """Publish the marker if the indexes have caught up."""
         written, now = self._store.rows_sequence, time.monotonic()
-        if written <= self._published or now - self._published_at < SINK_SYNC_SECONDS:
+        if written <= self._published or now - self._published_at < MIN_SYNC_MARKER_INTERVAL_SECONDS:
             return
         kept = [view for view in self._views if view.is_kept]
         if kept and all(view.reached >= written for view in kept):
@@ -614,13 +629,13 @@ class IndexSyncNotifier:
             self._store.feed.publish_marker("sync_complete", {"timestamp": format_time(time.time_ns() // 1000)})
 
 
-class Indexes:
+class TextIndexes:
     """Current and past indexes of a store."""
 
     has_conflicts: bool = False
     required_sequence: int | None = None
 
-    def __init__(self, store: FollowedStore, queries: QueryVectors, patient: Embedder) -> None:
+    def __init__(self, store: FollowedStore, queries: QueryVectorCache, patient: Embedder) -> None:
         self.store = store
         self.queries = queries
         self.keyword = KeywordProjection(store)
@@ -633,13 +648,13 @@ class Indexes:
         for view in self.views:
             store.after_change.append(view.reconsider)
 
-    def states(self) -> list[IndexState]:
+    def states(self) -> list[TextIndexState]:
         """Return the state of each index; past ones only while the store keeps a history."""
         past = [view.state() for view in (self.past_keyword, self.past_vector) if view.is_wanted]
         return [*(view.state() for view in (self.keyword, self.vector) if view.is_kept), *past]
 
     @property
-    def views(self) -> tuple[StoreIndex[Any], ...]:
+    def views(self) -> tuple[StoreTextIndex[Any], ...]:
         """All four indexes, current ones first."""
         return self.keyword, self.vector, self.past_keyword, self.past_vector
 
@@ -651,7 +666,7 @@ class Indexes:
     def require(self, *, meaning: bool = False) -> None:
         """Raise Conflict if no index is kept, or with ``meaning`` no vector index."""
         if not (self.vector if meaning else self.keyword).is_kept:
-            raise Conflict(not_kept(self.store))
+            raise Conflict(explain_missing_index(self.store))
 
     @property
     def degraded(self) -> bool:
@@ -663,7 +678,7 @@ class Indexes:
         """True if vectors are indexed and queries can be embedded."""
         return self.has_meaning and not self.queries.embedder.degraded
 
-    def _followers(self, *, words_alone: bool) -> tuple[IndexProjection[Any], ...]:
+    def _followers(self, *, words_alone: bool) -> tuple[CurrentIndexProjection[Any], ...]:
         return (self.keyword,) if words_alone or not self.has_meaning else (self.keyword, self.vector)
 
     def seen(self, *, words_alone: bool = False) -> int:
@@ -693,7 +708,7 @@ class Indexes:
         ``why`` distinguishes the waits of one request. Raises NotCaughtUp in place of blocking.
         """
         followers = self._followers(words_alone=words_alone)
-        return reached(followers, sequence, seconds, (why, self.store.name))
+        return wait_or_raise_not_caught_up(followers, sequence, seconds, (why, self.store.name))
 
     def catch_up(self, seconds: float, *, words_alone: bool = False) -> None:
         """Wait briefly until the current indexes have applied the last commit.
@@ -706,7 +721,9 @@ class Indexes:
         if near and all(each.error is None and each.pending <= EMBEDDING_BATCH_SIZE for each in followers):
             self.reach(present, seconds, "present", words_alone=words_alone)
 
-    def words(self, query: str, limit: int, only: Filter, reading: Reading = "plain") -> dict[str, float]:
+    def words(
+        self, query: str, limit: int, only: IndexFilter, reading: QueryInterpretation = "plain"
+    ) -> dict[str, float]:
         """Return the best entities for the words of a query with BM25 scores. Raises what `search` raises."""
         return {hit.id: hit.score for hit in self.keyword.search(query, limit, only, reading=reading)}
 
@@ -714,7 +731,7 @@ class Indexes:
         """Return term scores by text, as `KeywordIndex.worths`. Raises what `search` raises."""
         return self.keyword.worths(query, texts)
 
-    def meaning(self, vector: NDArray[np.float32], limit: int, only: Filter) -> dict[str, float]:
+    def meaning(self, vector: NDArray[np.float32], limit: int, only: IndexFilter) -> dict[str, float]:
         """Return the nearest entities with cosine similarities, nearest first. Raises what `search` raises."""
         return {hit.id: hit.similarity for hit in self.vector.search(vector, limit, only)}
 
@@ -722,7 +739,7 @@ class Indexes:
         """Return the vectors of the given entities that have one."""
         return self.vector.vectors_of(ids)
 
-    def passing(self, only: Filter, most: int) -> list[str] | None:
+    def passing(self, only: IndexFilter, most: int) -> list[str] | None:
         """Return the ids of the entities that pass, from the vector index; None if more than ``most`` pass."""
         return self.vector.passing(only, most)
 
@@ -737,11 +754,11 @@ class Indexes:
 
     def memories_near(self, vector: NDArray[np.float32], limit: int) -> dict[str, float]:
         """Return the nearest indexed memories with cosine similarities. Raises what `search` raises."""
-        return self.meaning(vector, limit, Filter(memories=True))
+        return self.meaning(vector, limit, IndexFilter(memories=True))
 
 
-class IndexesAsOf:
-    """Indexes of a store as of a commit, with the interface of `Indexes`.
+class TextIndexesAsOf:
+    """Indexes of a store as of a commit, with the interface of `TextIndexes`.
 
     A text leaves the current index when it ends, and enters the past index later. So the current index is searched
     first, then the past index once it has applied everything that the current one may have: no text is missed, some
@@ -750,7 +767,7 @@ class IndexesAsOf:
 
     has_conflicts: bool = True
 
-    def __init__(self, indexes: Indexes, history: HistoryFollower, at: int) -> None:
+    def __init__(self, indexes: TextIndexes, history: HistoryProjection, at: int) -> None:
         self.required_sequence: int | None = at
         self._indexes = indexes
         self._history = history
@@ -760,7 +777,9 @@ class IndexesAsOf:
         """Return the commit that is searched."""
         return self._at
 
-    def words(self, query: str, limit: int, only: Filter, reading: Reading = "plain") -> dict[str, float]:
+    def words(
+        self, query: str, limit: int, only: IndexFilter, reading: QueryInterpretation = "plain"
+    ) -> dict[str, float]:
         """Return the best entities for the words of a query with BM25 scores, best first.
 
         Raises InvalidInput for an invalid query, and Unavailable while an index is behind.
@@ -778,7 +797,7 @@ class IndexesAsOf:
         """Return term scores by text, as `KeywordIndex.worths`; the rarity of words is the current one."""
         return self._indexes.worths(query, texts)
 
-    def meaning(self, vector: NDArray[np.float32], limit: int, only: Filter) -> dict[str, float]:
+    def meaning(self, vector: NDArray[np.float32], limit: int, only: IndexFilter) -> dict[str, float]:
         """Return the nearest entities with cosine similarities. Raises Unavailable while an index is behind."""
         only = msgspec.structs.replace(only, as_of=self._at)
         now, then = self._indexes.vector, self._indexes.past_vector
@@ -795,7 +814,7 @@ class IndexesAsOf:
             return found | then.vectors_of([node_id for node_id in ids if node_id not in found], self._at)
 
     @contextlib.contextmanager
-    def _require_complete(self, now: IndexProjection[Any], then: PastIndexProjection[Any]) -> Generator[None]:
+    def _require_complete(self, now: CurrentIndexProjection[Any], then: PastIndexProjection[Any]) -> Generator[None]:
         """Wrap the search of the past index, which follows that of the current one.
 
         Raises Unavailable unless both were complete.
@@ -828,7 +847,7 @@ def _best_hits(scored: list[tuple[str, float]], limit: int) -> dict[str, float]:
     return found
 
 
-def read_model(path: Path) -> str | None:
+def read_model_name(path: Path) -> str | None:
     """Return the model name in a file; None if the file is missing or damaged."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
         text = path.read_text(encoding="utf-8").strip()
@@ -838,9 +857,9 @@ def read_model(path: Path) -> str | None:
     return None
 
 
-def write_model(path: Path, name: str) -> None:
+def write_model_name(path: Path, name: str) -> None:
     """Write the model name with its checksum, atomically."""
-    write_whole(path, f"{_checksum(name)} {name}\n".encode())
+    write_file_atomically(path, f"{_checksum(name)} {name}\n".encode())
 
 
 def _checksum(name: str) -> str:

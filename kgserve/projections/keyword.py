@@ -20,11 +20,11 @@ import tantivy
 
 from kgserve.errors import InvalidInput
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.gil import cooperative
+from kgserve.platform.gil import iterate_cooperatively
 from kgserve.platform.sqlite_files import remove_path
-from kgserve.platform.text.words import content_words, with_forms, word_weights
+from kgserve.platform.text.words import add_word_forms, compute_word_weights, find_content_words
 from kgserve.projections import manifest
-from kgserve.projections.text import NO_TEXT_FILTER, Filter, Text, past_key
+from kgserve.projections.text import NO_TEXT_FILTER, IndexedText, IndexFilter, parse_past_key
 
 log = structlog.get_logger()
 
@@ -54,13 +54,13 @@ class KeywordHit(msgspec.Struct, frozen=True):
     score: float
 
 
-class Frequencies(msgspec.Struct, frozen=True):
+class DocumentFrequencies(msgspec.Struct, frozen=True):
     """Document count of an index, and document frequencies by field and term."""
 
     documents: int
     holding: Mapping[tuple[str, str], int]
 
-    def boosts(self, other: Frequencies) -> dict[tuple[str, str], float]:
+    def boosts(self, other: DocumentFrequencies) -> dict[tuple[str, str], float]:
         """Return by which factor each term weighs more in both indexes together than in this one."""
         together = self.documents + other.documents
         return {
@@ -78,7 +78,7 @@ class _Meta(msgspec.Struct):
     segments: list[_Segment]
 
 
-Reading = Literal["plain", "forms", "content", "syntax"]
+QueryInterpretation = Literal["plain", "forms", "content", "syntax"]
 """Interpretation of a query.
 
 ``plain`` matches its words, ``forms`` also their other word forms, ``content`` does the same without function words,
@@ -103,10 +103,10 @@ class KeywordIndex:
         self._id_of = id_of
         self._analyzer = _analyzer()
         self._lock = threading.Lock()
-        found = manifest.read(folder, KEYWORD_INDEX_KIND, made_of) if folder.is_dir() else None
+        found = manifest.read_folder_manifest(folder, KEYWORD_INDEX_KIND, made_of) if folder.is_dir() else None
         self.sequence = found.sequence if found else 0
         self.fresh = found is None
-        self._checksums = manifest.Checksums()
+        self._checksums = manifest.FileChecksumCache()
         self._schema = _schema()
         self._document_count = 0
         try:
@@ -139,7 +139,7 @@ class KeywordIndex:
 
     def write(
         self,
-        put: Iterable[Text],
+        put: Iterable[IndexedText],
         removed: Iterable[str],
         sequence: int,
         *,
@@ -156,7 +156,7 @@ class KeywordIndex:
                 writer.delete_documents_by_query(self._range("until", 0, ended))
             for node_id in removed:
                 writer.delete_documents_by_term("id", node_id)
-            for entity in cooperative(put):
+            for entity in iterate_cooperatively(put):
                 writer.delete_documents_by_term("id", entity.key)
                 writer.add_document(_document(entity))
         self.seal(sequence)
@@ -169,7 +169,7 @@ class KeywordIndex:
 
     def seal(self, sequence: int) -> None:
         """Record the commit that the index contains."""
-        manifest.seal(self._folder, KEYWORD_INDEX_KIND, sequence, self._made_of, self._checksums)
+        manifest.write_folder_manifest(self._folder, KEYWORD_INDEX_KIND, sequence, self._made_of, self._checksums)
         self.sequence, self.fresh = sequence, False
 
     def clear(self, made_of: str = "") -> None:
@@ -180,11 +180,11 @@ class KeywordIndex:
         self._reload()
         self.sequence, self.fresh = 0, True
 
-    def terms(self, text: str, reading: Reading = "plain") -> dict[str, float]:
+    def terms(self, text: str, reading: QueryInterpretation = "plain") -> dict[str, float]:
         """Return the distinct terms of a text as indexed, each with its weight."""
-        words = dict.fromkeys(content_words(text), 1.0) if reading == "content" else word_weights(text)
+        words = dict.fromkeys(find_content_words(text), 1.0) if reading == "content" else compute_word_weights(text)
         if reading in {"forms", "content"}:
-            words = with_forms(words)
+            words = add_word_forms(words)
         weights: dict[str, float] = {}
         with self._lock:
             for word, weight in words.items():
@@ -192,7 +192,7 @@ class KeywordIndex:
                     weights[term] = max(weight, weights.get(term, 0.0))
         return weights
 
-    def lengthened(self, text: Text) -> Text:
+    def lengthened(self, text: IndexedText) -> IndexedText:
         """Return a past text extended to begin where an equal preceding text of the entity begins.
 
         The result replaces that preceding text.
@@ -201,16 +201,16 @@ class KeywordIndex:
         parts = [(tantivy.Occur.Must, same), (tantivy.Occur.Must, self._range("until", text.since, text.since))]
         searcher = self._index.searcher()
         for _, address in searcher.search(tantivy.Query.boolean_query(parts), 1, count=False).hits:
-            before = past_key(str(searcher.doc(address)["id"][0]))
+            before = parse_past_key(str(searcher.doc(address)["id"][0]))
             if before.digest == text.digest.hex():
                 return msgspec.structs.replace(text, since=before.since)
         return text
 
-    def frequencies(self, terms: Iterable[str]) -> Frequencies:
+    def frequencies(self, terms: Iterable[str]) -> DocumentFrequencies:
         """Return the document frequency of each term, by field, as BM25 counts it."""
         searcher = self._index.searcher()
         found = {(field, term): searcher.doc_freq(field, term) for term in terms for field in _TEXT_FIELDS}
-        return Frequencies(self._document_count, found)
+        return DocumentFrequencies(self._document_count, found)
 
     def worths(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
         """Return the BM25 score of each content for each query term in it; only the beginnings of contents count.
@@ -238,10 +238,10 @@ class KeywordIndex:
         self,
         text: str,
         limit: int,
-        only: Filter = NO_TEXT_FILTER,
+        only: IndexFilter = NO_TEXT_FILTER,
         *,
-        reading: Reading = "plain",
-        other: Frequencies | None = None,
+        reading: QueryInterpretation = "plain",
+        other: DocumentFrequencies | None = None,
     ) -> list[KeywordHit]:
         """Return the best entities for the words of a text, best first.
 
@@ -262,13 +262,15 @@ class KeywordIndex:
             raise InvalidInput(f"`query` cannot be evaluated: {error}") from None
         return [KeywordHit(self._id_of(searcher.doc(address)["id"][0]), float(score)) for score, address in found]
 
-    def _best_hits(self, searcher: tantivy.Searcher, query: tantivy.Query, limit: int, only: Filter) -> list[_Scored]:
+    def _best_hits(
+        self, searcher: tantivy.Searcher, query: tantivy.Query, limit: int, only: IndexFilter
+    ) -> list[_Scored]:
         """Return the best hits that pass a filter.
 
         If most texts pass, fetch more hits than requested, then select those that pass: unfiltered search skips most
         texts, filtered search examines each match.
         """
-        if only.valid_at is not None and only == Filter(valid_at=only.valid_at):
+        if only.valid_at is not None and only == IndexFilter(valid_at=only.valid_at):
             kept = self._search_valid(searcher, query, limit, only)
             if kept is not None:
                 return kept
@@ -286,7 +288,7 @@ class KeywordIndex:
         return _scored_hits(searcher.search(self._filtered_query(query, only), limit, count=False))
 
     def _search_valid(
-        self, searcher: tantivy.Searcher, query: tantivy.Query, limit: int, only: Filter
+        self, searcher: tantivy.Searcher, query: tantivy.Query, limit: int, only: IndexFilter
     ) -> list[_Scored] | None:
         """Return the best hits valid at a moment, by excluding the invalid ones; None if many texts are invalid."""
         [(_, began), (_, ended)] = self._time_clauses(only)
@@ -302,7 +304,7 @@ class KeywordIndex:
                 break
         return kept[:limit]
 
-    def _estimate_pass_share(self, searcher: tantivy.Searcher, only: Filter) -> float:
+    def _estimate_pass_share(self, searcher: tantivy.Searcher, only: IndexFilter) -> float:
         """Return an estimate of the share of texts that pass a filter."""
         if only.as_of is not None or only.id_prefix or only.ids is not None:
             return 0.0
@@ -315,7 +317,7 @@ class KeywordIndex:
     @contextlib.contextmanager
     def _writing(self, memory: int) -> Generator[tantivy.IndexWriter]:
         """Yield a writer, and commit at the end. An error changes nothing and leaves no lock behind."""
-        manifest.unseal(self._folder)
+        manifest.remove_folder_manifest(self._folder)
         writer = self._index.writer(memory, 1)
         try:
             yield writer
@@ -331,7 +333,7 @@ class KeywordIndex:
         self._index.reload()
         self._document_count = _document_count(self._folder)
 
-    def _any_term_query(self, terms: dict[str, float], other: Frequencies | None) -> tantivy.Query | None:
+    def _any_term_query(self, terms: dict[str, float], other: DocumentFrequencies | None) -> tantivy.Query | None:
         if not terms:
             return None
         factors = self.frequencies(terms).boosts(other) if other else {}
@@ -352,7 +354,7 @@ class KeywordIndex:
         except ValueError as error:
             raise InvalidInput(f"`query` is not valid query syntax: {error}") from None
 
-    def _filtered_query(self, query: tantivy.Query, only: Filter) -> tantivy.Query:
+    def _filtered_query(self, query: tantivy.Query, only: IndexFilter) -> tantivy.Query:
         if only.is_empty:
             return query
         parts = [(tantivy.Occur.Must, query), *self._time_clauses(only), *self._facet_clauses(only)]
@@ -378,13 +380,13 @@ class KeywordIndex:
         each = (tantivy.Query.term_query(self._schema, field, term) for term in terms)
         return tantivy.Query.boolean_query([(tantivy.Occur.Should, query) for query in each])
 
-    def _facet_clauses(self, only: Filter) -> list[_Part]:
+    def _facet_clauses(self, only: IndexFilter) -> list[_Part]:
         wanted = [self._one_of_query("key", keys) for keys in _keys_wanted(only)]
         if only.created is not None:
             wanted.append(self._range("created", only.created[0], only.created[1] - 1))
         return [(tantivy.Occur.Must, tantivy.Query.const_score_query(query, 0.0)) for query in wanted]
 
-    def _time_clauses(self, only: Filter) -> list[_Part]:
+    def _time_clauses(self, only: IndexFilter) -> list[_Part]:
         """Return clauses that exclude texts outside the requested times; texts without such a time pass."""
         late: list[tantivy.Query] = []
         if only.as_of is not None:
@@ -425,7 +427,7 @@ def _rarity(documents: int, holding: int) -> float:
 # Conversion to tantivy documents
 
 
-def _document(entity: Text) -> tantivy.Document:
+def _document(entity: IndexedText) -> tantivy.Document:
     """Return a text as a tantivy document."""
     document = tantivy.Document()
     document.add_text("id", entity.key)
@@ -445,7 +447,7 @@ def _document(entity: Text) -> tantivy.Document:
     return document
 
 
-def _times(entity: Text) -> Iterator[tuple[str, int | None]]:
+def _times(entity: IndexedText) -> Iterator[tuple[str, int | None]]:
     yield "since", entity.since
     yield "until", entity.until
     if entity.facets is not None:
@@ -456,7 +458,7 @@ def _times(entity: Text) -> Iterator[tuple[str, int | None]]:
             yield "created", entity.facets.marks.created
 
 
-def _keys(entity: Text) -> Iterator[str]:
+def _keys(entity: IndexedText) -> Iterator[str]:
     """Yield the keys for filters, in addition to the id."""
     yield from map(_key_of_tag, entity.tags)
     if entity.facets is not None and (marks := entity.facets.marks) is not None:
@@ -466,7 +468,7 @@ def _keys(entity: Text) -> Iterator[str]:
         yield _key_of_source(marks.source)
 
 
-def _keys_wanted(only: Filter) -> Iterator[list[str]]:
+def _keys_wanted(only: IndexFilter) -> Iterator[list[str]]:
     """Yield lists of keys; an entity passes if it has at least one key of each list."""
     yield from ([_key_of_tag(tag)] for tag in sorted(only.tags))
     if only.wants_memories:

@@ -8,13 +8,13 @@ import msgspec
 import xxhash
 
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.durable_files import write_whole
+from kgserve.platform.durable_files import write_file_atomically
 from kgserve.platform.sqlite_files import remove_path
 
 INDEX_MANIFEST_FILE = "manifest.json"
 
 
-class ViewManifest(msgspec.Struct, frozen=True):
+class FolderManifest(msgspec.Struct, frozen=True):
     """Manifest of a folder: kind and format, last applied commit, model, and checksums of the files."""
 
     kind: str
@@ -23,7 +23,7 @@ class ViewManifest(msgspec.Struct, frozen=True):
     files: dict[str, str]
 
 
-class Checksums:
+class FileChecksumCache:
     """Cache of file checksums; a file with unchanged inode, size and modification time is not read again."""
 
     def __init__(self) -> None:
@@ -36,24 +36,28 @@ class Checksums:
         return {identity[0]: checksum for identity, checksum in self._known.items()}
 
 
-def seal(folder: Path, kind: str, sequence: int, model: str = "", checksums: Checksums | None = None) -> None:
+def write_folder_manifest(
+    folder: Path, kind: str, sequence: int, model: str = "", checksums: FileChecksumCache | None = None
+) -> None:
     """Write the manifest of the files now in a folder. ``checksums`` caches those of earlier files."""
-    files = (checksums or Checksums()).of(folder)
-    write_whole(folder / INDEX_MANIFEST_FILE, msgspec.json.encode(ViewManifest(kind, sequence, model, files)))
+    files = (checksums or FileChecksumCache()).of(folder)
+    write_file_atomically(
+        folder / INDEX_MANIFEST_FILE, msgspec.json.encode(FolderManifest(kind, sequence, model, files))
+    )
 
 
-def unseal(folder: Path) -> None:
+def remove_folder_manifest(folder: Path) -> None:
     """Remove the manifest, because the files are about to change."""
     remove_path(folder / INDEX_MANIFEST_FILE)
 
 
-def read(folder: Path, kind: str, model: str) -> ViewManifest | None:
+def read_folder_manifest(folder: Path, kind: str, model: str) -> FolderManifest | None:
     """Return the manifest of a folder whose files match it, for a kind and model; None otherwise."""
     try:
         if not all(path.is_file() and not path.is_symlink() for path in folder.iterdir()):
             return None
-        manifest = decode_json((folder / INDEX_MANIFEST_FILE).read_bytes(), ViewManifest)
-        found = Checksums().of(folder)
+        manifest = decode_json((folder / INDEX_MANIFEST_FILE).read_bytes(), FolderManifest)
+        found = FileChecksumCache().of(folder)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
     return manifest if (manifest.kind, manifest.model, manifest.files) == (kind, model, found) else None

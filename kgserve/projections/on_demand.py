@@ -13,13 +13,13 @@ import structlog
 from typing_extensions import override
 
 from kgserve.errors import Unavailable
-from kgserve.platform.sqlite_files import remove_files
-from kgserve.projections.base import Erasure, Projection
+from kgserve.platform.sqlite_files import remove_database_files
+from kgserve.projections.base import EraseRequest, Projection
 from kgserve.storage.journal.journal import Journal
-from kgserve.storage.layout import Layout
+from kgserve.storage.layout import StoreLayout
 from kgserve.storage.model.change import ChangeSet
-from kgserve.storage.rows.snapshot import Rows
-from kgserve.storage.rows.view import RowsView
+from kgserve.storage.rows.snapshot import RowsSnapshot
+from kgserve.storage.rows.view import CurrentRowsProjection
 
 log = structlog.get_logger()
 
@@ -71,7 +71,7 @@ class DerivedFile(ABC):
     def _discard(self) -> None:
         """Delete the file; the next query rebuilds it."""
         self._release()
-        remove_files(self._path)
+        remove_database_files(self._path)
 
 
 class _Closable(Protocol):
@@ -87,18 +87,18 @@ class OnDemandProjection(DerivedFile, Projection, Generic[File]):
     ``_open`` sets ``_file``. The first query opens the file.
     """
 
-    def __init__(self, path: Path, layout: Layout, journal: Journal, rows: RowsView) -> None:
+    def __init__(self, path: Path, layout: StoreLayout, journal: Journal, rows: CurrentRowsProjection) -> None:
         """Initialize without opening the file."""
         DerivedFile.__init__(self, path, store=layout.name)
         Projection.__init__(self, layout, journal, rows)
         self._rows = rows
         self._file: File | None = None
 
-    def ask(self, question: Callable[[File, Rows], Found]) -> Found:
+    def ask(self, question: Callable[[File, RowsSnapshot], Found]) -> Found:
         """Return the result of a query on the file and the rows, both as of the last commit. Raises Unavailable."""
         return self._answer(lambda: self._ask(question))
 
-    def erase(self, erasure: Erasure) -> None:
+    def erase(self, erasure: EraseRequest) -> None:
         """Erase all traces of some nodes from the file. Blocks. Raises Unavailable."""
         if self._path.exists():
             self._answer(lambda: self._erase_now(erasure))
@@ -132,11 +132,11 @@ class OnDemandProjection(DerivedFile, Projection, Generic[File]):
 
     # Caller holds the lock
 
-    def _ask(self, question: Callable[[File, Rows], Found]) -> Found:
+    def _ask(self, question: Callable[[File, RowsSnapshot], Found]) -> Found:
         with self._rows.serving() as rows:
             return question(self._caught_up(rows), rows)
 
-    def _caught_up(self, rows: Rows) -> File:
+    def _caught_up(self, rows: RowsSnapshot) -> File:
         """Return the file after applying everything up to the commit of ``rows``, and nothing after it."""
         self._catch_up(rows.at)
         return self._opened
@@ -163,10 +163,10 @@ class OnDemandProjection(DerivedFile, Projection, Generic[File]):
         super()._rebuild()
 
     @abstractmethod
-    def _erase(self, erasure: Erasure) -> None:
+    def _erase(self, erasure: EraseRequest) -> None:
         """Erase all traces of some nodes from the open file. Must be idempotent."""
 
-    def _erase_now(self, erasure: Erasure) -> None:
+    def _erase_now(self, erasure: EraseRequest) -> None:
         with self._rows.reading() as rows:
             self._catch_up(rows.at)
         self._erase(erasure)

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from kgserve.projections.follower import BackgroundProjection
 
 
-class Wait(NamedTuple):
+class CommitWait(NamedTuple):
     """Commit to wait for, and the deadline (monotonic clock, seconds)."""
 
     sequence: int
     until: float
 
 
-patience: ContextVar[dict[Hashable, Wait] | None] = ContextVar("patience", default=None)
+request_waits: ContextVar[dict[Hashable, CommitWait] | None] = ContextVar("patience", default=None)
 """Waits of the current request, if it can be retried; None where it must block.
 
 A retried request continues its original waits, and does not wait for later commits.
@@ -35,7 +35,7 @@ A retried request continues its original waits, and does not wait for later comm
 class NotCaughtUp(Exception):
     """Raised when projections have not applied a commit yet; the request is retried when they have."""
 
-    def __init__(self, views: Sequence[BackgroundProjection], wait: Wait) -> None:
+    def __init__(self, views: Sequence[BackgroundProjection], wait: CommitWait) -> None:
         super().__init__(f"sequence {wait.sequence} is not applied yet")
         self._views = views
         self._wait = wait
@@ -58,16 +58,18 @@ def _wake(loop: asyncio.AbstractEventLoop, moved: asyncio.Event) -> None:
         loop.call_soon_threadsafe(moved.set)
 
 
-def reached(views: Sequence[BackgroundProjection], sequence: int, seconds: float, what: Hashable) -> bool:
+def wait_or_raise_not_caught_up(
+    views: Sequence[BackgroundProjection], sequence: int, seconds: float, what: Hashable
+) -> bool:
     """Return whether all of these projections of a store have applied a commit, within some seconds.
 
     Raises NotCaughtUp instead of blocking where the request can be retried; ``what`` distinguishes its waits.
     """
-    request = patience.get()
+    request = request_waits.get()
     if request is None:
         end = time.monotonic() + seconds
         return all(view.wait(sequence, max(end - time.monotonic(), 0)) for view in views)
-    wait = request.setdefault(what, Wait(sequence, time.monotonic() + seconds))
+    wait = request.setdefault(what, CommitWait(sequence, time.monotonic() + seconds))
     seen = [view.wait(wait.sequence, 0) for view in views]  # waiting gives each of them priority
     if all(seen):
         return True

@@ -14,7 +14,7 @@ from typing import Protocol
 import structlog
 
 from kgserve.errors import KgserveError
-from kgserve.platform.allocator import give_back
+from kgserve.platform.allocator import release_free_memory
 from kgserve.projections.base import FollowedStore
 
 log = structlog.get_logger()
@@ -23,7 +23,7 @@ log = structlog.get_logger()
 STEP_DELAY_SECONDS = 0.1
 MAX_STEP_DELAY_FACTOR = 20
 """Upper limit of the factor by which waiting projections multiply the step delay."""
-MANY_WAITING_PROJECTIONS = 4
+MIN_WAITING_PROJECTIONS_TO_REST = 4
 STEP_REST_FACTOR = 3
 """While many projections wait, a thread rests this many times as long as its last step took; requests have priority."""
 MAX_STEP_REST_SECONDS = 1.0
@@ -33,7 +33,7 @@ IDLE_TRIM_SECONDS = 10.0
 """Idle time after which a thread returns freed memory to the operating system."""
 _NICENESS = 10
 # Threads of that niceness barely progress while all cores are busy, and a stopping server must not wait for them.
-CLOSE_TIMEOUT_SECONDS = 2.0
+FOLLOWER_CLOSE_TIMEOUT_SECONDS = 2.0
 
 
 class ScheduledProjection(Protocol):
@@ -41,7 +41,7 @@ class ScheduledProjection(Protocol):
 
     name: str
     store: FollowedStore
-    schedule: Schedule
+    schedule: ProjectionSchedule
 
     @property
     def woken_by(self) -> list[Callable[[], None]]:
@@ -66,11 +66,11 @@ class ScheduledProjection(Protocol):
         ...
 
 
-class FollowerStopped(Exception):
+class ProjectionStopped(Exception):
     """Raised inside a step when its projection is closing; the step is abandoned."""
 
 
-class Schedule:
+class ProjectionSchedule:
     """Due times of projections, and the projections being served. Each is queued at most once."""
 
     def __init__(self, linger: float = STEP_DELAY_SECONDS) -> None:
@@ -178,7 +178,7 @@ class Schedule:
     def rest(self, worked: float) -> None:
         """If many projections are due, serve only awaited ones for a while. ``worked``: seconds of the last step."""
         with self._changed:
-            if len(self._due) >= MANY_WAITING_PROJECTIONS:
+            if len(self._due) >= MIN_WAITING_PROJECTIONS_TO_REST:
                 self._resting_until = time.monotonic() + min(STEP_REST_FACTOR * worked, MAX_STEP_REST_SECONDS)
 
     def done(self) -> None:
@@ -193,7 +193,7 @@ class Schedule:
         Blocks without limit if ``patience`` is None, but for at most 2 s once closed.
         """
         with self._changed:
-            patience = CLOSE_TIMEOUT_SECONDS if self._closed else patience
+            patience = FOLLOWER_CLOSE_TIMEOUT_SECONDS if self._closed else patience
             has_ended = self._changed.wait_for(lambda: projection not in self._served, patience)
             self._drop(projection)
             return has_ended
@@ -224,11 +224,11 @@ def lower_priority() -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
 
 
-class FollowerThread:
+class ProjectionThread:
     """Thread that serves projections, with its schedule."""
 
     def __init__(self, name: str, linger: float = STEP_DELAY_SECONDS) -> None:
-        self.schedule = Schedule(linger)
+        self.schedule = ProjectionSchedule(linger)
         self.schedule.serve = self._serve
         self._failures: dict[ScheduledProjection, int] = {}
         self._take_timeout = math.inf
@@ -241,7 +241,7 @@ class FollowerThread:
         A thread that has not ended is abandoned, because the process is about to end.
         """
         self.schedule.close()
-        self._thread.join(CLOSE_TIMEOUT_SECONDS)
+        self._thread.join(FOLLOWER_CLOSE_TIMEOUT_SECONDS)
         return not self._thread.is_alive()
 
     def follow(self, projection: ScheduledProjection) -> None:
@@ -267,7 +267,7 @@ class FollowerThread:
         projection = self.schedule.take(self._take_timeout)
         if projection is None:
             # Memory freed by tantivy's writers stays with the process: 50 MiB after small writes, 80 after an import.
-            give_back()
+            release_free_memory()
             self._take_timeout = math.inf
             return not self.schedule.closed
         self._take_timeout = IDLE_TRIM_SECONDS
@@ -282,7 +282,7 @@ class FollowerThread:
     def _serve(self, projection: ScheduledProjection) -> None:
         try:
             more = projection.serve()
-        except FollowerStopped:
+        except ProjectionStopped:
             return
         except Exception as error:  # noqa: BLE001  # an index may raise anything; the thread must survive
             self._retry_later(projection, error)

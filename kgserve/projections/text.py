@@ -15,7 +15,7 @@ from kgserve.storage.model.store_settings import EVERY_ATTRIBUTE
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Marks(msgspec.Struct, frozen=True, array_like=True):
+class MemoryFacets(msgspec.Struct, frozen=True, array_like=True):
     """Filterable properties that only memories have; ``created`` is in microseconds, the rest as in `NodeExtras`."""
 
     created: int
@@ -23,14 +23,14 @@ class Marks(msgspec.Struct, frozen=True, array_like=True):
     source: str = ""
 
 
-class Facets(msgspec.Struct, frozen=True, array_like=True):
+class EntityFacets(msgspec.Struct, frozen=True, array_like=True):
     """Filterable properties that most entities lack, as in `NodeExtras`; only memories have ``marks``."""
 
     tags: tuple[str, ...] = ()
     freshness_at: int | None = None
     valid_from: int | None = None
     valid_to: int | None = None
-    marks: Marks | None = None
+    marks: MemoryFacets | None = None
 
     def hold(self, moment: int) -> bool:
         """Return whether the entity is valid at a moment, in microseconds of valid time."""
@@ -44,20 +44,20 @@ class Facets(msgspec.Struct, frozen=True, array_like=True):
         return values[:-1] if self.marks is None else values
 
 
-NO_FACETS = Facets()
+NO_FACETS = EntityFacets()
 
 
-def facets_of(row: NodeRow) -> Facets | None:
+def extract_facets(row: NodeRow) -> EntityFacets | None:
     """Return the facets of an entity, None if it has none."""
     extras = row.extras
     if extras is None:
         return None
-    marks = Marks(row.created_at, extras.layer, extras.source) if row.is_memory else None
-    facets = Facets(extras.tags, extras.freshness_at, extras.valid_from, extras.valid_to, marks)
+    marks = MemoryFacets(row.created_at, extras.layer, extras.source) if row.is_memory else None
+    facets = EntityFacets(extras.tags, extras.freshness_at, extras.valid_from, extras.valid_to, marks)
     return None if facets == NO_FACETS else facets
 
 
-def words_of(attributes: str, indexed: Sequence[str]) -> str:
+def extract_attribute_words(attributes: str, indexed: Sequence[str]) -> str:
     """Return the strings, numbers and booleans among the values of some attributes, at any depth, as one text."""
     found: dict[str, Any] = decode_json(attributes, dict[str, Any])
     chosen = sorted(found) if EVERY_ATTRIBUTE in indexed else (key for key in indexed if key in found)
@@ -79,7 +79,7 @@ def _leaves(value: object) -> Iterator[str]:
             pass
 
 
-class Text(msgspec.Struct, frozen=True):
+class IndexedText(msgspec.Struct, frozen=True):
     """Entity as the indexes store it: its texts, and the commits from and until which they are current.
 
     ``said`` contains the values of the attributes that the store's settings include in the indexes. ``until`` is None
@@ -91,26 +91,28 @@ class Text(msgspec.Struct, frozen=True):
     content: str
     since: int = 0
     summary: str = ""
-    facets: Facets | None = None
+    facets: EntityFacets | None = None
     until: int | None = None
     name: str = ""
     context: str = ""
     said: str = ""
 
     @classmethod
-    def of(cls, row: NodeRow, indexed: Sequence[str] = (), since: int | None = None, until: int | None = None) -> Text:
+    def of(
+        cls, row: NodeRow, indexed: Sequence[str] = (), since: int | None = None, until: int | None = None
+    ) -> IndexedText:
         """Return the texts of a state, including its ``indexed`` attributes.
 
         They are current since the state's own commit, or ``since``.
         """
         first = row.sequence if since is None else since
-        said = words_of(row.attributes, indexed) if indexed else ""
+        said = extract_attribute_words(row.attributes, indexed) if indexed else ""
         if row.extras is None:
             return cls(row.id, row.type, row.content, first, until=until, said=said)
         name = "" if row.extras.name == row.id else row.extras.name
         context = row.extras.context if row.is_memory else ""
         summary = row.extras.summary
-        return cls(row.id, row.type, row.content, first, summary, facets_of(row), until, name, context, said)
+        return cls(row.id, row.type, row.content, first, summary, extract_facets(row), until, name, context, said)
 
     @property
     def tags(self) -> Sequence[str]:
@@ -166,13 +168,13 @@ class PastKey(NamedTuple):
     digest: str
 
 
-def past_key(key: str) -> PastKey:
+def parse_past_key(key: str) -> PastKey:
     """Return the parts of a past text's key."""
     node_id, since, digest = key.rsplit("\0", 2)
     return PastKey(node_id, int(since), digest)
 
 
-class Filter(msgspec.Struct, frozen=True):
+class IndexFilter(msgspec.Struct, frozen=True):
     """Conditions on the entities that a search returns.
 
     ``types`` are the allowed types (None: all), ``id_prefix`` is the required beginning of the id, and all ``tags`` are
@@ -208,7 +210,7 @@ class Filter(msgspec.Struct, frozen=True):
         return self.types is not None or bool(self.id_prefix) or self.ids is not None
 
     @property
-    def of_the_past(self) -> Filter:
+    def of_the_past(self) -> IndexFilter:
         """Filter with the same conditions, for past texts."""
         return msgspec.structs.replace(self, ids=self.past_ids)
 
@@ -222,7 +224,7 @@ class Filter(msgspec.Struct, frozen=True):
         """True if only memories pass."""
         return self.memories or not (self.layers is None and self.sources is None and self.created is None)
 
-    def passes(self, node_id: str, node_type: str, facets: Facets | None = None) -> bool:
+    def passes(self, node_id: str, node_type: str, facets: EntityFacets | None = None) -> bool:
         """Return whether an entity passes all conditions other than ``as_of``."""
         named = (self.types is None or node_type in self.types) and node_id.startswith(self.id_prefix)
         named = named and (self.ids is None or node_id in self.ids)
@@ -230,18 +232,18 @@ class Filter(msgspec.Struct, frozen=True):
 
     def passes_row(self, row: NodeRow) -> bool:
         """Return whether the state of an entity passes all conditions other than ``as_of``."""
-        return self.passes(row.id, row.type, facets_of(row))
+        return self.passes(row.id, row.type, extract_facets(row))
 
-    def _facets_pass(self, facets: Facets) -> bool:
+    def _facets_pass(self, facets: EntityFacets) -> bool:
         fresh = self.fresh_at is None or facets.freshness_at is None or self.fresh_at < facets.freshness_at
         held = self.valid_at is None or facets.hold(self.valid_at)
         remembered = not self.wants_memories or (facets.marks is not None and self._marks_pass(facets.marks))
         return fresh and held and remembered and self.tags.issubset(facets.tags)
 
-    def _marks_pass(self, marks: Marks) -> bool:
+    def _marks_pass(self, marks: MemoryFacets) -> bool:
         layer = self.layers is None or marks.layer in self.layers
         source = self.sources is None or marks.source in self.sources
         return layer and source and (self.created is None or self.created[0] <= marks.created < self.created[1])
 
 
-NO_TEXT_FILTER = Filter()
+NO_TEXT_FILTER = IndexFilter()

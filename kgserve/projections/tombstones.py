@@ -14,20 +14,20 @@ from itertools import chain
 import msgspec
 from typing_extensions import override
 
-from kgserve.platform.sqlite_files import of_some, opened, seal, write_anew
-from kgserve.projections.base import Erasure
+from kgserve.platform.sqlite_files import open_database, seal_database, select_by_values, vacuum_database
+from kgserve.projections.base import EraseRequest
 from kgserve.projections.on_demand import OnDemandProjection
 from kgserve.storage.journal.journal import Journal
-from kgserve.storage.journal.replay import all_ended
-from kgserve.storage.journal.tail import NodeDeletions, deletions, last_versions_of
-from kgserve.storage.layout import Layout
+from kgserve.storage.journal.replay import read_all_last_versions
+from kgserve.storage.journal.tail import NodeDeletions, extract_last_versions, read_node_deletions
+from kgserve.storage.layout import StoreLayout
 from kgserve.storage.model.change import ChangeSet
-from kgserve.storage.model.digest import checksum
-from kgserve.storage.rows.snapshot import Rows
-from kgserve.storage.rows.view import RowsView
+from kgserve.storage.model.digest import checksum_63bit
+from kgserve.storage.rows.snapshot import RowsSnapshot
+from kgserve.storage.rows.view import CurrentRowsProjection
 
 TOMBSTONES_FORMAT = 2
-MAX_SCANNED_BYTES = 1 << 20
+MAX_SCANNED_JOURNAL_BYTES = 1 << 20
 """Journal size above which an empty file is kept, to avoid scanning the journal for deletions at each opening."""
 _TOMBSTONES_SCHEMA = """
 PRAGMA journal_mode = WAL;
@@ -54,7 +54,7 @@ class Tombstones(OnDemandProjection[sqlite3.Connection]):
     damage_event = "ended_damaged"
     rebuilding_message = "the versions of deleted nodes are being rebuilt; try again shortly"
 
-    def __init__(self, layout: Layout, journal: Journal, rows: RowsView) -> None:
+    def __init__(self, layout: StoreLayout, journal: Journal, rows: CurrentRowsProjection) -> None:
         super().__init__(layout.ended, layout, journal, rows)
 
     @property
@@ -77,7 +77,9 @@ class Tombstones(OnDemandProjection[sqlite3.Connection]):
                 reader = held.enter_context(closing(sqlite3.connect(self._path, isolation_level=None)))
                 reader.execute("BEGIN")
                 reader.execute("SELECT sequence FROM cursor").fetchone()
-            expected = _sum(map(_checksum, chain.from_iterable(all_ended(self._layout, self._journal, at))))
+            expected = _sum(
+                map(_checksum, chain.from_iterable(read_all_last_versions(self._layout, self._journal, at)))
+            )
             try:
                 found = _sum(_checksum(pair) for pair in _verified(reader.execute(_SELECT_ALL_ENDED)))
             except sqlite3.Error as error:
@@ -88,7 +90,11 @@ class Tombstones(OnDemandProjection[sqlite3.Connection]):
 
     def _versions(self, ids: Collection[str], at: int) -> dict[str, int]:
         self._catch_up(at)
-        return {} if self._file is None else dict(_verified(of_some(self._file.execute, _SELECT_ENDED_BY_ID, [*ids])))
+        return (
+            {}
+            if self._file is None
+            else dict(_verified(select_by_values(self._file.execute, _SELECT_ENDED_BY_ID, [*ids])))
+        )
 
     @override
     def _open(self) -> int:
@@ -99,16 +105,16 @@ class Tombstones(OnDemandProjection[sqlite3.Connection]):
 
     def _open_file(self) -> sqlite3.Connection:
         if self._file is None:
-            self._file = opened(self._path, _TOMBSTONES_SCHEMA, TOMBSTONES_FORMAT)
+            self._file = open_database(self._path, _TOMBSTONES_SCHEMA, TOMBSTONES_FORMAT)
         return self._file
 
     @override
     def _read(self, after: int, last: int) -> tuple[Iterable[NodeDeletions], int]:
-        return deletions(self._journal.frames(after), after, last), last
+        return read_node_deletions(self._journal.frames(after), after, last), last
 
     @override
     def _apply(self, changes: Iterable[NodeDeletions | ChangeSet], sequence: int) -> None:
-        found = last_versions_of(changes)
+        found = extract_last_versions(changes)
         if not found:
             return
         with self._open_file() as file:
@@ -117,8 +123,8 @@ class Tombstones(OnDemandProjection[sqlite3.Connection]):
             _set_position(file, sequence)
 
     @override
-    def _apply_all(self, rows: Rows) -> int:
-        pairs = chain.from_iterable(all_ended(self._layout, self._journal, rows.at))
+    def _apply_all(self, rows: RowsSnapshot) -> int:
+        pairs = chain.from_iterable(read_all_last_versions(self._layout, self._journal, rows.at))
         first = next(pairs, None)
         if first is None and self._file is None:
             return rows.at
@@ -129,16 +135,16 @@ class Tombstones(OnDemandProjection[sqlite3.Connection]):
         return rows.at
 
     @override
-    def _erase(self, erasure: Erasure) -> None:
+    def _erase(self, erasure: EraseRequest) -> None:
         if self._file is not None:
             with self._file as file:
                 file.executemany("DELETE FROM ended WHERE id = ?", ((node_id,) for node_id in erasure.ids))
-            write_anew(self._file)
+            vacuum_database(self._file)
 
     @override
     def _release(self) -> None:
         with suppress(sqlite3.Error):
-            if self.is_empty and self._journal.bytes > MAX_SCANNED_BYTES:
+            if self.is_empty and self._journal.bytes > MAX_SCANNED_JOURNAL_BYTES:
                 self._open_file()
             if self._file is not None and self.sequence >= 0:
                 with self._file as file:
@@ -146,7 +152,7 @@ class Tombstones(OnDemandProjection[sqlite3.Connection]):
         was_open = self._file is not None
         super()._release()
         if was_open:
-            seal(self._path)
+            seal_database(self._path)
 
 
 def _set_position(file: sqlite3.Connection, sequence: int) -> None:
@@ -158,7 +164,7 @@ def _row_values(pair: tuple[str, int]) -> tuple[str, int, int]:
 
 
 def _checksum(pair: tuple[str, int]) -> int:
-    return checksum(_encode(pair))
+    return checksum_63bit(_encode(pair))
 
 
 def _verified(found: Iterable[tuple[str, int, int]]) -> Iterator[tuple[str, int]]:

@@ -27,17 +27,17 @@ import anyio.to_thread
 from anyio import CapacityLimiter
 
 from kgserve.api.operation import ExecutorName
-from kgserve.errors import Limited, Opening
-from kgserve.graph.handle import FIRST_OPENING_PAUSE_SECONDS, MAX_OPENING_PAUSE_SECONDS, OPENING_TIMEOUT_SECONDS
-from kgserve.platform.gil import rest_seconds
+from kgserve.errors import RateLimited, StoreOpening
+from kgserve.graph.handle import MAX_OPENING_POLL_SECONDS, MIN_OPENING_POLL_SECONDS, OPENING_TIMEOUT_SECONDS
+from kgserve.platform.gil import fair_pause_seconds
 from kgserve.platform.settings import Settings
-from kgserve.projections.cypher_engine.engine.turns import asker
-from kgserve.projections.read_your_writes import NotCaughtUp, patience
-from kgserve.server.http.connection import in_task
+from kgserve.projections.cypher_engine.engine.turns import current_caller
+from kgserve.projections.read_your_writes import NotCaughtUp, request_waits
+from kgserve.server.http.connection import ensure_task
 
 P = ParamSpec("P")
 T = TypeVar("T")
-WORKER_THREADS = 16
+WORKER_POOL_THREADS = 16
 """Threads for each of reads, writes, reading statements and writing statements."""
 TRANSFER_THREADS = 4
 """Threads for imports and exports."""
@@ -45,11 +45,11 @@ MAX_STATEMENT_THREADS = 6
 """Maximum number of threads for the statements of one caller."""
 MAX_OPEN_STATEMENTS = 70
 """Maximum number of statements of one caller, those that wait for a thread included."""
-RETRY_AFTER = 2
+RETRY_AFTER_SECONDS = 2
 """Seconds after which a refused caller should retry."""
 
 
-class Quota:
+class CallerQuota:
     """Per-caller quota of one resource."""
 
     def __init__(self, name: str, most: int, refusal: str) -> None:
@@ -70,7 +70,7 @@ class Quota:
         """Take one for a caller until the end of the block. Raises Limited."""
         if self._taken[caller] >= self._most:
             self.refused += 1
-            raise Limited(f"{self._most} {self._refusal}", RETRY_AFTER)
+            raise RateLimited(f"{self._most} {self._refusal}", RETRY_AFTER_SECONDS)
         self._taken[caller] += 1
         try:
             yield
@@ -122,7 +122,7 @@ class ActiveCallers:
         return at is not None and time.monotonic() - at <= ACTIVE_CALLER_SECONDS
 
 
-class InFlightCounter:
+class UsageMonitor:
     """Counter of requests in progress that keep the server from being idle."""
 
     def __init__(self, callers: ActiveCallers) -> None:
@@ -166,10 +166,10 @@ class WriteThrottle:
     """Throttle for the concurrent writes of one caller while other callers are active. Belongs to the event loop.
 
     Writes beyond the limit wait in order of arrival, for a second at most. A slot that another write waits for pauses
-    after each write (`rest_seconds`). A caller below the limit never waits.
+    after each write (`fair_pause_seconds`). A caller below the limit never waits.
     """
 
-    def __init__(self, callers: ActiveCallers, queue: Quota) -> None:
+    def __init__(self, callers: ActiveCallers, queue: CallerQuota) -> None:
         """Create the throttle; ``queue`` is the quota that counts waiting writes."""
         self._callers = callers
         self._queue = queue
@@ -216,7 +216,7 @@ class WriteThrottle:
 
     def _end(self, caller: str, worked: float) -> None:
         if caller in self._waiting and self._taken[caller] <= MAX_CONCURRENT_WRITES:
-            rest = rest_seconds(worked, self._callers.others(caller))
+            rest = fair_pause_seconds(worked, self._callers.others(caller))
             asyncio.get_running_loop().call_later(rest, self._hand_over_slot, caller)
         else:
             self._release_slot(caller)
@@ -246,7 +246,9 @@ class WriteThrottle:
 class FairThreadPool:
     """Thread pool for one kind of work, shared fairly by callers."""
 
-    def __init__(self, threads: int, each: int, queue: Quota | None = None, waits: Quota | None = None) -> None:
+    def __init__(
+        self, threads: int, each: int, queue: CallerQuota | None = None, waits: CallerQuota | None = None
+    ) -> None:
         """Create the pool.
 
         each: maximum number of threads for one caller. queue: quota of a caller's requests, waiting ones included.
@@ -264,9 +266,9 @@ class FairThreadPool:
         Raises Limited when too many of the caller's requests wait.
         """
         if caller is None:
-            caller = asker.get()
+            caller = current_caller.get()
         else:
-            asker.set(caller)
+            current_caller.set(caller)
         with self._share(caller) as share:
 
             async def run_in_thread() -> T:
@@ -275,7 +277,7 @@ class FairThreadPool:
                         return await anyio.to_thread.run_sync(work, limiter=self._threads)
 
             if self._waits is None:
-                return await patiently(run_in_thread)
+                return await retry_while_opening(run_in_thread)
             return await _retry_until_caught_up(run_in_thread, self._waits, caller)
 
     @contextmanager
@@ -289,21 +291,21 @@ class FairThreadPool:
                 self._each.pop(caller, None)
 
 
-async def _retry_until_caught_up(attempt: Callable[[], Awaitable[T]], waits: Quota, caller: str) -> T:
+async def _retry_until_caught_up(attempt: Callable[[], Awaitable[T]], waits: CallerQuota, caller: str) -> T:
     """Return the result of ``attempt``, repeated each time an index that it waits for has advanced. Raises Limited."""
-    token = patience.set({})
+    token = request_waits.set({})
     try:
         while True:
             try:
-                return await patiently(attempt)
+                return await retry_while_opening(attempt)
             except NotCaughtUp as missing:
                 with waits.one(caller):
                     await missing.over()
     finally:
-        patience.reset(token)
+        request_waits.reset(token)
 
 
-class Admission:
+class AdmissionControl:
     """Admission control of one server: a thread pool for each kind of work, and the quotas.
 
     The pool for transfers has no queue quota, because a running transfer must be able to finish. The quota
@@ -313,12 +315,12 @@ class Admission:
     def __init__(self, settings: Settings) -> None:
         each, waits = settings.max_threads_per_key, settings.max_waits_per_key
         own = settings.max_requests_per_key
-        queue = Quota("requests", own, "of your requests are running or waiting; try again shortly")
-        waited = Quota("index_waits", waits, "of your requests are waiting for an index; try again shortly")
-        stated = Quota(
+        queue = CallerQuota("requests", own, "of your requests are running or waiting; try again shortly")
+        waited = CallerQuota("index_waits", waits, "of your requests are waiting for an index; try again shortly")
+        stated = CallerQuota(
             "statements", MAX_OPEN_STATEMENTS, "of your statements are running or waiting; try again shortly"
         )
-        self.transfers = Quota(
+        self.transfers = CallerQuota(
             "transfers",
             settings.max_transfers_per_key,
             "of your imports and exports are already open; finish one first",
@@ -327,11 +329,11 @@ class Admission:
         self.callers = ActiveCallers()
         self.turns = WriteThrottle(self.callers, queue)
         self.kinds: dict[ExecutorName, FairThreadPool] = {
-            "reads": FairThreadPool(WORKER_THREADS, each, queue, waited),
-            "writes": FairThreadPool(WORKER_THREADS, each, queue),
+            "reads": FairThreadPool(WORKER_POOL_THREADS, each, queue, waited),
+            "writes": FairThreadPool(WORKER_POOL_THREADS, each, queue),
             "transfers": FairThreadPool(TRANSFER_THREADS, TRANSFER_THREADS // 2),
-            "statements": FairThreadPool(WORKER_THREADS, MAX_STATEMENT_THREADS, stated),
-            "writing_statements": FairThreadPool(WORKER_THREADS, MAX_STATEMENT_THREADS, stated),
+            "statements": FairThreadPool(WORKER_POOL_THREADS, MAX_STATEMENT_THREADS, stated),
+            "writing_statements": FairThreadPool(WORKER_POOL_THREADS, MAX_STATEMENT_THREADS, stated),
         }
 
     async def run(self, kind: ExecutorName, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -339,7 +341,7 @@ class Admission:
 
         Reads are repeated while they wait for an index. Cancellation does not interrupt a write.
         """
-        await in_task()
+        await ensure_task()
         working = self.kinds[kind].run(partial(work, *args, **kwargs))
         return await (asyncio.shield(working) if kind == "writes" else working)
 
@@ -349,22 +351,22 @@ class Admission:
 
     def transfer_slot(self) -> AbstractContextManager[None]:
         """Count one more import or export of the current caller, until the end of the block. Raises Limited."""
-        return self.transfers.one(asker.get())
+        return self.transfers.one(current_caller.get())
 
     def write_slot(self) -> AbstractAsyncContextManager[None]:
         """Return the context for a write of the current caller, throttled by `WriteThrottle`. Raises Limited."""
-        return self.turns.one(asker.get())
+        return self.turns.one(current_caller.get())
 
 
-async def patiently(attempt: Callable[[], Awaitable[T]]) -> T:
+async def retry_while_opening(attempt: Callable[[], Awaitable[T]]) -> T:
     """Return the result of ``attempt``, repeated while another caller opens the store; raises Opening after 20 s."""
     deadline = time.monotonic() + OPENING_TIMEOUT_SECONDS
-    pause = FIRST_OPENING_PAUSE_SECONDS
+    pause = MIN_OPENING_POLL_SECONDS
     while True:
         try:
             return await attempt()
-        except Opening:
+        except StoreOpening:
             if time.monotonic() + pause > deadline:
                 raise
         await asyncio.sleep(pause)
-        pause = min(2 * pause, MAX_OPENING_PAUSE_SECONDS)
+        pause = min(2 * pause, MAX_OPENING_POLL_SECONDS)

@@ -33,28 +33,28 @@ from uvicorn.config import STARTUP_FAILURE
 from uvicorn.server import logger as uvicorn_log
 
 from kgserve import __version__
-from kgserve.admin.composition import open_all
+from kgserve.admin.composition import open_services
 from kgserve.errors import Conflict, InvalidInput, KgserveError
-from kgserve.graph.handle import Graphs
+from kgserve.graph.handle import StoreHandles
 from kgserve.platform import log
-from kgserve.platform.access.audit import Audit
-from kgserve.platform.access.authentication import Authenticator, Keyring, check_may_start, exposure
+from kgserve.platform.access.audit import AuditLog
+from kgserve.platform.access.authentication import Authenticator, Keyring, describe_exposure, require_key_if_exposed
 from kgserve.platform.lock import DataFolderLock
-from kgserve.platform.server_discovery import reachable
+from kgserve.platform.server_discovery import connectable_url
 from kgserve.platform.settings import MEBIBYTE, Settings
-from kgserve.projections.cypher_engine.engine.process import fork_server
-from kgserve.server.admission import Admission
-from kgserve.server.http.connection import Connections, HttpConnection, Limits
+from kgserve.projections.cypher_engine.engine.process import get_fork_server
+from kgserve.server.admission import AdmissionControl
+from kgserve.server.http.connection import ConnectionLimits, ConnectionRegistry, HttpConnection
 from kgserve.server.http.fair_callbacks import FairCallbackQueue
-from kgserve.server.http.gateway import Gateway, check_role
-from kgserve.server.http.problem import reraise
-from kgserve.server.http.request_parts import Service
+from kgserve.server.http.gateway import Gateway, require_route_role
+from kgserve.server.http.problem import reraise_error
+from kgserve.server.http.request_parts import RequestServices
 from kgserve.server.http.routes import ROUTES
-from kgserve.server.http.sse import Streams
-from kgserve.server.http.tls import Certificate
-from kgserve.server.http.trusted_proxies import Proxies
+from kgserve.server.http.sse import EventStreamRegistry
+from kgserve.server.http.tls import ServerCertificate
+from kgserve.server.http.trusted_proxies import TrustedProxies
 from kgserve.server.mcp.endpoint import McpEndpoint
-from kgserve.server.proxy import NodeProxy
+from kgserve.server.proxy import NodeHttpClient
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
@@ -68,8 +68,8 @@ if TYPE_CHECKING:
 logger = structlog.get_logger()
 
 MAX_OPEN_FILES = 65_536
-THREAD_SWITCH_SECONDS = 0.0005
-BACKLOG = 2048
+THREAD_SWITCH_INTERVAL_SECONDS = 0.0005
+LISTEN_BACKLOG_CONNECTIONS = 2048
 MAINTENANCE_INTERVAL_SECONDS = 1.0
 """Seconds between checks of server.json and of idleness."""
 ENGINE_PRELOAD_SECONDS = 5.0
@@ -87,14 +87,14 @@ class _Application(Litestar):
         return [*plugins, MsgspecDIPlugin()]
 
 
-def create_app(graphs: Graphs, token: str | None = None) -> Litestar:
+def create_app(graphs: StoreHandles, token: str | None = None) -> Litestar:
     """Return the REST and MCP application for the stores of a data folder; its lifespan closes them.
 
     token: bearer token with all permissions, for local clients that read server.json.
     """
     pool = graphs.whole_pool
-    authenticator, audit = Authenticator(pool.settings, Keyring(pool.data_dir), token), Audit(pool.data_dir)
-    threads, forwarder = Admission(pool.settings), NodeProxy(pool.placement)
+    authenticator, audit = Authenticator(pool.settings, Keyring(pool.data_dir), token), AuditLog(pool.data_dir)
+    threads, forwarder = AdmissionControl(pool.settings), NodeHttpClient(pool.placement)
     endpoint = McpEndpoint(graphs, threads, forwarder)
     service = _build_service(graphs, threads, forwarder)
     for views in (graphs.indexer, graphs.historian):
@@ -113,7 +113,7 @@ def create_app(graphs: Graphs, token: str | None = None) -> Litestar:
         finally:
             await edge.wait_until_idle(pool.settings.shutdown_grace / 4)
             await forwarder.close()
-            log.flush()
+            log.flush_log()
             for companion in pool.companions:
                 companion.halt()
             await asyncio.to_thread(pool.close)
@@ -123,41 +123,46 @@ def create_app(graphs: Graphs, token: str | None = None) -> Litestar:
         route_handlers=[*ROUTES.routes, mcp],
         lifespan=[lifespan],
         state=State({"service": service, "mcp": endpoint}),
-        exception_handlers={Exception: reraise},
-        guards=[check_role],
+        exception_handlers={Exception: reraise_error},
+        guards=[require_route_role],
         openapi_config=None,
         logging_config=None,
         request_max_body_size=None,
     )
     handler = app.asgi_handler
     if pool.settings.cluster:
-        from kgserve.server.http.forward import PassingOn  # noqa: PLC0415 - needed by nodes of a cluster only
+        from kgserve.server.http.forward import ForwardingMiddleware  # noqa: PLC0415 - needed by nodes of a cluster only
 
-        handler = PassingOn(handler, forwarder)
+        handler = ForwardingMiddleware(handler, forwarder)
     edge = Gateway(handler, pool.settings, pool.observation, authenticator, audit, service, ROUTES)
     app.state["edge"] = edge
     app.asgi_handler = edge
     return app
 
 
-def _build_service(graphs: Graphs, admission: Admission, proxy: NodeProxy) -> Service:
+def _build_service(graphs: StoreHandles, admission: AdmissionControl, proxy: NodeHttpClient) -> RequestServices:
     callbacks = FairCallbackQueue(admission.callers.has_others)
-    streams = Streams(graphs.settings.max_event_streams, graphs.settings.max_event_streams_per_key, callbacks)
-    return Service(graphs, admission, callbacks, streams, proxy)
+    streams = EventStreamRegistry(
+        graphs.settings.max_event_streams, graphs.settings.max_event_streams_per_key, callbacks
+    )
+    return RequestServices(graphs, admission, callbacks, streams, proxy)
 
 
-def serve(settings: Settings) -> int:
+def run_server(settings: Settings) -> int:
     """Serve until a signal stops the server; return the exit code. Errors at startup go to standard error."""
-    log.configure(settings.log_format, settings.log_level)
-    fork_server(settings.engine).log = (settings.log_format, settings.log_level)
+    log.configure_logging(settings.log_format, settings.log_level)
+    get_fork_server(settings.engine).log = (settings.log_format, settings.log_level)
     _raise_open_file_limit()
     try:
         if not settings.cluster:  # keys of a cluster are known after joining it
-            check_may_start(settings, settings.data_dir)
-        with DataFolderLock(settings.data_dir) as lock, closing(bind(settings.host, settings.port)) as listener:
+            require_key_if_exposed(settings, settings.data_dir)
+        with (
+            DataFolderLock(settings.data_dir) as lock,
+            closing(bind_listener(settings.host, settings.port)) as listener,
+        ):
             if settings.cluster:
                 # Other nodes redirect callers here from the first heartbeat on; these wait instead of being refused.
-                listener.listen(BACKLOG)
+                listener.listen(LISTEN_BACKLOG_CONNECTIONS)
             _warn_if_open_to_others(settings)
             _warn_of_excess(settings)
             left_behind = _run(settings, lock, listener)
@@ -166,14 +171,14 @@ def serve(settings: Settings) -> int:
         return 1
     if left_behind:
         # Everything is closed except a thread in the embedding model; a normal exit would abort the process.
-        log.flush()
+        log.flush_log()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
     return 0
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind_listener(host: str, port: int) -> socket.socket:
     """Return a socket that is bound to the address and not listening yet. Raises Conflict or InvalidInput."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -192,7 +197,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> bool:
     """Serve; return whether a thread is still running at the end."""
-    certificate = Certificate.from_settings(settings)
+    certificate = ServerCertificate.from_settings(settings)
     host, port = listener.getsockname()[:2]
     url = f"{'https' if certificate else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
@@ -209,21 +214,21 @@ def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> b
         print("\n".join(_start_lines(settings, url)), flush=True)  # noqa: T201
 
     # Bounds how long a background thread delays a request; the default is 5 ms.
-    sys.setswitchinterval(THREAD_SWITCH_SECONDS)
+    sys.setswitchinterval(THREAD_SWITCH_INTERVAL_SECONDS)
     # Rows have no cycles; the default thresholds would scan 50,000 of them repeatedly.
     gc.set_threshold(100_000, 50, 100)
     # The embedding model's threads spin after each run, which would delay BLAS operations on all cores.
     threadpool_limits(1, user_api="blas")
     with ExitStack() as stack:
-        opened = open_all(settings, stack, url=url, token=token)
+        opened = open_services(settings, stack, url=url, token=token)
         if settings.cluster:
-            check_may_start(settings, settings.data_dir)
+            require_key_if_exposed(settings, settings.data_dir)
         app = create_app(opened.graphs(), token)
         server = HttpServer(uvicorn_config(app, settings, certificate), settings.shutdown_grace, started)
         if certificate is not None:
             server.on_hangup = partial(_reload_certificate, certificate, publish)
         server.meanwhile = partial(
-            _maintain, server, lock, app.state["edge"], fork_server(settings.engine), settings.idle_exit
+            _maintain, server, lock, app.state["edge"], get_fork_server(settings.engine), settings.idle_exit
         )
         server.run(sockets=[listener])
     return opened.indexer is not None and opened.indexer.left_behind
@@ -232,10 +237,10 @@ def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> b
 def _start_lines(settings: Settings, url: str) -> list[str]:
     """Return the lines for standard output once the server listens: text, or one JSON line."""
     if settings.log_format == "json":
-        return [log.json_line("listening", version=__version__, url=url, data=str(settings.data_dir))]
+        return [log.format_json_line("listening", version=__version__, url=url, data=str(settings.data_dir))]
     lines = [f"kgserve {__version__} listening on {url} (data: {settings.data_dir})"]
     if settings.explorer:
-        how = f"open {reachable(url)}/" if Keyring(settings.data_dir).empty else "run `kgserve open`"
+        how = f"open {connectable_url(url)}/" if Keyring(settings.data_dir).empty else "run `kgserve open`"
         lines.append(f"to use it in a browser: {how}")
     return lines
 
@@ -259,7 +264,7 @@ async def _maintain(
             server.handle_exit(signal.SIGTERM, None)
 
 
-def _reload_certificate(certificate: Certificate, publish: Callable[[], None]) -> None:
+def _reload_certificate(certificate: ServerCertificate, publish: Callable[[], None]) -> None:
     """Reload the certificate; keep the current one if the files are not valid."""
     try:
         certificate.reload()
@@ -278,9 +283,11 @@ def _raise_open_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def uvicorn_config(app: Litestar, settings: Settings, certificate: Certificate | None = None) -> uvicorn.Config:
+def uvicorn_config(app: Litestar, settings: Settings, certificate: ServerCertificate | None = None) -> uvicorn.Config:
     """Return uvicorn's configuration; connections get half of the grace period, closing the stores the other half."""
-    connections = Connections(Limits.from_settings(settings), Proxies.parse(settings.trusted_proxies).include)
+    connections = ConnectionRegistry(
+        ConnectionLimits.from_settings(settings), TrustedProxies.parse(settings.trusted_proxies).include
+    )
     app.state["connections"] = connections
     app.state["certificate"] = certificate
     return uvicorn.Config(
@@ -299,7 +306,7 @@ def uvicorn_config(app: Litestar, settings: Settings, certificate: Certificate |
 
 
 def _warn_if_open_to_others(settings: Settings) -> None:
-    reason = exposure(settings)
+    reason = describe_exposure(settings)
     if reason is None or not Keyring(settings.data_dir).empty:
         return
     logger.warning("open_to_the_network", host=settings.host, reason=f"{reason}; all callers have full access")
@@ -309,11 +316,11 @@ def _warn_if_open_to_others(settings: Settings) -> None:
             "and --insecure-no-auth disables authentication",
             file=sys.stderr,
         )
-    Audit(settings.data_dir).administered("serve --insecure-no-auth", "done", caller="local", about=settings.host)
+    AuditLog(settings.data_dir).administered("serve --insecure-no-auth", "done", caller="local", about=settings.host)
 
 
 def _warn_of_excess(settings: Settings) -> None:
-    for each in excesses(settings, machine(settings.data_dir)):
+    for each in find_excessive_limits(settings, measure_machine(settings.data_dir)):
         logger.warning("limits_exceed_machine", **to_builtins(each))
 
 
@@ -357,7 +364,7 @@ class HttpServer(uvicorn.Server):
         return await asyncio.get_running_loop().create_server(
             protocol,
             sock=listener,
-            backlog=BACKLOG,
+            backlog=LISTEN_BACKLOG_CONNECTIONS,
             ssl=config.ssl,
             ssl_handshake_timeout=timeout if config.ssl else None,
             ssl_shutdown_timeout=timeout if config.ssl else None,
@@ -462,19 +469,19 @@ def _exit_now() -> None:
     os._exit(1)
 
 
-STORE_MB = 80
+MAX_STORE_MEMORY_MIB = 80
 """MiB of rows and memories that an open store may keep in memory before its files contain them."""
 _SEGMENTS = 2
 
 
-class Machine(msgspec.Struct, frozen=True):
+class MachineResources(msgspec.Struct, frozen=True):
     """Bytes of memory available to this process, and size of the data folder's disk; None if unknown."""
 
     memory: int | None
     disk: int | None
 
 
-class Excess(msgspec.Struct, frozen=True):
+class ExcessiveLimit(msgspec.Struct, frozen=True):
     """Resource whose configured limit exceeds the machine, in MiB, and the settings that determine it."""
 
     what: str
@@ -483,7 +490,7 @@ class Excess(msgspec.Struct, frozen=True):
     machine_mb: int
 
 
-def machine(folder: Path, root: Path = Path("/")) -> Machine:
+def measure_machine(folder: Path, root: Path = Path("/")) -> MachineResources:
     """Return memory and disk of this machine, read from the system files below ``root``.
 
     Memory is the minimum of the installed memory and the limits of the control groups.
@@ -492,14 +499,14 @@ def machine(folder: Path, root: Path = Path("/")) -> Machine:
     disk: int | None = None
     with suppress(OSError):
         disk = shutil.disk_usage(folder).total
-    return Machine(min(found, default=None), disk)
+    return MachineResources(min(found, default=None), disk)
 
 
-def excesses(settings: Settings, available: Machine) -> list[Excess]:
+def find_excessive_limits(settings: Settings, available: MachineResources) -> list[ExcessiveLimit]:
     """Return the limits that each allow more than the machine has."""
     memory = [
         ("engines", "engine_processes * engine_memory_mb", settings.engine_processes * settings.engine_memory_mb),
-        ("open stores", f"max_open_stores * {STORE_MB}", settings.max_open_stores * STORE_MB),
+        ("open stores", f"max_open_stores * {MAX_STORE_MEMORY_MIB}", settings.max_open_stores * MAX_STORE_MEMORY_MIB),
         ("request bodies", "max_connections * max_body_mb", settings.max_connections * settings.max_body_mb),
     ]
     segments = _SEGMENTS * max(settings.journal_segment_mb, settings.compact_wal_mb)
@@ -508,12 +515,12 @@ def excesses(settings: Settings, available: Machine) -> list[Excess]:
     return [*_beyond(memory, available.memory), *_beyond(disk, available.disk)]
 
 
-def _beyond(limits: list[tuple[str, str, int]], available: int | None) -> Iterator[Excess]:
+def _beyond(limits: list[tuple[str, str, int]], available: int | None) -> Iterator[ExcessiveLimit]:
     if available is None:
         return
     for what, names, allowed in limits:
         if allowed * MEBIBYTE > available:
-            yield Excess(what, names, allowed, available // MEBIBYTE)
+            yield ExcessiveLimit(what, names, allowed, available // MEBIBYTE)
 
 
 def _installed(root: Path) -> Iterator[int]:

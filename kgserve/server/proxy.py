@@ -18,7 +18,7 @@ _CONNECT_SECONDS = 3.0
 _IDLE_SECONDS = 2.0
 
 
-class NodeProxy:
+class NodeHttpClient:
     """HTTP client for other nodes, with persistent connections. Belongs to one event loop."""
 
     def __init__(self, placement: Placement) -> None:

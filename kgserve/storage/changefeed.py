@@ -20,22 +20,22 @@ import msgspec
 from typing_extensions import override
 
 from kgserve.errors import NoStore
-from kgserve.storage.journal.tail import Tail, oldest_sequence
-from kgserve.storage.layout import Layout, closed_state
+from kgserve.storage.journal.tail import JournalTail, oldest_sequence
+from kgserve.storage.layout import StoreLayout, read_closed_state
 from kgserve.storage.model.change import ChangeSet
-from kgserve.storage.model.events import EventKind, Position, Selection, StoreEvent, expand
+from kgserve.storage.model.events import EventKind, EventSelection, FeedPosition, StoreEvent, expand_events
 
-Wake = Callable[[], None]
+WakeCallback = Callable[[], None]
 
-PAGE_COMMITS = 1_000
+MAX_FEED_PAGE_COMMITS = 1_000
 _MAX_MARKERS = 64
-RING_EVENTS = 4_096
-RING_BYTES = 4 << 20
+MAX_RING_EVENTS = 4_096
+MAX_RING_BYTES = 4 << 20
 _MAX_QUICK_EVENTS = 32
 _MAX_QUICK_BYTES = 64 << 10
 
 
-class PageLimits(msgspec.Struct, frozen=True):
+class FeedPageLimits(msgspec.Struct, frozen=True):
     """Bounds of one page: events returned, bytes of JSON, and events scanned (a strict selection matches few)."""
 
     events: int = 1_000
@@ -43,7 +43,7 @@ class PageLimits(msgspec.Struct, frozen=True):
     scanned: int = 10_000
 
 
-_DEFAULT_PAGE_LIMITS = PageLimits()
+_DEFAULT_PAGE_LIMITS = FeedPageLimits()
 
 
 @contextmanager
@@ -66,7 +66,7 @@ class FeedCommit:
 
     def __init__(self, store: str, change: ChangeSet) -> None:
         self.sequence = change.sequence
-        self.events = expand(store, change)
+        self.events = expand_events(store, change)
         self.bytes = sum(event.cost for event in self.events)
         self._data: list[bytes | None] = [None] * len(self.events)
 
@@ -83,11 +83,11 @@ class FeedCommit:
         return FeedEntry(self.events[index], data)
 
 
-class Ring:
+class CommitRingBuffer:
     """Ring buffer of consecutive commits. Not thread-safe."""
 
-    def __init__(self, max_entries: int = RING_EVENTS) -> None:
-        """Keep at max_entries ``max_entries`` commits, ``max_entries`` events and `RING_BYTES`."""
+    def __init__(self, max_entries: int = MAX_RING_EVENTS) -> None:
+        """Keep at max_entries ``max_entries`` commits, ``max_entries`` events and `MAX_RING_BYTES`."""
         self._max_entries = max_entries
         self._commits: deque[FeedCommit] = deque()
         self._events = self._bytes = 0
@@ -98,10 +98,12 @@ class Ring:
             self.clear()
         self._commits.append(commit)
         self._count(commit, 1)
-        while len(self._commits) > self._max_entries or self._events > self._max_entries or self._bytes > RING_BYTES:
+        while (
+            len(self._commits) > self._max_entries or self._events > self._max_entries or self._bytes > MAX_RING_BYTES
+        ):
             self._count(self._commits.popleft(), -1)
 
-    def since(self, position: Position, max_entries: int) -> list[FeedCommit] | None:
+    def since(self, position: FeedPosition, max_entries: int) -> list[FeedCommit] | None:
         """Return up to ``max_entries`` commits from a position on; None if the buffer does not cover the position."""
         held = len(self._commits)
         if not held or not self._commits[0].sequence <= position.sequence <= self._commits[-1].sequence:
@@ -122,7 +124,7 @@ class Ring:
 class ChangeFeed:
     """Events of one store. Thread-safe."""
 
-    def __init__(self, layout: Layout, kept: int = RING_EVENTS) -> None:
+    def __init__(self, layout: StoreLayout, kept: int = MAX_RING_EVENTS) -> None:
         """Keep the newest ``kept`` events in memory while the feed has listeners; older ones come from the files."""
         self.store = layout.name
         self.layout = layout
@@ -131,8 +133,8 @@ class ChangeFeed:
         self.recorded = 0
         self._lock = threading.RLock()
         self._latest: int | None = None
-        self._wakes: dict[int, Wake] = {}
-        self._ring = Ring(kept)
+        self._wakes: dict[int, WakeCallback] = {}
+        self._ring = CommitRingBuffer(kept)
         self._markers: deque[tuple[int, StoreEvent]] = deque(maxlen=_MAX_MARKERS)
         self._numbers = count(1)
 
@@ -143,7 +145,7 @@ class ChangeFeed:
             if self._latest is None:
                 # The store is closed. Opening it calls `opened`, which waits for this lock before any write.
                 with _missing_store_as_no_store(self.store):
-                    self._latest = closed_state(self.layout).sequence
+                    self._latest = read_closed_state(self.layout).sequence
             return self._latest
 
     @property
@@ -161,7 +163,7 @@ class ChangeFeed:
             self._markers.append((next(self._numbers), event))
         self.wake()
 
-    def listen(self, wake: Wake) -> Callable[[], None]:
+    def listen(self, wake: WakeCallback) -> Callable[[], None]:
         """Register ``wake`` to be called on news, from any thread; return the function that unregisters it.
 
         ``wake`` must neither block nor raise.
@@ -171,7 +173,7 @@ class ChangeFeed:
             self._wakes[number] = wake
         return lambda: self._unlisten(number)
 
-    def recent(self, position: Position, max_entries: int = PAGE_COMMITS) -> list[FeedCommit] | None:
+    def recent(self, position: FeedPosition, max_entries: int = MAX_FEED_PAGE_COMMITS) -> list[FeedCommit] | None:
         """Return commits from memory: [] if none is newer, None if they must be read from the files."""
         with self._lock:
             if position.sequence > self.latest:
@@ -229,11 +231,15 @@ class ChangeFeed:
                 self._markers.clear()
 
 
-class Reader:
+class ChangeFeedReader:
     """Cursor of one listener in a feed. Not thread-safe."""
 
     def __init__(
-        self, feed: ChangeFeed, position: Position | None, wake: Wake, limits: PageLimits = _DEFAULT_PAGE_LIMITS
+        self,
+        feed: ChangeFeed,
+        position: FeedPosition | None,
+        wake: WakeCallback,
+        limits: FeedPageLimits = _DEFAULT_PAGE_LIMITS,
     ) -> None:
         """Begin at a position, or after the newest commit. Blocks briefly. Raises NoStore."""
         self._limits = limits
@@ -242,11 +248,11 @@ class Reader:
         try:
             self._last_marker = feed.number()
             latest = feed.latest  # read even if a position is given: later reads of it do not block
-            self.position = position or Position.after(latest)
+            self.position = position or FeedPosition.after(latest)
         except BaseException:
             self._unlisten()
             raise
-        self._tail = Tail(feed.layout.journal)
+        self._tail = JournalTail(feed.layout.journal)
         self._consumed: int | None = None
 
     @property
@@ -254,7 +260,7 @@ class Reader:
         """Number of unread events after the reader first caught up; 0 before that."""
         return 0 if self._consumed is None else max(0, self.feed.recorded - self._consumed)
 
-    def take(self, selection: Selection, *, may_block: bool = True) -> list[FeedEntry] | None:
+    def take(self, selection: EventSelection, *, may_block: bool = True) -> list[FeedEntry] | None:
         """Return the next page of events and move ``position`` behind it.
 
         A page can be empty while more events are left: ``position`` still advances. Return None if reading would block
@@ -285,7 +291,7 @@ class Reader:
         for change in self._tail.read(self.position.sequence, self.feed.latest):
             yield FeedCommit(self.feed.store, change)
 
-    def _fill_page(self, commits: Iterable[FeedCommit], selection: Selection) -> list[FeedEntry]:
+    def _fill_page(self, commits: Iterable[FeedCommit], selection: EventSelection) -> list[FeedEntry]:
         page: list[FeedEntry] = []
         limits = self._limits
         size = scanned = 0
@@ -296,8 +302,8 @@ class Reader:
                 if selection.takes(commit.events[index]):
                     page.append(commit.entry(index))
                     size += len(page[-1].data)
-                self.position = Position(commit.sequence, index + 1)
-            self.position = Position.after(commit.sequence)
+                self.position = FeedPosition(commit.sequence, index + 1)
+            self.position = FeedPosition.after(commit.sequence)
             scanned += len(commit.events) + 1
             if self._consumed is not None:
                 self._consumed += len(commit.events)
@@ -305,7 +311,7 @@ class Reader:
                 break
         return page
 
-    def _take_markers(self, selection: Selection) -> list[FeedEntry]:
+    def _take_markers(self, selection: EventSelection) -> list[FeedEntry]:
         found = self.feed.markers(self._last_marker)
         if found:
             self._last_marker = found[-1][0]
@@ -313,7 +319,7 @@ class Reader:
 
 
 T = TypeVar("T")
-NamedWake: TypeAlias = Callable[[str], None]
+NamedWakeCallback: TypeAlias = Callable[[str], None]
 
 
 class ChangeFeedLookup(Protocol):
@@ -328,11 +334,11 @@ class ChangeFeedLookup(Protocol):
         """Return the feed of a store, which need not be open."""
         ...
 
-    def listen(self, wake: Wake) -> Callable[[], None]:
+    def listen(self, wake: WakeCallback) -> Callable[[], None]:
         """Register ``wake`` to be called when ``turn`` advances; return the function that unregisters it."""
         ...
 
-    def listen_by_name(self, wake: NamedWake) -> Callable[[], None]:
+    def listen_by_name(self, wake: NamedWakeCallback) -> Callable[[], None]:
         """Call ``wake`` with the name of each created, changed or dropped store.
 
         Return the function that unregisters it.
@@ -347,12 +353,12 @@ class ChangeFeedLookup(Protocol):
 class ChangeFeeds(ChangeFeedLookup):
     """Registry of feeds, one per store that was opened or listened to."""
 
-    def __init__(self, layout: Callable[[str], Layout]) -> None:
+    def __init__(self, layout: Callable[[str], StoreLayout]) -> None:
         self._layout = layout
         self._lock = threading.Lock()
         self._feeds: dict[str, ChangeFeed] = {}
-        self._wakes: dict[int, Wake] = {}
-        self._named_wakes: dict[int, NamedWake] = {}
+        self._wakes: dict[int, WakeCallback] = {}
+        self._named_wakes: dict[int, NamedWakeCallback] = {}
         self._numbers = count()
         self._arrivals: dict[str, int] = {}
         self._turn = 0
@@ -371,11 +377,11 @@ class ChangeFeeds(ChangeFeedLookup):
             return feed
 
     @override
-    def listen(self, wake: Wake) -> Callable[[], None]:
+    def listen(self, wake: WakeCallback) -> Callable[[], None]:
         return self._listen(self._wakes, wake)
 
     @override
-    def listen_by_name(self, wake: NamedWake) -> Callable[[], None]:
+    def listen_by_name(self, wake: NamedWakeCallback) -> Callable[[], None]:
         return self._listen(self._named_wakes, wake)
 
     def created(self, store: str) -> None:

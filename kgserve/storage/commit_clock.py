@@ -131,7 +131,7 @@ def wall_time() -> int:
     return time.time_ns() // 1000
 
 
-def newest_file_time(journal: Path) -> int:
+def newest_segment_time(journal: Path) -> int:
     """Return when a journal's last segment was last written to, in microseconds; 0 for an empty journal."""
     segments = list_segments(journal)
     return segments[-1].path.stat().st_mtime_ns // 1000 if segments else 0

@@ -26,20 +26,33 @@ import xxhash
 
 from kgserve.errors import Conflict, InvalidInput, JournalDamaged, StorageFull
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.durable_files import named, sync_folder, write_whole
+from kgserve.platform.durable_files import shorten_journal_path, sync_folder, write_file_atomically
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.platform.sqlite_files import remove_path
 from kgserve.storage.journal import snapshot
-from kgserve.storage.journal.journal import SEGMENT_SUFFIX, Journal, JournalEnd, Witness, list_segments, whole_part
+from kgserve.storage.journal.journal import (
+    SEGMENT_SUFFIX,
+    CommitWitness,
+    Journal,
+    JournalEnd,
+    find_last_whole_frame,
+    list_segments,
+)
 from kgserve.storage.journal.snapshot import SNAPSHOT_PREFIX
 from kgserve.storage.model.change import StoreState
-from kgserve.storage.model.digest import Stated, from_text
-from kgserve.storage.model.store_settings import ConflictPolicy, IndexesKept, Keeping, MemorySettings, StoreSettings
-from kgserve.storage.rows.view import newest_base
+from kgserve.storage.model.digest import SerializedStoreState, parse_digest
+from kgserve.storage.model.store_settings import (
+    ConflictPolicy,
+    HistoryRetention,
+    IndexChoice,
+    MemorySettings,
+    StoreSettings,
+)
+from kgserve.storage.rows.view import newest_base_sequence
 
 log = structlog.get_logger()
 
-_Mark = TypeVar("_Mark", "CloseMark", "EngineMark")
+_Mark = TypeVar("_Mark", "CloseMarker", "EngineFileMarker")
 
 STORE_FOLDER_SUFFIX = "_memory"
 JOURNAL_FOLDER = "journal"
@@ -54,13 +67,13 @@ SETTINGS_RECORD_PREFIX = "settings."
 MAX_SETTINGS_RECORDS = 2
 MIN_FREE_BYTES = 4 * MEBIBYTE
 """Free disk bytes below which a server is not ready for writes."""
-ROOM_FACTOR = 2
+WRITE_ROOM_FACTOR = 2
 REBUILD_ROOM_FACTOR = 3
 MIN_REBUILD_ROOM_BYTES = 16 * MEBIBYTE
 _UNUSABLE_PATH_CHARACTERS = "'\"\\*?[]"
 
 
-class StoreFile(msgspec.Struct, frozen=True):
+class StoreDescription(msgspec.Struct, frozen=True):
     """Description of a store and its settings, as in a settings record of the journal and its copy store.json.
 
     ``history_from`` is the sequence at which the history was last turned on again; nothing older is kept.
@@ -73,8 +86,8 @@ class StoreFile(msgspec.Struct, frozen=True):
     kind_whitelist: tuple[str, ...] = ()
     metadata: dict[str, Any] = {}
     indexed_attributes: tuple[str, ...] = ()
-    indexes: IndexesKept = "default"
-    history: Keeping = "all"
+    indexes: IndexChoice = "default"
+    history: HistoryRetention = "all"
     memory: MemorySettings = MemorySettings()
     history_from: int = 0
 
@@ -83,21 +96,21 @@ class StoreFile(msgspec.Struct, frozen=True):
         """Settings chosen by the store's owner."""
         return StoreSettings(**{field: getattr(self, field) for field in StoreSettings.__struct_fields__})
 
-    def with_settings(self, settings: StoreSettings, sequence: int) -> StoreFile:
+    def with_settings(self, settings: StoreSettings, sequence: int) -> StoreDescription:
         """Return the description with other settings, chosen at a sequence."""
         turned_on = self.history == "none" != settings.history
         since = sequence if turned_on else self.history_from
-        return StoreFile(self.format, self.created_at, **msgspec.structs.asdict(settings), history_from=since)
+        return StoreDescription(self.format, self.created_at, **msgspec.structs.asdict(settings), history_from=since)
 
 
-class FileMark(msgspec.Struct, frozen=True):
+class FileFingerprint(msgspec.Struct, frozen=True):
     """Fingerprint of a file: size in bytes and modification time in nanoseconds; -1 for a missing file."""
 
     size: int
     changed: int
 
 
-class CloseMark(Stated, frozen=True, kw_only=True):
+class CloseMarker(SerializedStoreState, frozen=True, kw_only=True):
     """Contents of closed.json: written at a clean close, removed at open. If it matches, the journal is unchanged.
 
     ``links`` is the number of links, and ``links_changed`` the last commit that changed any, 0 for none. Both are -1 if
@@ -109,19 +122,19 @@ class CloseMark(Stated, frozen=True, kw_only=True):
     links_changed: int = -1
 
 
-class EngineMark(Stated, frozen=True, kw_only=True):
+class EngineFileMarker(SerializedStoreState, frozen=True, kw_only=True):
     """Contents of engine.json: written when the engine's file is closed cleanly, removed before it is opened.
 
     If all of it matches, the files are unchanged and hold the store at this state. Only the ``engine`` version that
     wrote them may open them.
     """
 
-    file: FileMark
-    log: FileMark
+    file: FileFingerprint
+    log: FileFingerprint
     engine: str = "kuzu 0.11.3"  # the only engine before marks named it
 
 
-def holds_store(root: Path) -> bool:
+def is_store_folder(root: Path) -> bool:
     """Return True if a folder has a journal or files derived from one. A symbolic link is never a store.
 
     Called for each folder when listing stores; glob patterns would take half as long again.
@@ -141,11 +154,11 @@ class _LayoutPath:
     def __init__(self, path: str) -> None:
         self._path = path
 
-    def __get__(self, layout: Layout, owner: type[Layout]) -> Path:
+    def __get__(self, layout: StoreLayout, owner: type[StoreLayout]) -> Path:
         return layout.root / self._path
 
 
-class Layout:
+class StoreLayout:
     """Paths of one store."""
 
     journal = _LayoutPath(JOURNAL_FOLDER)
@@ -176,22 +189,22 @@ class Layout:
     @property
     def exists(self) -> bool:
         """True if the store exists."""
-        return holds_store(self.root)
+        return is_store_folder(self.root)
 
-    def describe(self, description: StoreFile) -> StoreFile:
+    def describe(self, description: StoreDescription) -> StoreDescription:
         """Write the store's description durably. Raises OSError with the previous description still in effect."""
         write_description(self.root, description)
         return description
 
-    def description(self) -> StoreFile | None:
+    def description(self) -> StoreDescription | None:
         """Return the description from the newest valid settings record, or from store.json; None if both fail."""
-        records = (_decode_description(content) for content in read_records(self.journal))
+        records = (_decode_description(content) for content in read_settings_records(self.journal))
         # store.json is at most as new as a damaged newest record, and newer than the record before it.
         return next(
             (found for found in (next(records, None), self._file_description(), *records) if found is not None), None
         )
 
-    def described(self) -> StoreFile:
+    def described(self) -> StoreDescription:
         """Return the description, with defaults if none is readable, and repair copies that differ from it.
 
         Raises Conflict for a store of a newer format, which is left unchanged.
@@ -204,7 +217,7 @@ class Layout:
             )
         if fault:
             log.error("settings_mended" if found else "settings_lost", store=self.name, reason=fault)
-        description = found or StoreFile(PLAIN_STORE_FORMAT, self.created_at())
+        description = found or StoreDescription(PLAIN_STORE_FORMAT, self.created_at())
         if self._file_description() != description or self._journal_description() != description:
             log.info("settings_written_anew", store=self.name)
             try:
@@ -213,22 +226,22 @@ class Layout:
                 log.warning("settings_not_mended", store=self.name, error=str(error))
         return description
 
-    def as_described(self) -> StoreFile:
+    def as_described(self) -> StoreDescription:
         """Return the description, with defaults if none is readable. Repairs nothing."""
-        return self.description() or StoreFile(PLAIN_STORE_FORMAT, self.created_at())
+        return self.description() or StoreDescription(PLAIN_STORE_FORMAT, self.created_at())
 
     def settings_fault(self) -> str | None:
         """Return a description of the damaged copy of the settings, if any; either copy repairs the other."""
-        if next(read_records(self.journal), b"") is None:
+        if next(read_settings_records(self.journal), b"") is None:
             return "the newest settings record in the journal is damaged"
         if self._file_description() is None:
             return "store.json is damaged" if self._store_file.exists() else "store.json is missing"
         return None
 
-    def _journal_description(self) -> StoreFile | None:
-        return _decode_description(next(read_records(self.journal), None))
+    def _journal_description(self) -> StoreDescription | None:
+        return _decode_description(next(read_settings_records(self.journal), None))
 
-    def _file_description(self) -> StoreFile | None:
+    def _file_description(self) -> StoreDescription | None:
         try:
             return _decode_description(self._store_file.read_bytes())
         except OSError:
@@ -259,22 +272,22 @@ class Layout:
         for path in self.views.glob(f"{self.embeddings.name}*"):
             remove_path(path)
 
-    def close_mark(self) -> CloseMark | None:
+    def close_mark(self) -> CloseMarker | None:
         """Return the mark of the last clean close, or None."""
-        return _read_mark(self._close_mark, CloseMark)
+        return _read_mark(self._close_mark, CloseMarker)
 
     def mark_closed(self, state: StoreState, end: JournalEnd, links: int = -1, links_changed: int = -1) -> None:
         """Write closed.json."""
-        mark = CloseMark.of(state, journal=end, links=links, links_changed=links_changed)
-        write_whole(self._close_mark, msgspec.json.encode(mark))
+        mark = CloseMarker.of(state, journal=end, links=links, links_changed=links_changed)
+        write_file_atomically(self._close_mark, msgspec.json.encode(mark))
 
     def mark_open(self) -> None:
         """Remove closed.json; from then on the journal is verified when the store opens."""
         remove_path(self._close_mark)
 
-    def engine_mark(self) -> EngineMark | None:
+    def engine_mark(self) -> EngineFileMarker | None:
         """Return the state in which the engine's file was closed, or None after an unclean close."""
-        return _read_mark(self._engine_mark, EngineMark)
+        return _read_mark(self._engine_mark, EngineFileMarker)
 
     def backed_up_at(self) -> int | None:
         """Return when the last backup was made, in microseconds; None before the first."""
@@ -286,11 +299,11 @@ class Layout:
     def mark_backed_up(self, time: int) -> None:
         """Record the time of a backup, in microseconds. A read-only folder is no error."""
         try:
-            write_whole(self._backup_mark, msgspec.json.encode(time))
+            write_file_atomically(self._backup_mark, msgspec.json.encode(time))
         except OSError as error:
             log.warning("backup_not_marked", store=self.name, error=str(error))
 
-    def engine_fault(self, mark: EngineMark, oldest: int, last: int) -> str | None:
+    def engine_fault(self, mark: EngineFileMarker, oldest: int, last: int) -> str | None:
         """Return why the engine's file cannot be used with a journal of commits ``oldest`` to ``last``, or None."""
         if self._engine_files() != (mark.file, mark.log):
             return "the engine's files changed since they were closed"
@@ -301,10 +314,10 @@ class Layout:
     def mark_engine(self, state: StoreState, engine: str) -> None:
         """Write engine.json: the engine's file, as it is now, holds a state and was written by ``engine``."""
         file, log_ = self._engine_files()
-        mark = EngineMark.of(state, file=file, log=log_, engine=engine)
-        write_whole(self._engine_mark, msgspec.json.encode(mark))
+        mark = EngineFileMarker.of(state, file=file, log=log_, engine=engine)
+        write_file_atomically(self._engine_mark, msgspec.json.encode(mark))
 
-    def _engine_files(self) -> tuple[FileMark, FileMark]:
+    def _engine_files(self) -> tuple[FileFingerprint, FileFingerprint]:
         return _file_mark(self.engine), _file_mark(wal_path(self.engine))
 
     def forget_engine_mark(self) -> None:
@@ -314,7 +327,7 @@ class Layout:
             sync_folder(self.root)
 
 
-def write_description(root: Path, description: StoreFile) -> None:
+def write_description(root: Path, description: StoreDescription) -> None:
     """Write the description of the store in a folder: to its journal, then to store.json.
 
     Raises OSError only if the first fails. A failure of the second is repaired when the store opens.
@@ -323,7 +336,7 @@ def write_description(root: Path, description: StoreFile) -> None:
     (root / JOURNAL_FOLDER).mkdir(exist_ok=True)
     _write_record(root / JOURNAL_FOLDER, content)
     try:
-        write_whole(root / STORE_FILE, content)
+        write_file_atomically(root / STORE_FILE, content)
     except OSError as error:
         log.warning("store_file_not_written", path=str(root / STORE_FILE), error=str(error))
 
@@ -332,12 +345,12 @@ def _write_record(folder: Path, content: bytes) -> None:
     """Add a settings record durably. Raises OSError with the previous record still the newest."""
     numbers = _record_numbers(folder)
     number = max(numbers, default=0) + 1
-    write_whole(folder / f"{SETTINGS_RECORD_PREFIX}{number}", f"{_checksum(content)}\n".encode() + content)
+    write_file_atomically(folder / f"{SETTINGS_RECORD_PREFIX}{number}", f"{_checksum(content)}\n".encode() + content)
     for old in sorted(numbers)[: 1 - MAX_SETTINGS_RECORDS]:
         (folder / f"{SETTINGS_RECORD_PREFIX}{old}").unlink(missing_ok=True)
 
 
-def read_records(folder: Path) -> Iterator[bytes | None]:
+def read_settings_records(folder: Path) -> Iterator[bytes | None]:
     """Yield the contents of the settings records in a journal's folder, newest first; None for damaged ones."""
     for number in sorted(_record_numbers(folder), reverse=True):
         try:
@@ -357,9 +370,9 @@ def _checksum(content: bytes) -> str:
     return xxhash.xxh3_128_hexdigest(content)
 
 
-def _decode_description(content: bytes | None) -> StoreFile | None:
+def _decode_description(content: bytes | None) -> StoreDescription | None:
     try:
-        return None if content is None else decode_json(content, StoreFile)
+        return None if content is None else decode_json(content, StoreDescription)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         log.warning("settings_unreadable", error=str(error))
         return None
@@ -368,29 +381,29 @@ def _decode_description(content: bytes | None) -> StoreFile | None:
 def _read_mark(path: Path, kind: type[_Mark]) -> _Mark | None:
     try:
         found = decode_json(path.read_bytes(), kind)
-        from_text(found.digest)
+        parse_digest(found.digest)
     except (OSError, msgspec.MsgspecError, ValueError):
         return None
     return found
 
 
-def _file_mark(path: Path) -> FileMark:
+def _file_mark(path: Path) -> FileFingerprint:
     """Return the fingerprint of a file."""
     try:
         found = path.stat()
     except FileNotFoundError:
-        return FileMark(-1, -1)
-    return FileMark(found.st_size, found.st_mtime_ns)
+        return FileFingerprint(-1, -1)
+    return FileFingerprint(found.st_size, found.st_mtime_ns)
 
 
-def require_room_to_write(folder: Path, size: int) -> None:
+def require_write_room(folder: Path, size: int) -> None:
     """Raise StorageFull unless the disk has room for a journal write of ``size`` bytes and its consequences."""
     free = shutil.disk_usage(folder).free
-    if free < MIN_FREE_BYTES + ROOM_FACTOR * size:
+    if free < MIN_FREE_BYTES + WRITE_ROOM_FACTOR * size:
         raise StorageFull(f"Only {free // MEBIBYTE} MiB of disk space are left. Free some space and try again.")
 
 
-def require_room(folder: Path, size: int) -> None:
+def require_rebuild_room(folder: Path, size: int) -> None:
     """Raise StorageFull unless the disk has room for an engine file built next to files of ``size`` bytes.
 
     The engine can hang if the disk fills up while it closes a file.
@@ -403,7 +416,7 @@ def require_room(folder: Path, size: int) -> None:
         )
 
 
-def require_room_to_try(folder: Path, needed: int) -> None:
+def require_dry_run_room(folder: Path, needed: int) -> None:
     """Raise StorageFull unless ``needed`` bytes are free for a copy of the store and a statement's changes to it."""
     free = shutil.disk_usage(folder).free
     if free < needed:
@@ -413,7 +426,7 @@ def require_room_to_try(folder: Path, needed: int) -> None:
         )
 
 
-def usable_folder(data_dir: Path) -> Path:
+def check_data_folder(data_dir: Path) -> Path:
     """Return the data folder if its path is safe to pass to the engine, as text and as a pattern.
 
     Raises InvalidInput otherwise.
@@ -430,17 +443,17 @@ _SELECT_CURSOR_SEQUENCE = "SELECT sequence FROM cursor"
 _WITNESS_LOCK_TIMEOUT_SECONDS = 1.0  # normally no lock is held
 
 
-def witnesses(layout: Layout) -> Iterator[Witness]:
+def read_witnesses(layout: StoreLayout) -> Iterator[CommitWitness]:
     """Yield the last sequence that each projection of a closed store has seen; read-only, takes a millisecond."""
-    yield Witness("the history", seen_by_history(layout))
-    yield Witness("the catalog", _cursor_sequence(layout.catalog, _SELECT_CURSOR_SEQUENCE))
-    yield Witness("the memory index", _cursor_sequence(layout.memories, _SELECT_CURSOR_SEQUENCE))
-    yield Witness("the keyword index", _manifest_sequence(layout.views / "keyword"))
-    yield Witness("the vector index", _manifest_sequence(layout.views / "vector"))
-    yield Witness("the current rows", newest_base(layout.rows))
+    yield CommitWitness("the history", read_history_sequence(layout))
+    yield CommitWitness("the catalog", _cursor_sequence(layout.catalog, _SELECT_CURSOR_SEQUENCE))
+    yield CommitWitness("the memory index", _cursor_sequence(layout.memories, _SELECT_CURSOR_SEQUENCE))
+    yield CommitWitness("the keyword index", _manifest_sequence(layout.views / "keyword"))
+    yield CommitWitness("the vector index", _manifest_sequence(layout.views / "vector"))
+    yield CommitWitness("the current rows", newest_base_sequence(layout.rows))
 
 
-def seen_by_history(layout: Layout) -> int:
+def read_history_sequence(layout: StoreLayout) -> int:
     """Return the last commit that the history has seen; 0 if unknown. The store may be open."""
     return _cursor_sequence(layout.history, _SELECT_VERIFIED_HISTORY_SEQUENCE)
 
@@ -471,16 +484,16 @@ def _cursor_sequence(path: Path, query: str) -> int:
     return found[0] if found and isinstance(found[0], int) else 0
 
 
-def open_journal(layout: Layout, segment_mb: int) -> Journal:
+def open_journal(layout: StoreLayout, segment_mb: int) -> Journal:
     """Open the journal of a closed store, verifying only as much as needed. Raises JournalDamaged."""
-    after = snapshot.newest_sequence(layout.journal) if layout.journal.is_dir() else 0
+    after = snapshot.newest_snapshot_sequence(layout.journal) if layout.journal.is_dir() else 0
     if (mark := layout.close_mark()) is None:
         layout.sync_names()
     trusted = mark and mark.journal
-    return Journal.open(layout.journal, segment_mb * MEBIBYTE, after, trusted, witnesses(layout))
+    return Journal.open(layout.journal, segment_mb * MEBIBYTE, after, trusted, read_witnesses(layout))
 
 
-def closed_state(layout: Layout) -> StoreState:
+def read_closed_state(layout: StoreLayout) -> StoreState:
     """Return the state recorded at the clean close, or else that of the last whole frame in the journal.
 
     Raises JournalDamaged when no segment is left, FileNotFoundError when the store does not exist.
@@ -490,14 +503,16 @@ def closed_state(layout: Layout) -> StoreState:
         return mark.state
     segments = list_segments(layout.journal)
     if not segments:
-        raise JournalDamaged(f"{named(layout.journal)}: no segment is left; run `kgserve doctor --salvage`")
+        raise JournalDamaged(
+            f"{shorten_journal_path(layout.journal)}: no segment is left; run `kgserve doctor --salvage`"
+        )
     for segment in reversed(segments):
         # A torn tail is cut when the store opens, so the state before it counts.
-        last, _ = whole_part(segment, None)
+        last, _ = find_last_whole_frame(segment, None)
         if last is not None:
             return last.changes()[-1].state
     snapshots = snapshot.list_snapshots(layout.journal)
-    return snapshot.verify(snapshots[0]).state if snapshots else StoreState()
+    return snapshot.verify_snapshot(snapshots[0]).state if snapshots else StoreState()
 
 
 WAL_SUFFIX = ".wal"

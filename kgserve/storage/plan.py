@@ -1,7 +1,7 @@
 """Write planning: from a batch, the rows it meets and the time, to a change set and a report.
 
-The module does no I/O. The writer fills a `Workspace` with the rows that a group of batches names. Each batch is then
-planned against it and sees the results of the batches before it.
+The module does no I/O. The writer fills a `PlanningWorkspace` with the rows that a group of batches names. Each batch
+is then planned against it and sees the results of the batches before it.
 """
 
 from __future__ import annotations
@@ -15,41 +15,41 @@ import msgspec
 from kgserve.errors import Conflict, FieldError, InvalidInput, KindNotAllowed
 from kgserve.platform.times import format_time
 from kgserve.storage.model.batch import (
+    DEFAULT_WRITE_RULES,
     KIND_CONSOLIDATION,
-    NO_RULES,
     EdgePut,
-    Fault,
+    FieldFault,
     LinkPut,
     NodePut,
-    Rules,
     WriteBatch,
-    check_heads,
-    conflicts,
-    edge_extras,
-    edge_fault,
-    goes_beside,
-    node_extras,
-    node_fault,
-    same_edge_extras,
-    says_nothing_new,
-    with_heads,
+    WriteRules,
+    check_head_limit,
+    conflicting_versions,
+    find_edge_fault,
+    find_node_fault,
+    has_same_edge_extras,
+    is_conflicting_put,
+    is_noop_put,
+    next_edge_extras,
+    next_node_extras,
+    with_conflicting_heads,
 )
-from kgserve.storage.model.change import Access, BeforeImage, ChangeSet, CoAuthor, LinksState, StoreState
-from kgserve.storage.model.digest import shift, shift_links
-from kgserve.storage.model.events import former_of, kind_of
+from kgserve.storage.model.change import AccessRecord, BeforeImage, ChangeSet, CoAuthor, LinksState, StoreState
+from kgserve.storage.model.digest import shift_digest, shift_links
+from kgserve.storage.model.events import before_image_of, memory_category_of
 from kgserve.storage.model.fields import NO_EXTRAS, ColumnSet, NodeExtras
-from kgserve.storage.model.redirects import MERGED_INTO, refusal, survivor_of
+from kgserve.storage.model.redirects import MERGED_INTO_RELATION, follow_redirect_chain, merged_node_message
 from kgserve.storage.model.rows import (
-    NO_ATTRIBUTES,
+    EMPTY_ATTRIBUTES_JSON,
     EdgeKey,
     EdgeRow,
     LinkKey,
     LinkRow,
     NodeRow,
-    edge_attributes,
-    edge_stamps,
+    encode_edge_attributes,
+    split_edge_attributes,
 )
-from kgserve.storage.model.soft_delete import VERSION_OF, is_version_of
+from kgserve.storage.model.soft_delete import VERSION_OF_RELATION, is_version_of
 
 MIN_COMMIT_TIME_MICROSECONDS = 1_767_225_600_000_000
 """Start of 2026 in microseconds. No version ran before that, so an earlier clock is wrong."""
@@ -59,7 +59,7 @@ MAX_REPORTED_ROWS = 100
 """Maximum omitted rows that a report lists; it counts the others."""
 
 
-class LeftOut(msgspec.Struct, frozen=True):
+class OmittedRow(msgspec.Struct, frozen=True):
     """Row that was not written: its position in the request, and the reason."""
 
     index: int
@@ -68,7 +68,7 @@ class LeftOut(msgspec.Struct, frozen=True):
     key: EdgeKey | None = None
 
 
-class Report(msgspec.Struct, kw_only=True):
+class WriteReport(msgspec.Struct, kw_only=True):
     """Result of one batch, by distinct key. ``skipped`` are edges without endpoints, ``rejected`` are invalid rows.
 
     Links count as edges. ``redirected`` maps merged endpoints of edges to the nodes that replaced them.
@@ -85,9 +85,9 @@ class Report(msgspec.Struct, kw_only=True):
     edges_updated: int = 0
     edges_unchanged: int = 0
     edges_deleted: int = 0
-    skipped: list[LeftOut] = []
+    skipped: list[OmittedRow] = []
     skipped_count: int = 0
-    rejected: list[LeftOut] = []
+    rejected: list[OmittedRow] = []
     rejected_count: int = 0
     redirected: dict[str, str] = {}
     sequence: int = 0
@@ -95,7 +95,7 @@ class Report(msgspec.Struct, kw_only=True):
     before: list[NodeRow | EdgeRow | LinkRow] = []
 
 
-class Workspace:
+class PlanningWorkspace:
     """Rows that a group of batches meets, updated while the batches are planned.
 
     - ``present``: existing ids among all that the batches name.
@@ -124,7 +124,7 @@ class Workspace:
         self.links_state: LinksState | None = None
         self.ended: dict[str, int] = {}
 
-    def join(self, more: Workspace) -> None:
+    def join(self, more: PlanningWorkspace) -> None:
         """Add the stored rows that a further batch meets; results of earlier batches take precedence."""
         new = more.present - self.decided
         self.present |= new
@@ -146,16 +146,16 @@ class Workspace:
 
     def versions_among(self, edges: Iterable[EdgeKey], memory: str) -> list[str]:
         """Return the former versions of a memory, given its edges."""
-        found = (key[0] for key in edges if key[1:] == (memory, VERSION_OF))
+        found = (key[0] for key in edges if key[1:] == (memory, VERSION_OF_RELATION))
         return [each for each in found if is_version_of(self.nodes.get(each), memory)]
 
     def survivor(self, node_id: str) -> str:
         """Return the node's id after following merge redirects."""
-        return survivor_of(self.merged, node_id)
+        return follow_redirect_chain(self.merged, node_id)
 
     def followed(self, key: EdgeKey) -> EdgeKey:
         """Return an edge key with both ends redirected; a MERGED_INTO edge is returned unchanged."""
-        if not self.merged or key[2] == MERGED_INTO:
+        if not self.merged or key[2] == MERGED_INTO_RELATION:
             return key
         return self.survivor(key[0]), self.survivor(key[1]), key[2]
 
@@ -194,7 +194,7 @@ class Workspace:
     def drop_edge(self, key: EdgeKey) -> None:
         """Record the deletion of an edge."""
         self.edges[key] = None
-        if key[2] == MERGED_INTO and self.merged.get(key[0]) == key[1]:
+        if key[2] == MERGED_INTO_RELATION and self.merged.get(key[0]) == key[1]:
             del self.merged[key[0]]
         for end in {key[0], key[1]} & self.incident.keys():
             self.incident[end].discard(key)
@@ -228,13 +228,13 @@ class _EdgeChanges(Generic[_Row, _Key]):
 class _ChangeSetDraft:
     """Rows of one change set while it is planned."""
 
-    def __init__(self, workspace: Workspace, sequence: int, now: int, rules: Rules) -> None:
+    def __init__(self, workspace: PlanningWorkspace, sequence: int, now: int, rules: WriteRules) -> None:
         self.workspace = workspace
         self.rules = rules
         self.sequence = sequence
         self.now = now
         self.now_text = format_time(now)
-        self.report = Report()
+        self.report = WriteReport()
         self.nodes_created: list[NodeRow] = []
         self.nodes_updated: list[NodeRow] = []
         self.nodes_deleted: list[str] = []
@@ -242,7 +242,7 @@ class _ChangeSetDraft:
         self.forgets = False
         self.edges = _EdgeChanges[EdgeRow, EdgeKey]()
         self.links = _EdgeChanges[LinkRow, LinkKey]()
-        self.accessed: dict[str, Access] = {}
+        self.accessed: dict[str, AccessRecord] = {}
         self.former: list[BeforeImage] = []
         self.said: list[CoAuthor] = []
         self.nodes_removed: list[NodeRow] = []
@@ -250,12 +250,12 @@ class _ChangeSetDraft:
     def reject(self, index: int, kind: Literal["node", "edge"], fault: tuple[str, str]) -> None:
         self.report.rejected_count += 1
         if self.report.rejected_count <= MAX_REPORTED_ROWS:
-            self.report.rejected.append(LeftOut(index, kind, " ".join(fault)))
+            self.report.rejected.append(OmittedRow(index, kind, " ".join(fault)))
 
     def skip(self, put: EdgePut, reason: str) -> None:
         self.report.skipped_count += 1
         if self.report.skipped_count <= MAX_REPORTED_ROWS:
-            self.report.skipped.append(LeftOut(put.index, "edge", reason, put.key))
+            self.report.skipped.append(OmittedRow(put.index, "edge", reason, put.key))
 
     def delete_edge(self, key: EdgeKey) -> None:
         row = self.workspace.edges.get(key)
@@ -289,7 +289,7 @@ class _ChangeSetDraft:
         self.last_versions.append(0 if self.forgets else row.version)
         self.workspace.ended[node_id] = self.last_versions[-1]
         self.nodes_removed.append(row)
-        if kind := kind_of(row):
+        if kind := memory_category_of(row):
             self.former.append(BeforeImage(node_id, kind))
         for version in versions:
             if version not in kept:
@@ -297,7 +297,7 @@ class _ChangeSetDraft:
 
     def put_node(self, put: NodePut) -> None:
         old = self.workspace.nodes.get(put.id)
-        fault = node_fault(put, old, self.rules)
+        fault = find_node_fault(put, old, self.rules)
         if fault is not None:
             self.reject(put.index, "node", fault)
         elif old is None:
@@ -310,28 +310,28 @@ class _ChangeSetDraft:
             put.id,
             put.type or "",
             put.content or "",
-            put.attributes or NO_ATTRIBUTES,
+            put.attributes or EMPTY_ATTRIBUTES_JSON,
             max(put.version or 1, self.workspace.ended.get(put.id, 0) + 1),
             self.sequence,
             self.now if put.created_at is None else put.created_at,
             self.now if put.updated_at is None else put.updated_at,
-            node_extras(put.extras, None),
+            next_node_extras(put.extras, None),
         )
         self.workspace.put_node(row)
         self.nodes_created.append(row)
 
     def _update_node(self, put: NodePut, old: NodeRow) -> None:
-        if says_nothing_new(put, old, self.rules):
+        if is_noop_put(put, old, self.rules):
             self.report.nodes_unchanged += 1
             self._note_author(put, old)
             return
         if put.id in self.workspace.merged:
-            self.reject(put.index, "node", ("id", refusal(put.id, self.workspace.survivor(put.id))))
+            self.reject(put.index, "node", ("id", merged_node_message(put.id, self.workspace.survivor(put.id))))
             return
         node_type = old.type if put.type is None else put.type
         content = old.content if put.content is None else put.content
         attributes = old.attributes if put.attributes is None else put.attributes
-        extras = node_extras(put.extras, old.extras)
+        extras = next_node_extras(put.extras, old.extras)
         row = NodeRow(
             put.id,
             node_type,
@@ -347,7 +347,7 @@ class _ChangeSetDraft:
         self.nodes_updated.append(row)
         self.nodes_removed.append(old)
         if row.type == KIND_CONSOLIDATION or _has_memory_fields(old) or _has_memory_fields(row):
-            former = former_of(old, row)
+            former = before_image_of(old, row)
             self.former += [former] if former is not None else []
 
     def _note_author(self, put: NodePut, old: NodeRow) -> None:
@@ -358,10 +358,14 @@ class _ChangeSetDraft:
 
     def _with_heads(self, put: NodePut, old: NodeRow, extras: NodeExtras | None) -> NodeExtras | None:
         """Return the extras with the heads in conflict after this write."""
-        if goes_beside(put, old, self.rules):
-            return with_heads(extras, (old.version, *conflicts(old)))
+        if is_conflicting_put(put, old, self.rules):
+            return with_conflicting_heads(extras, (old.version, *conflicting_versions(old)))
         # A partial update has not read the other heads, so it does not resolve the conflict.
-        return extras if put.resolves or not conflicts(old) else with_heads(extras, conflicts(old))
+        return (
+            extras
+            if put.resolves or not conflicting_versions(old)
+            else with_conflicting_heads(extras, conflicting_versions(old))
+        )
 
     def follow(self, put: EdgePut) -> EdgePut | None:
         """Return the edge with redirected ends; None if both ends were merged into one node."""
@@ -371,7 +375,7 @@ class _ChangeSetDraft:
         if key[0] == key[1] and put.key[0] != put.key[1]:
             self.skip(put, f'its ends were merged: both are "{key[0]}"')
             return None
-        if len(self.report.redirected) < MAX_REDIRECTED:
+        if len(self.report.redirected) < MAX_REPORTED_REDIRECTS:
             ends = zip(put.key[:2], key[:2], strict=True)
             self.report.redirected |= {end: survivor for end, survivor in ends if end != survivor}
         return msgspec.structs.replace(put, key=key)
@@ -409,7 +413,7 @@ class _ChangeSetDraft:
 
         It keeps the old sequence if only its time changes.
         """
-        fault = edge_fault(put, old)
+        fault = find_edge_fault(put, old)
         if fault is not None:
             self.reject(put.index, "edge", fault)
             return None
@@ -420,10 +424,10 @@ class _ChangeSetDraft:
         return EdgeRow(
             *put.key,
             1.0 if put.weight is None else put.weight,
-            edge_attributes(put.created_at or self.now_text, updated, put.own or NO_ATTRIBUTES),
+            encode_edge_attributes(put.created_at or self.now_text, updated, put.own or EMPTY_ATTRIBUTES_JSON),
             put.version or 1,
             self.sequence,
-            edge_extras(put.extras, None),
+            next_edge_extras(put.extras, None),
         )
 
     def _changed_edge(self, put: EdgePut, old: EdgeRow, *, touch: bool) -> EdgeRow | None:
@@ -431,27 +435,27 @@ class _ChangeSetDraft:
             self.report.edges_unchanged += 1
             return None
         weight = old.weight if put.weight is None else put.weight
-        stamps = edge_stamps(old.attributes)
+        stamps = split_edge_attributes(old.attributes)
         own = stamps.own if put.own is None else put.own
         created = put.created_at or stamps.created_at
-        extras = edge_extras(put.extras, old.extras)
+        extras = next_edge_extras(put.extras, old.extras)
         changed = (weight, own, created) != (old.weight, stamps.own, stamps.created_at)
-        changed = changed or not same_edge_extras(extras, old.extras)
+        changed = changed or not has_same_edge_extras(extras, old.extras)
         updated = self.now_text if touch else put.updated_at or (self.now_text if changed else stamps.updated_at)
         if not changed:
             self.report.edges_unchanged += 1
             if updated == stamps.updated_at:
                 return None
-        attributes = edge_attributes(created, updated, own)
+        attributes = encode_edge_attributes(created, updated, own)
         version = max(put.version or 0, old.version + 1) if changed else old.version
         sequence = self.sequence if changed else old.sequence
         return EdgeRow(*put.key, weight, attributes, version, sequence, extras if changed else old.extras)
 
-    def access(self, access: Access) -> None:
+    def access(self, access: AccessRecord) -> None:
         if access.id in self.workspace.present:
             self.accessed[access.id] = access
 
-    def finish_report(self, sequence: int) -> Report:
+    def finish_report(self, sequence: int) -> WriteReport:
         report = self.report
         report.nodes_created = len(self.nodes_created)
         report.nodes_updated = len(self.nodes_updated)
@@ -466,7 +470,7 @@ class _ChangeSetDraft:
         nodes, edges, links = [*self.nodes_created, *self.nodes_updated], self.edges.added, self.links.added
         if not (nodes or edges or links or self.removed or self.accessed or self.said):
             return None
-        digest = shift(shift(state.digest, nodes, self.nodes_removed), edges, self.edges.removed)
+        digest = shift_digest(shift_digest(state.digest, nodes, self.nodes_removed), edges, self.edges.removed)
         links_state = None
         if links or self.links.removed:
             links_state = shift_links(self.workspace.links_state or LinksState(), links, self.links.removed)
@@ -506,7 +510,7 @@ def _has_memory_fields(row: NodeRow) -> bool:
     return row.extras is not None and row.extras.width is ColumnSet.MEMORY
 
 
-def commit_time(now: int, last: int) -> int:
+def choose_commit_time(now: int, last: int) -> int:
     """Return the time to stamp a commit with, from the clock and the last commit's stamp, all in microseconds.
 
     Stamps rise with the sequence while the clock is at most `MAX_CLOCK_DRIFT_MICROSECONDS` behind the last one. Beyond
@@ -517,15 +521,19 @@ def commit_time(now: int, last: int) -> int:
     return now if is_last_wrong else max(now, last + 1)
 
 
-def plan(
-    batch: WriteBatch, workspace: Workspace, state: StoreState, now: int, rules: Rules = NO_RULES
-) -> tuple[ChangeSet | None, Report]:
+def plan_batch(
+    batch: WriteBatch,
+    workspace: PlanningWorkspace,
+    state: StoreState,
+    now: int,
+    rules: WriteRules = DEFAULT_WRITE_RULES,
+) -> tuple[ChangeSet | None, WriteReport]:
     """Plan one batch. Return None as change set if nothing changes. ``now`` is the clock in microseconds.
 
     Raises InvalidInput for an invalid row unless the batch is ``partial``. The workspace is then unusable, so run
-    `check` first for batches that may be rejected.
+    `check_batch` first for batches that may be rejected.
     """
-    draft = _ChangeSetDraft(workspace, state.sequence + 1, commit_time(now, state.time), rules)
+    draft = _ChangeSetDraft(workspace, state.sequence + 1, choose_commit_time(now, state.time), rules)
     draft.forgets = batch.forgets
     kept = {put.id for put in batch.nodes} if batch.delete_nodes else set[str]()
     for key in batch.delete_edges:
@@ -551,7 +559,7 @@ def plan(
     return change, draft.finish_report(change.sequence if change else state.sequence)
 
 
-def check(batch: WriteBatch, workspace: Workspace, rules: Rules = NO_RULES) -> None:
+def check_batch(batch: WriteBatch, workspace: PlanningWorkspace, rules: WriteRules = DEFAULT_WRITE_RULES) -> None:
     """Raise InvalidInput if a batch that is not ``partial`` holds a row that the current state does not allow.
 
     Raises KindNotAllowed if disallowed types are the only fault, and Conflict for a merged node or one with too many
@@ -559,13 +567,13 @@ def check(batch: WriteBatch, workspace: Workspace, rules: Rules = NO_RULES) -> N
     """
     if batch.partial:
         return
-    check_heads(batch.nodes, workspace.nodes, rules)
+    check_head_limit(batch.nodes, workspace.nodes, rules)
     gone, cut = set(batch.delete_nodes), set(batch.delete_edges)
     _check_merged(batch, workspace, rules, gone, cut)
     wrong: list[FieldError] = []
     only_kinds = True
     for put in _last_wins(batch.nodes, _id):
-        fault = node_fault(put, None if put.id in gone else workspace.nodes.get(put.id), rules)
+        fault = find_node_fault(put, None if put.id in gone else workspace.nodes.get(put.id), rules)
         if fault is not None:
             wrong.append(FieldError(_field_path(batch, "nodes", put.index, fault[0]), fault[1]))
             only_kinds = only_kinds and not rules.allows(put.type)
@@ -578,30 +586,32 @@ def check(batch: WriteBatch, workspace: Workspace, rules: Rules = NO_RULES) -> N
 
 
 def _edge_faults(
-    batch: WriteBatch, workspace: Workspace, gone: set[str], cut: set[EdgeKey]
-) -> Iterator[tuple[int, Fault]]:
+    batch: WriteBatch, workspace: PlanningWorkspace, gone: set[str], cut: set[EdgeKey]
+) -> Iterator[tuple[int, FieldFault]]:
     """Yield the faults of edges and links with their positions."""
     for put in _last_wins(batch.edges, _key) if any(put.extras is not None for put in batch.edges) else ():
         made_again = put.key in cut or not gone.isdisjoint(put.key[:2])
         old = None if made_again else workspace.edges.get(workspace.followed(put.key))
-        if (fault := edge_fault(put, old)) is not None:
+        if (fault := find_edge_fault(put, old)) is not None:
             yield put.index, fault
     gone_links = set(batch.delete_links)
     for put in _last_wins(map(workspace.followed_link, batch.links), _key):
         made_again = put.key in gone_links or put.edge.key[0] in gone
         row = None if made_again else workspace.links.get(put.key)
-        if (fault := edge_fault(put.edge, row and row.edge)) is not None:
+        if (fault := find_edge_fault(put.edge, row and row.edge)) is not None:
             yield put.index, fault
 
 
-def _check_merged(batch: WriteBatch, workspace: Workspace, rules: Rules, gone: set[str], cut: set[EdgeKey]) -> None:
+def _check_merged(
+    batch: WriteBatch, workspace: PlanningWorkspace, rules: WriteRules, gone: set[str], cut: set[EdgeKey]
+) -> None:
     """Raise Conflict if the batch changes a merged node without undoing the merge."""
     for put in batch.nodes if workspace.merged else ():
         into, old = workspace.merged.get(put.id), workspace.nodes.get(put.id)
-        if into is None or old is None or says_nothing_new(put, old, rules):
+        if into is None or old is None or is_noop_put(put, old, rules):
             continue
-        if gone.isdisjoint((put.id, into)) and (put.id, into, MERGED_INTO) not in cut:
-            raise Conflict(refusal(put.id, workspace.survivor(put.id)))
+        if gone.isdisjoint((put.id, into)) and (put.id, into, MERGED_INTO_RELATION) not in cut:
+            raise Conflict(merged_node_message(put.id, workspace.survivor(put.id)))
 
 
 def _field_path(batch: WriteBatch, rows: str, index: int, field: str) -> str:
@@ -611,7 +621,7 @@ def _field_path(batch: WriteBatch, rows: str, index: int, field: str) -> str:
     return f"{rows}[{index}].{field}"
 
 
-def _named_rows(batch: WriteBatch, workspace: Workspace) -> list[NodeRow | EdgeRow | LinkRow]:
+def _named_rows(batch: WriteBatch, workspace: PlanningWorkspace) -> list[NodeRow | EdgeRow | LinkRow]:
     nodes = [workspace.nodes[put.id] for put in batch.nodes if put.id in workspace.nodes]
     edges = [row for put in batch.edges if (row := workspace.edges.get(put.key)) is not None]
     links = [row for put in batch.links if (row := workspace.links.get(put.key)) is not None]
@@ -636,4 +646,4 @@ def _last_wins(puts: Iterable[_PutType], key: Callable[[_PutType], Hashable]) ->
     return list(latest.values())
 
 
-MAX_REDIRECTED = 1_000
+MAX_REPORTED_REDIRECTS = 1_000

@@ -13,30 +13,30 @@ import msgspec
 import structlog
 
 from kgserve.errors import JournalDamaged, Unavailable
-from kgserve.platform.allocator import give_back
-from kgserve.platform.durable_files import named
+from kgserve.platform.allocator import release_free_memory
+from kgserve.platform.durable_files import shorten_journal_path
 from kgserve.storage.journal import snapshot
-from kgserve.storage.journal.fold import Folded, write_rows
+from kgserve.storage.journal.fold import MaterializedRows, write_row_files
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.journal.replay import (
-    all_accesses,
-    all_ended,
-    all_links,
-    fold_journal,
-    no_snapshot_left,
-    usable_snapshots,
+    list_usable_snapshots,
+    materialize_journal,
+    missing_snapshot_error,
+    read_all_accesses,
+    read_all_last_versions,
+    read_all_links,
 )
-from kgserve.storage.layout import Layout
+from kgserve.storage.layout import StoreLayout
 from kgserve.storage.model.change import StoreState
 from kgserve.storage.rows.encoding import RowsDamaged
-from kgserve.storage.rows.view import RowsView
+from kgserve.storage.rows.view import CurrentRowsProjection
 
 log = structlog.get_logger()
 
 _Slice = TypeVar("_Slice")
 
-MAX_SNAPSHOTS = 2
-SNAPSHOT_REST_FACTOR = 9
+MAX_KEPT_SNAPSHOTS = 2
+SNAPSHOT_PAUSE_FACTOR = 9
 """Pause between parts of a snapshot while writes arrive, as a multiple of the time of the last part."""
 
 
@@ -46,13 +46,13 @@ def seconds_since(started: float) -> float:
 
 
 def write_current_rows(
-    layout: Layout,
+    layout: StoreLayout,
     journal: Journal,
-    present: RowsView,
+    present: CurrentRowsProjection,
     target: Path,
     closing: threading.Event | None,
     idle: Callable[[], bool],
-) -> Folded:
+) -> MaterializedRows:
     """Write the current rows to an empty folder; if they are damaged, write those of snapshot and journal.
 
     Pauses while other work is not ``idle``. Raises Unavailable once the store is ``closing``.
@@ -61,14 +61,14 @@ def write_current_rows(
         with present.reading() as rows:
             nodes = _throttle(rows.node_rows(), closing, idle)
             edges = _throttle(rows.edge_rows(), closing, idle)
-            found = write_rows(nodes, edges, rows.state, fresh_folder(target), width=rows.width)
+            found = write_row_files(nodes, edges, rows.state, create_empty_folder(target), width=rows.width)
     except (RowsDamaged, msgspec.MsgspecError) as error:
         log.error("rows_damaged", store=layout.name, error=str(error))
     else:
-        give_back()
+        release_free_memory()
         if not found.rebased:
             return found
-    return fold_journal(layout, journal, fresh_folder(target))
+    return materialize_journal(layout, journal, create_empty_folder(target))
 
 
 def _throttle(slices: Iterable[_Slice], closing: threading.Event | None, idle: Callable[[], bool]) -> Iterator[_Slice]:
@@ -77,16 +77,16 @@ def _throttle(slices: Iterable[_Slice], closing: threading.Event | None, idle: C
     for each in slices:
         yield each
         if not idle():
-            time.sleep(SNAPSHOT_REST_FACTOR * (time.perf_counter() - started))
+            time.sleep(SNAPSHOT_PAUSE_FACTOR * (time.perf_counter() - started))
         if closing is not None and closing.is_set():
             raise Unavailable("this store is closing; try again shortly")
         started = time.perf_counter()
 
 
 def take_snapshot(
-    layout: Layout,
+    layout: StoreLayout,
     journal: Journal,
-    present: RowsView,
+    present: CurrentRowsProjection,
     closing: threading.Event | None,
     idle: Callable[[], bool],
     forgotten: Container[str] = (),
@@ -98,8 +98,8 @@ def take_snapshot(
     Raises JournalDamaged, OSError for a full disk, and Unavailable once the store is ``closing``.
     """
     snapshots = snapshot.list_snapshots(layout.journal)
-    if snapshots and snapshot.sequence_of(snapshots[0]) == journal.last and not forgotten:
-        return snapshot.verify(snapshots[0]).state
+    if snapshots and snapshot.snapshot_sequence_of(snapshots[0]) == journal.last and not forgotten:
+        return snapshot.verify_snapshot(snapshots[0]).state
     rows = layout.scratch / "snapshot"
     try:
         folded = write_current_rows(layout, journal, present, rows, closing, idle)
@@ -112,59 +112,60 @@ def take_snapshot(
 
 
 def install_snapshot(
-    layout: Layout, journal: Journal, rows: Path, state: StoreState, forgotten: Container[str] = ()
+    layout: StoreLayout, journal: Journal, rows: Path, state: StoreState, forgotten: Container[str] = ()
 ) -> None:
     """Install a snapshot of the rows in a folder, with the accesses, links and last versions that belong to it."""
-    snapshot.write_ended(all_ended(layout, journal, state.sequence, forgotten), rows)
-    snapshot.write_accesses(all_accesses(layout, journal, state.sequence), rows)
-    snapshot.write_links(all_links(layout, journal, state.sequence), rows)
-    snapshot.install(rows, layout.journal, state)
+    snapshot.write_last_versions(read_all_last_versions(layout, journal, state.sequence, forgotten), rows)
+    snapshot.write_accesses(read_all_accesses(layout, journal, state.sequence), rows)
+    snapshot.write_links(read_all_links(layout, journal, state.sequence), rows)
+    snapshot.publish_snapshot(rows, layout.journal, state)
 
 
-def open_rows(layout: Layout, journal: Journal) -> RowsView:
+def open_current_rows(layout: StoreLayout, journal: Journal) -> CurrentRowsProjection:
     """Open the current rows at the journal's last commit; rebuild them if they are damaged or too old.
 
     Raises JournalDamaged when the rows have seen more than the journal holds, StorageFull.
     """
-    view = RowsView(layout.rows, layout.name)
+    view = CurrentRowsProjection(layout.rows, layout.name)
     if view.base_sequence > journal.last:
         raise JournalDamaged(
-            f"{named(layout.journal)} ends at sequence {journal.last}, but the current rows have seen sequence"
+            f"{shorten_journal_path(layout.journal)} ends at sequence {journal.last}, "
+            "but the current rows have seen sequence"
             f" {view.base_sequence}; run `kgserve doctor --salvage`"
         )
     if view.base_sequence + 1 < journal.oldest:
-        renew_rows(view, layout, journal)
+        rebuild_current_rows(view, layout, journal)
         return view
     try:
         view.catch_up(journal.read)
     except RowsDamaged as error:
         log.error("rows_damaged", store=layout.name, error=str(error))
-        renew_rows(view, layout, journal)
+        rebuild_current_rows(view, layout, journal)
     return view
 
 
-def renew_rows(view: RowsView, layout: Layout, journal: Journal) -> None:
+def rebuild_current_rows(view: CurrentRowsProjection, layout: StoreLayout, journal: Journal) -> None:
     """Rebuild the current rows from the newest whole snapshot and the journal after it. Raises JournalDamaged."""
     started = time.perf_counter()
-    for base in usable_snapshots(layout, journal):
+    for base in list_usable_snapshots(layout, journal):
         if base is None:
             view.renew((), (), StoreState(), journal.read)
             break
         try:
-            state = snapshot.verify(base).state
+            state = snapshot.verify_snapshot(base).state
         except JournalDamaged:
             log.exception("snapshot_unusable", store=layout.name)
             continue
-        linked = snapshot.part_file(base, snapshot.LINKS_FILE) is not None
+        linked = snapshot.optional_file(base, snapshot.LINKS_FILE) is not None
         nodes, edges = snapshot.read_nodes(base), snapshot.read_edges(base)
         view.renew(nodes, edges, state, journal.read, linked=linked)
         break
     else:
-        raise no_snapshot_left(layout, journal)
+        raise missing_snapshot_error(layout, journal)
     log.warning("rows_renewed", store=layout.name, sequence=view.state.sequence, seconds=seconds_since(started))
 
 
-def fresh_folder(path: Path) -> Path:
+def create_empty_folder(path: Path) -> Path:
     """Create an empty folder at a path, deleting what was there; return the path."""
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(parents=True)

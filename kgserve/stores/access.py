@@ -14,8 +14,8 @@ from kgserve.platform.access.authentication import Caller
 from kgserve.platform.metrics.observation import Telemetry
 from kgserve.platform.settings import Settings
 from kgserve.projections.inbound_links import InboundLinkLookup
-from kgserve.storage.changefeed import ChangeFeed, ChangeFeedLookup, NamedWake, Wake
-from kgserve.storage.layout import Layout
+from kgserve.storage.changefeed import ChangeFeed, ChangeFeedLookup, NamedWakeCallback, WakeCallback
+from kgserve.storage.layout import StoreLayout
 from kgserve.storage.model.rows import LinkRow
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.storage.model.store_settings import StoreSettings
@@ -43,7 +43,7 @@ class ReplicaRead:
         self.sequence: int | None = None
 
 
-class Stores(Protocol):
+class StoreRegistry(Protocol):
     """The stores of a data folder. Methods raise NotFound for stores that are missing or hidden from the caller."""
 
     settings: Settings
@@ -143,11 +143,11 @@ class Stores(Protocol):
         """Raise NotFound unless the store exists."""
         ...
 
-    def require_files(self, name: str) -> Layout:
+    def require_files(self, name: str) -> StoreLayout:
         """Return the layout of a store whose local files are up to date. Raises NotFound and ServedElsewhere."""
         ...
 
-    def layout(self, name: str) -> Layout:
+    def layout(self, name: str) -> StoreLayout:
         """Return the layout of a store, whether it exists or not."""
         ...
 
@@ -164,15 +164,15 @@ class Stores(Protocol):
         ...
 
 
-def scoped_to(stores: Stores, caller: Caller, copies: ReplicaRead | None = None) -> Stores:
+def scope_stores(stores: StoreRegistry, caller: Caller, copies: ReplicaRead | None = None) -> StoreRegistry:
     """Return the stores that a caller may access; with ``copies``, replicas may serve the reads."""
     return stores if caller.sees_all and copies is None else ScopedStores(stores, caller, copies)
 
 
-class ScopedStores(Stores):
+class ScopedStores(StoreRegistry):
     """The stores that one caller may access. Hidden stores are indistinguishable from missing ones."""
 
-    def __init__(self, stores: Stores, caller: Caller, copies: ReplicaRead | None = None) -> None:
+    def __init__(self, stores: StoreRegistry, caller: Caller, copies: ReplicaRead | None = None) -> None:
         """Filter ``stores`` by what ``caller`` may access; with ``copies``, read from replicas too."""
         self.settings = stores.settings
         self.usual = stores.usual
@@ -259,11 +259,11 @@ class ScopedStores(Stores):
         self._visible(name).require(name)
 
     @override
-    def require_files(self, name: str) -> Layout:
+    def require_files(self, name: str) -> StoreLayout:
         return self._visible(name).require_files(name)
 
     @override
-    def layout(self, name: str) -> Layout:
+    def layout(self, name: str) -> StoreLayout:
         return self._visible(name).layout(name)
 
     @override
@@ -282,7 +282,7 @@ class ScopedStores(Stores):
         check_store_name(name)
         self._caller.require_store(name)
 
-    def _visible(self, name: str) -> Stores:
+    def _visible(self, name: str) -> StoreRegistry:
         """Return the underlying stores if the caller may access this one. Raises NotFound otherwise."""
         self._check(name)
         return self._stores
@@ -347,11 +347,11 @@ class ScopedFeeds(ChangeFeedLookup):
         return self._feeds.arrival(store)
 
     @override
-    def listen(self, wake: Wake) -> Callable[[], None]:
+    def listen(self, wake: WakeCallback) -> Callable[[], None]:
         return self._feeds.listen(wake)
 
     @override
-    def listen_by_name(self, wake: NamedWake) -> Callable[[], None]:
+    def listen_by_name(self, wake: NamedWakeCallback) -> Callable[[], None]:
         def choose(store: str) -> None:
             if self._sees(store):
                 wake(store)

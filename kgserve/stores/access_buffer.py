@@ -16,12 +16,12 @@ import structlog
 
 from kgserve.errors import KgserveError
 from kgserve.storage.model.batch import WriteBatch
-from kgserve.storage.model.change import Access, ChangeSet
-from kgserve.storage.plan import Report
+from kgserve.storage.model.change import AccessRecord, ChangeSet
+from kgserve.storage.plan import WriteReport
 
 log = structlog.get_logger()
 
-ACCESS_FLUSH_THRESHOLD = 1_000
+ACCESS_FLUSH_MIN_RECORDS = 1_000
 """Number of buffered accesses that triggers a flush."""
 ACCESS_FLUSH_INTERVAL_SECONDS = 30.0
 """Maximum time that an access is buffered."""
@@ -30,10 +30,10 @@ MAX_BUFFERED_ACCESSES = 10_000
 _ACCESS_FLUSH_RETRY_SECONDS = 5.0
 _ACCESS_RECORD_BYTES = 200
 
-Known = Callable[[Collection[str]], Mapping[str, Access]]
+AccessLookup = Callable[[Collection[str]], Mapping[str, AccessRecord]]
 """Looks up the journaled accesses of the given nodes; nodes without accesses are omitted."""
-Submit = Callable[[WriteBatch], Future[Report]]
-Change = Callable[[str, Access | None], Access]
+SubmitBatch = Callable[[WriteBatch], Future[WriteReport]]
+AccessUpdate = Callable[[str, AccessRecord | None], AccessRecord]
 """Returns the next access record of a node, given its previous one or None."""
 
 
@@ -44,7 +44,7 @@ class AccessBuffer:
     lookup is repeated if a flush completes meanwhile, so that no access is lost or counted twice.
     """
 
-    def __init__(self, submit: Submit, known: Known, store: str = "", *, counts: bool = True) -> None:
+    def __init__(self, submit: SubmitBatch, known: AccessLookup, store: str = "", *, counts: bool = True) -> None:
         """Create an empty buffer.
 
         ``submit`` queues a write and may raise Unavailable. With ``counts=False``, reads are not recorded.
@@ -54,8 +54,8 @@ class AccessBuffer:
         self._submit = submit
         self._store = store
         self._lock = threading.Lock()
-        self._pending: dict[str, Access] = {}
-        self._flushing: dict[str, Access] = {}
+        self._pending: dict[str, AccessRecord] = {}
+        self._flushing: dict[str, AccessRecord] = {}
         self._flush_future: Future[None] | None = None
         self._since = self._not_before = 0.0
         self.waiting = False
@@ -64,16 +64,16 @@ class AccessBuffer:
     def __len__(self) -> int:
         return len(self._pending) + len(self._flushing)
 
-    def pending(self, ids: Iterable[str]) -> dict[str, Access]:
+    def pending(self, ids: Iterable[str]) -> dict[str, AccessRecord]:
         """Return the buffered accesses of the given nodes. They take precedence over the last commit."""
         with self._lock:
             return {node_id: found for node_id in ids if (found := self._waiting(node_id)) is not None}
 
-    def of(self, ids: Iterable[str]) -> dict[str, Access]:
+    def of(self, ids: Iterable[str]) -> dict[str, AccessRecord]:
         """Return the accesses of the given nodes, buffered or journaled."""
         return self._look_up(ids)[0]
 
-    def update(self, ids: Iterable[str], change: Change) -> dict[str, Access]:
+    def update(self, ids: Iterable[str], change: AccessUpdate) -> dict[str, AccessRecord]:
         """Record one access to each of the given nodes. Readers see it immediately."""
         ids = dict.fromkeys(ids)
         while ids:
@@ -98,7 +98,7 @@ class AccessBuffer:
         """
         waiting, now = len(self._pending), time.monotonic()
         return now >= self._not_before and (
-            waiting >= ACCESS_FLUSH_THRESHOLD or (waiting > 0 and now - self._since >= ACCESS_FLUSH_INTERVAL_SECONDS)
+            waiting >= ACCESS_FLUSH_MIN_RECORDS or (waiting > 0 and now - self._since >= ACCESS_FLUSH_INTERVAL_SECONDS)
         )
 
     def flush(self) -> Future[None] | None:
@@ -140,7 +140,7 @@ class AccessBuffer:
                     if self._flushing.get(access.id) != access:
                         self._drop(access.id)
 
-    def _look_up(self, ids: Iterable[str]) -> tuple[dict[str, Access], int]:
+    def _look_up(self, ids: Iterable[str]) -> tuple[dict[str, AccessRecord], int]:
         """Return the accesses of the given nodes, and the flush counter as of the lookup."""
         with self._lock:
             left = self._flush_count
@@ -152,10 +152,10 @@ class AccessBuffer:
 
     # The methods below require the lock, except `_complete_flush` and `_finish_flush`.
 
-    def _waiting(self, node_id: str) -> Access | None:
+    def _waiting(self, node_id: str) -> AccessRecord | None:
         return self._pending.get(node_id) or self._flushing.get(node_id)
 
-    def _record(self, made: Mapping[str, Access]) -> None:
+    def _record(self, made: Mapping[str, AccessRecord]) -> None:
         if not self._pending:
             self._since = time.monotonic()
         self.waiting = True
@@ -168,7 +168,7 @@ class AccessBuffer:
         self._pending.pop(node_id, None)
         self._flushing.pop(node_id, None)
 
-    def _complete_flush(self, report: Future[Report]) -> None:
+    def _complete_flush(self, report: Future[WriteReport]) -> None:
         self._finish_flush(report.exception())
 
     def _finish_flush(self, error: BaseException | None) -> None:

@@ -14,13 +14,13 @@ import numpy as np
 
 from kgserve.errors import TooLarge
 from kgserve.storage.model.change import BeforeImage, ChangeSet, StoreState
-from kgserve.storage.model.digest import shift
-from kgserve.storage.model.events import kind_of
+from kgserve.storage.model.digest import shift_digest
+from kgserve.storage.model.events import memory_category_of
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
-from kgserve.storage.plan import Report, commit_time
-from kgserve.storage.rows.delta import Gathered
-from kgserve.storage.rows.edge_page import with_versions
-from kgserve.storage.rows.snapshot import Rows
+from kgserve.storage.plan import WriteReport, choose_commit_time
+from kgserve.storage.rows.delta import EdgeSet
+from kgserve.storage.rows.edge_page import add_former_versions
+from kgserve.storage.rows.snapshot import RowsSnapshot
 from kgserve.storage.rows.view import StagedBase
 
 MAX_BULK_DELETE_ROWS = 2_000_000
@@ -38,21 +38,21 @@ class BulkDelete:
         """Prepare the delete. Raises TooLarge, StorageFull, Unavailable and RowsDamaged."""
         self._foreseen = foreseen
         rows = foreseen.rows
-        nodes = with_versions(rows, nodes)
+        nodes = add_former_versions(rows, nodes)
         node_numbers = {number for node_id in nodes if (number := rows.number(node_id)) >= 0}
-        edge_numbers = edges_with(rows, nodes, edges)
+        edge_numbers = find_deleted_edges(rows, nodes, edges)
         self._nodes = dict[str, int]()
         self._edges = set[EdgeKey]()
         self._former: list[BeforeImage] = []
         digest = 0
         for node in _nodes(rows, sorted(node_numbers)):
             self._nodes[node.id] = node.version
-            if kind := kind_of(node):
+            if kind := memory_category_of(node):
                 self._former.append(BeforeImage(node.id, kind))
-            digest = shift(digest, (), (node,))
+            digest = shift_digest(digest, (), (node,))
         for edge in _edges(rows, sorted(edge_numbers)):
             self._edges.add(edge.key)
-            digest = shift(digest, (), (edge,))
+            digest = shift_digest(digest, (), (edge,))
         self._digest = digest
         self._gone = sorted(self._nodes), sorted(self._edges)
         foreseen.leave_out(node_numbers, edge_numbers)
@@ -72,20 +72,20 @@ class BulkDelete:
         taken = self._foreseen.catch_up()
         return None if any(each.meets(self._nodes.keys(), self._edges, self._nodes.keys()) for each in taken) else taken
 
-    def change(self, state: StoreState, now: int) -> tuple[ChangeSet, Report]:
+    def change(self, state: StoreState, now: int) -> tuple[ChangeSet, WriteReport]:
         """Return the change set that follows ``state``, and its report."""
         change = ChangeSet(
             sequence=state.sequence + 1,
-            time=commit_time(now, state.time),
+            time=choose_commit_time(now, state.time),
             nodes_deleted=self._gone[0],
             last_versions=[self._nodes[node_id] for node_id in self._gone[0]],
             edges_deleted=self._gone[1],
             former=self._former,
-            digest=shift(state.digest + self._digest, (), ()).to_bytes(16),
+            digest=shift_digest(state.digest + self._digest, (), ()).to_bytes(16),
             nodes=state.nodes - len(self._nodes),
             edges=state.edges - len(self._edges),
         )
-        report = Report(nodes_deleted=len(self._nodes), edges_deleted=len(self._edges), sequence=change.sequence)
+        report = WriteReport(nodes_deleted=len(self._nodes), edges_deleted=len(self._edges), sequence=change.sequence)
         return change, report
 
     def show(self, change: ChangeSet) -> None:
@@ -93,15 +93,15 @@ class BulkDelete:
         self._foreseen.show(change)
 
 
-def is_large(rows: Rows, nodes: Sequence[str], edges: Sequence[EdgeKey]) -> bool:
+def is_bulk_delete(rows: RowsSnapshot, nodes: Sequence[str], edges: Sequence[EdgeKey]) -> bool:
     """Return whether a delete is large enough to prepare outside the writer thread."""
     return (
         len(nodes) + len(edges) >= MIN_BULK_DELETE_ROWS
-        or len(nodes) + len(edges_with(rows, nodes, edges)) >= MIN_BULK_DELETE_ROWS
+        or len(nodes) + len(find_deleted_edges(rows, nodes, edges)) >= MIN_BULK_DELETE_ROWS
     )
 
 
-def edges_with(rows: Rows, nodes: Sequence[str], edges: Sequence[EdgeKey]) -> set[int]:
+def find_deleted_edges(rows: RowsSnapshot, nodes: Sequence[str], edges: Sequence[EdgeKey]) -> set[int]:
     """Return the row numbers of the given edges that exist, and of all edges of the given nodes.
 
     Raises TooLarge above `MAX_BULK_DELETE_ROWS`.
@@ -117,18 +117,18 @@ def edges_with(rows: Rows, nodes: Sequence[str], edges: Sequence[EdgeKey]) -> se
     return found
 
 
-def _nodes(rows: Rows, numbers: list[int]) -> Iterator[NodeRow]:
+def _nodes(rows: RowsSnapshot, numbers: list[int]) -> Iterator[NodeRow]:
     for start in range(0, len(numbers), _BULK_DELETE_BATCH_ROWS):
         ids = rows.delta.ids(numbers[start : start + _BULK_DELETE_BATCH_ROWS])
         yield from rows.nodes(ids).values()
 
 
-def _edges(rows: Rows, numbers: list[int]) -> Iterator[EdgeRow]:
+def _edges(rows: RowsSnapshot, numbers: list[int]) -> Iterator[EdgeRow]:
     """Yield the current edge rows in batches, to bound memory."""
     changed = rows.delta.edges
     is_own = [number < rows.base.edges and number not in changed for number in numbers]
     own = np.array([number for number, is_there in zip(numbers, is_own, strict=True) if is_there], np.int64)
-    yield from rows.rows_of(Gathered(own, []))
+    yield from rows.rows_of(EdgeSet(own, []))
     for number, is_there in zip(numbers, is_own, strict=True):
         if not is_there:
             yield cast("EdgeRow", rows.edge_row(number))

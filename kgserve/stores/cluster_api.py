@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-READ_FROM_HEADER = "Kgserve-Read"
+READ_SOURCE_HEADER = "Kgserve-Read"
 MIN_SEQUENCE_HEADER = "Kgserve-At-Least"
 
 NodeState: TypeAlias = Literal["alive", "draining", "gone"]

@@ -20,15 +20,15 @@ import structlog
 
 from kgserve.errors import KgserveError, Unavailable
 from kgserve.platform.settings import MEBIBYTE, Settings
-from kgserve.projections.cypher_engine.engine.files import remove
+from kgserve.projections.cypher_engine.engine.files import delete_engine_file
 from kgserve.projections.cypher_engine.projection import EngineProjection
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import Journal
-from kgserve.storage.journal.replay import unsnapshotted_bytes
-from kgserve.storage.layout import Layout, require_room
-from kgserve.storage.rebuild import MAX_SNAPSHOTS
+from kgserve.storage.journal.replay import measure_unsnapshotted_bytes
+from kgserve.storage.layout import StoreLayout, require_rebuild_room
+from kgserve.storage.rebuild import MAX_KEPT_SNAPSHOTS
 from kgserve.storage.rows.encoding import RowsDamaged
-from kgserve.storage.rows.view import RowsView, StagedBase
+from kgserve.storage.rows.view import CurrentRowsProjection, StagedBase
 
 log = structlog.get_logger()
 
@@ -46,7 +46,7 @@ class Compactor:
 
     def __init__(
         self,
-        layout: Layout,
+        layout: StoreLayout,
         journal: Journal,
         engine: EngineProjection,
         take_snapshot: Callable[[], int],
@@ -141,8 +141,8 @@ class Compactor:
             if min(sequence, *(needed() - 1 for needed in self._needed_from)) < before:
                 raise Unavailable("the journal is still being read by others; try again shortly", retry_after=2)
             for each in snapshot.list_snapshots(self._layout.journal)[:1]:
-                snapshot.verify(each)
-            snapshot.remove_but_newest(self._layout.journal, 1)
+                snapshot.verify_snapshot(each)
+            snapshot.remove_old_snapshots(self._layout.journal, 1)
             self._journal.drop_before(before, 0)
             self._next_check_bytes = 0
 
@@ -151,7 +151,7 @@ class Compactor:
         size = self._journal.bytes + self._journal.spared_after(0)
         if size < self._next_check_bytes:
             return 0.0
-        grown, before = unsnapshotted_bytes(self._layout, self._journal)
+        grown, before = measure_unsnapshotted_bytes(self._layout, self._journal)
         room = max(self._settings.compact_wal_mb * MEBIBYTE, before // 2)
         # Skip this check until the journal could have reached its threshold.
         self._next_check_bytes = size + max(room - grown, 0)
@@ -183,7 +183,7 @@ class Compactor:
         Returns False if the old engine was closed or widened meanwhile; the new file is then discarded.
         """
         view = self._engine
-        require_room(self._layout.root, sum(view.bytes()))
+        require_rebuild_room(self._layout.root, sum(view.bytes()))
         with view.staying_open() as is_open:
             if not is_open:
                 return False
@@ -192,7 +192,7 @@ class Compactor:
                 log.info("compaction_swapping", store=self._layout.name)
                 if not view.is_open or engine.width < view.width:
                     engine.retire()
-                    remove(engine.path)
+                    delete_engine_file(engine.path)
                     log.info("engine_not_renewed", store=self._layout.name, reason="it was closed, or got columns")
                     return False
                 view.replace(engine)
@@ -201,7 +201,7 @@ class Compactor:
         return True
 
     def _drop_old(self) -> None:
-        oldest = snapshot.remove_but_newest(self._layout.journal, MAX_SNAPSHOTS)
+        oldest = snapshot.remove_old_snapshots(self._layout.journal, MAX_KEPT_SNAPSHOTS)
         oldest = min([oldest, *(needed() - 1 for needed in self._needed_from)])
         self._journal.drop_before(oldest, self._settings.journal_retention_mb * MEBIBYTE)
 
@@ -212,7 +212,7 @@ class DeltaMerger:
     ``renew`` is called if the old base turns out to be damaged.
     """
 
-    def __init__(self, name: str, rows: RowsView, renew: Callable[[], None]) -> None:
+    def __init__(self, name: str, rows: CurrentRowsProjection, renew: Callable[[], None]) -> None:
         self._name = name
         self._rows = rows
         self._renew = renew

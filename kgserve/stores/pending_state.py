@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from kgserve.platform.text.similarity import fingerprint, text_hash
-from kgserve.projections.memory_index.projection import MemoryProjection, keys_of
+from kgserve.projections.memory_index.projection import MemoryProjection, lookup_keys_of
 from kgserve.storage.model.change import ChangeSet
-from kgserve.storage.model.names import IS_ABOUT, folded
-from kgserve.storage.model.parents import CHILD_OF, is_upward
-from kgserve.storage.model.redirects import MERGED_INTO, is_withdrawn, survivor_of
+from kgserve.storage.model.names import IS_ABOUT_RELATION, normalize_name
+from kgserve.storage.model.parents import CHILD_OF_RELATION, is_parent_edge
+from kgserve.storage.model.redirects import MERGED_INTO_RELATION, follow_redirect_chain, is_never_valid
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.storage.model.soft_delete import is_active
-from kgserve.storage.rows.edge_page import incoming_of
-from kgserve.storage.rows.snapshot import Rows
-from kgserve.storage.rows.ways import redirects_of, upward
+from kgserve.storage.rows.edge_page import incoming_edges_of_type
+from kgserve.storage.rows.snapshot import RowsSnapshot
+from kgserve.storage.rows.ways import find_parent_edges, find_redirects
 
 MAX_PENDING_CHILDREN = 100
 """Maximum number of conflicting children that a change examines."""
@@ -30,7 +30,7 @@ class PendingState:
     the commit that the next decision becomes.
     """
 
-    def __init__(self, rows: Rows, memories: MemoryProjection, now: int) -> None:
+    def __init__(self, rows: RowsSnapshot, memories: MemoryProjection, now: int) -> None:
         self.rows = rows
         self.now = now
         self.sequence = 0
@@ -59,7 +59,7 @@ class PendingState:
 
     def about(self, memory: str) -> dict[str, float]:
         """Return the entities that a memory is about, with their weights."""
-        return {edge.target: edge.weight for edge in self.edges_from(memory) if edge.relation_type == IS_ABOUT}
+        return {edge.target: edge.weight for edge in self.edges_from(memory) if edge.relation_type == IS_ABOUT_RELATION}
 
     def edges_from(self, node_id: str) -> list[EdgeRow]:
         """Return the outgoing edges of a node."""
@@ -67,7 +67,7 @@ class PendingState:
 
     def edges_to(self, node_id: str, kind: str = "") -> list[EdgeRow]:
         """Return the incoming edges of a node, optionally of one relation type."""
-        committed = self.rows.incoming(node_id) if not kind else incoming_of(self.rows, node_id, kind)
+        committed = self.rows.incoming(node_id) if not kind else incoming_edges_of_type(self.rows, node_id, kind)
         return [edge for edge in self._overlay_pending(committed, node_id, 1) if not kind or edge.relation_type == kind]
 
     def _overlay_pending(self, committed: Iterable[EdgeRow], node_id: str, end: int) -> list[EdgeRow]:
@@ -78,7 +78,7 @@ class PendingState:
 
     def upward(self, memory: str) -> dict[str, EdgeRow]:
         """Return the relations that may place a memory below a parent, by parent id."""
-        committed = {edge.target: edge for edge in upward(self.rows, (memory,)).get(memory, ())}
+        committed = {edge.target: edge for edge in find_parent_edges(self.rows, (memory,)).get(memory, ())}
         return {parent: edge for parent, edge in (committed | self._upward.get(memory, {})).items() if edge is not None}
 
     def more_general(self, memory: str, layer: int) -> list[str]:
@@ -89,7 +89,7 @@ class PendingState:
 
     def survivor(self, node_id: str) -> str:
         """Return the node's id after following merge redirects."""
-        return survivor_of(redirects_of(self.rows, (node_id,)) | self._merged, node_id)
+        return follow_redirect_chain(find_redirects(self.rows, (node_id,)) | self._merged, node_id)
 
     def expect(self, texts: Iterable[str]) -> None:
         """Prefetch in one lookup the candidates that `saying` will need for these texts."""
@@ -110,7 +110,7 @@ class PendingState:
 
     def named(self, name: str) -> list[NodeRow]:
         """Return the nodes with this name or alias, ignoring case and whitespace."""
-        return self._found(self._memories.named(name), (folded(name),))
+        return self._found(self._memories.named(name), (normalize_name(name),))
 
     def names_like(self, name: str) -> list[str]:
         """Return similar entity names as of the last commit, as suggestions for an unknown name."""
@@ -120,18 +120,18 @@ class PendingState:
         """Apply the change set of a write in the group."""
         for key in change.edges_deleted:
             self._put(key, None)
-            if key[2] == CHILD_OF:
+            if key[2] == CHILD_OF_RELATION:
                 self._upward.setdefault(key[0], {})[key[1]] = None
         self._nodes.update(dict.fromkeys(change.nodes_deleted))
         for node in (*change.nodes_created, *change.nodes_updated):
             self._nodes[node.id] = node
-            for key in keys_of(node):
+            for key in lookup_keys_of(node):
                 self._by_key.setdefault(key, []).append(node.id)
         for edge in (*change.edges_created, *change.edges_updated, *change.edges_touched):
             self._put(edge.key, edge)
-            if edge.relation_type == CHILD_OF:
-                self._upward.setdefault(edge.source, {})[edge.target] = edge if is_upward(edge) else None
-            elif edge.relation_type == MERGED_INTO and self._is_withdrawn(edge.source):
+            if edge.relation_type == CHILD_OF_RELATION:
+                self._upward.setdefault(edge.source, {})[edge.target] = edge if is_parent_edge(edge) else None
+            elif edge.relation_type == MERGED_INTO_RELATION and self._is_withdrawn(edge.source):
                 self._merged[edge.source] = edge.target
 
     def _put(self, key: EdgeKey, row: EdgeRow | None) -> None:
@@ -141,7 +141,7 @@ class PendingState:
 
     def _is_withdrawn(self, node_id: str) -> bool:
         row = self._nodes.get(node_id)
-        return row is not None and is_withdrawn(row.extras)
+        return row is not None and is_never_valid(row.extras)
 
     def _found(self, known: Iterable[str], keys: Iterable[bytes | str]) -> list[NodeRow]:
         ids = dict.fromkeys(known) | dict.fromkeys(node_id for key in keys for node_id in self._by_key.get(key, ()))

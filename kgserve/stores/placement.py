@@ -13,14 +13,20 @@ from typing import NamedTuple, Protocol
 import structlog
 
 from kgserve.errors import Conflict, InvalidInput, NoStore, ServedElsewhere
-from kgserve.platform.access.audit import newest_records
+from kgserve.platform.access.audit import read_newest_audit_records
 from kgserve.platform.access.audit_api import AuditRecord
 from kgserve.platform.durable_files import sync_folder
-from kgserve.platform.metrics.observation import NodeCounts
-from kgserve.platform.permissions import private_folder
+from kgserve.platform.metrics.observation import ClusterNodeMetrics
+from kgserve.platform.permissions import create_private_folder
 from kgserve.platform.settings import MEBIBYTE, Settings
 from kgserve.storage.journal.journal import Journal
-from kgserve.storage.layout import PLAIN_STORE_FORMAT, STORE_FOLDER_SUFFIX, Layout, StoreFile, holds_store
+from kgserve.storage.layout import (
+    PLAIN_STORE_FORMAT,
+    STORE_FOLDER_SUFFIX,
+    StoreDescription,
+    StoreLayout,
+    is_store_folder,
+)
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.storage.model.store_settings import StoreSettings
@@ -55,7 +61,7 @@ class CommitLog:
         """
         return True
 
-    def catch_up(self, store: CommittingStore) -> None:
+    def catch_up(self, store: ReplicaStore) -> None:
         """Apply the commits that a replica is missing. May block. Raises StorageFull and Unavailable."""
 
     def append(self, changes: list[ChangeSet]) -> None:
@@ -76,7 +82,7 @@ class CommitLog:
         """
 
 
-class CommittingStore(Protocol):
+class ReplicaStore(Protocol):
     """An open store that can apply replicated commits."""
 
     @property
@@ -89,10 +95,10 @@ class CommittingStore(Protocol):
         ...
 
 
-class HeldStores(Protocol):
+class OpenStoreLookup(Protocol):
     """Access to the stores that are open in this process."""
 
-    def held_open(self, name: str) -> AbstractContextManager[CommittingStore | None]:
+    def held_open(self, name: str) -> AbstractContextManager[ReplicaStore | None]:
         """Yield the named store if it is open, else None."""
         ...
 
@@ -101,17 +107,17 @@ class HeldStores(Protocol):
         ...
 
 
-class Away(NamedTuple):
+class RemoteStore(NamedTuple):
     """A store served by another node of the cluster."""
 
     node: str
-    description: StoreFile
+    description: StoreDescription
 
 
 class Placement:
     """Placement of stores in a data folder owned by this server alone. Thread-safe."""
 
-    counts: NodeCounts | None = None
+    counts: ClusterNodeMetrics | None = None
     """Counters of cluster activity; None outside a cluster."""
     is_shared = False
     """True if other servers may have replicas of its stores."""
@@ -135,11 +141,11 @@ class Placement:
             (path.name.removesuffix(STORE_FOLDER_SUFFIX), path)
             for path in self.data_dir.glob(f"*{STORE_FOLDER_SUFFIX}")
         )
-        return sorted(name for name, path in found if _is_name(name) and holds_store(path))
+        return sorted(name for name, path in found if _is_name(name) and is_store_folder(path))
 
-    def layout(self, name: str) -> Layout:
+    def layout(self, name: str) -> StoreLayout:
         """Return the file layout of a store, whether it exists or not."""
-        return Layout(self.data_dir, name)
+        return StoreLayout(self.data_dir, name)
 
     def exists(self, name: str) -> bool:
         """Return whether the store exists."""
@@ -149,7 +155,7 @@ class Placement:
         """Return whether this folder holds the current state of a store."""
         return self.exists(name)
 
-    def away(self, name: str) -> Away | None:  # noqa: ARG002 - used by cluster nodes
+    def away(self, name: str) -> RemoteStore | None:  # noqa: ARG002 - used by cluster nodes
         """Return what is known of a store served by another node, or None for a local store."""
         return None
 
@@ -167,14 +173,14 @@ class Placement:
             return False
         if chosen is None:
             raise NoStore(name)
-        self._make(layout, described(chosen))
+        self._make(layout, new_store_description(chosen))
         return True
 
     def place_copy(self, name: str) -> None:
         """Make replica files of a store that another server serves available for opening. Raises NoStore."""
         raise NoStore(name)
 
-    def begin(self, pool: HeldStores) -> None:
+    def begin(self, pool: OpenStoreLookup) -> None:
         """Start following the replicas of other servers' stores, until `close`."""
 
     def close(self) -> None:
@@ -221,7 +227,7 @@ class Placement:
         """
         if node is not None:
             raise Conflict(NOT_CLUSTERED_MESSAGE)
-        return newest_records(self.data_dir, limit)
+        return read_newest_audit_records(self.data_dir, limit)
 
     def token_of(self, node: str) -> str:  # noqa: ARG002 - as above
         """Return the token that authorizes all requests to another node, or "" for an unknown node."""
@@ -235,7 +241,7 @@ class Placement:
         """Return the log for the commits of a store that was placed and is being opened."""
         return CommitLog(journal)
 
-    def describe(self, layout: Layout, description: StoreFile) -> StoreFile:
+    def describe(self, layout: StoreLayout, description: StoreDescription) -> StoreDescription:
         """Write the description of an open store durably. Raises OSError and Unavailable."""
         return layout.describe(description)
 
@@ -281,12 +287,12 @@ class Placement:
                 "start the node with --cluster and send requests to it"
             )
 
-    def _make(self, layout: Layout, description: StoreFile) -> None:
+    def _make(self, layout: StoreLayout, description: StoreDescription) -> None:
         """Create the files of a new, empty store. Raises Conflict."""
         with self._making:
             self._refuse_twin(layout.name)
-            private_folder(layout.root)
-        create_store(layout, self._settings.journal_segment_mb, description)
+            create_private_folder(layout.root)
+        create_store_files(layout, self._settings.journal_segment_mb, description)
 
     def _others(self) -> Iterable[str]:
         """Return all names in use, including those of incomplete stores."""
@@ -299,14 +305,14 @@ class Placement:
                 raise Conflict(f"a store named {other!r} exists, and names must differ in more than case")
 
 
-def described(chosen: StoreSettings) -> StoreFile:
+def new_store_description(chosen: StoreSettings) -> StoreDescription:
     """Return the description of a store created now with the ``chosen`` settings."""
-    return StoreFile(PLAIN_STORE_FORMAT, time.time_ns() // 1000).with_settings(chosen, 0)
+    return StoreDescription(PLAIN_STORE_FORMAT, time.time_ns() // 1000).with_settings(chosen, 0)
 
 
-def create_store(layout: Layout, segment_mb: int, description: StoreFile) -> None:
+def create_store_files(layout: StoreLayout, segment_mb: int, description: StoreDescription) -> None:
     """Create the files of a new, empty store."""
-    private_folder(layout.root)
+    create_private_folder(layout.root)
     # Written before the journal, whose presence makes the folder a store, so that its settings always exist.
     layout.describe(description)
     Journal.create(layout.journal, segment_mb * MEBIBYTE).close()

@@ -16,23 +16,23 @@ from typing import Protocol
 import structlog
 from typing_extensions import override
 
-from kgserve.errors import Conflict, KgserveError, NoStore, Opening, OwnerUnreachable, ServedElsewhere, Unavailable
-from kgserve.platform.closing import Closing
-from kgserve.platform.durable_files import storing, sync_folder
+from kgserve.errors import Conflict, KgserveError, NoStore, OwnerUnreachable, ServedElsewhere, StoreOpening, Unavailable
+from kgserve.platform.closing import ClosableContext
+from kgserve.platform.durable_files import sync_folder, translate_storage_errors
 from kgserve.platform.metrics.observation import Telemetry
-from kgserve.platform.permissions import private_folder
+from kgserve.platform.permissions import create_private_folder
 from kgserve.platform.settings import Settings
-from kgserve.projections.cypher_engine.engine.files import edition
-from kgserve.projections.cypher_engine.projection import EnginePlaces
-from kgserve.projections.inbound_links import InboundLinks
+from kgserve.projections.cypher_engine.engine.files import engine_edition
+from kgserve.projections.cypher_engine.projection import EngineProcessLimiter
+from kgserve.projections.inbound_links import InboundLinkIndex
 from kgserve.storage.changefeed import ChangeFeeds
-from kgserve.storage.layout import Layout, usable_folder
+from kgserve.storage.layout import StoreLayout, check_data_folder
 from kgserve.storage.model.store_names import check_store_name
-from kgserve.storage.model.store_settings import usual
-from kgserve.stores.access import CreateIfMissing, Stores
+from kgserve.storage.model.store_settings import default_store_settings
+from kgserve.stores.access import CreateIfMissing, StoreRegistry
 from kgserve.stores.cluster_api import DrainAnswer, MoveAnswer, RepairAnswer
 from kgserve.stores.placement import Placement
-from kgserve.stores.scratch_database import WarmCopies
+from kgserve.stores.scratch_database import ScratchCopyCache
 from kgserve.stores.store import OpenStore, StoreDependencies
 
 log = structlog.get_logger()
@@ -44,14 +44,14 @@ _RELEASE_TIMEOUT_SECONDS = 10.0
 POOL_TICK_SECONDS = 1.0
 
 
-Placed = Callable[[Path, Settings], Placement]
+PlacementFactory = Callable[[Path, Settings], Placement]
 
 
 MOVE_TIMEOUT_SECONDS = 30.0
 """Time that a move, or all moves of a drain together, wait until the new nodes have opened their stores."""
 
 
-class NotOpen(Exception):
+class StoreNotOpen(Exception):
     """The store is not open; retry where blocking is allowed."""
 
 
@@ -84,17 +84,17 @@ class _PoolEntry:
         """Number of leases whose callers still wait for the store to open."""
 
 
-class StorePool(Closing, Stores):
+class StorePool(ClosableContext, StoreRegistry):
     """Opens stores and leases them to callers. More than ``max_open_stores`` are open only while in use."""
 
-    def __init__(self, settings: Settings, placed: Placed = Placement) -> None:
+    def __init__(self, settings: Settings, placed: PlacementFactory = Placement) -> None:
         """Open the data folder. ``placed`` builds the placement of its stores. Raises InvalidInput and Conflict."""
-        edition(settings.engine)  # raises InvalidInput for one that is not installed
+        engine_edition(settings.engine)  # raises InvalidInput for one that is not installed
         self.settings = settings
-        self.usual = usual(settings)
+        self.usual = default_store_settings(settings)
         self.observation = Telemetry(settings)
-        self.data_dir = usable_folder(settings.data_dir.resolve())
-        private_folder(self.data_dir)
+        self.data_dir = check_data_folder(settings.data_dir.resolve())
+        create_private_folder(self.data_dir)
         with suppress(PermissionError):
             sync_folder(self.data_dir.parent)
         self.placement = placed(self.data_dir, settings)
@@ -102,13 +102,13 @@ class StorePool(Closing, Stores):
         self._lock = threading.Lock()
         self.companions: list[StoreObserver] = []
         self._feeds = ChangeFeeds(self.placement.layout)
-        self._inbound = InboundLinks(self)
-        self.engine_places = EnginePlaces(settings.engine_processes)
+        self._inbound = InboundLinkIndex(self)
+        self.engine_places = EngineProcessLimiter(settings.engine_processes)
         self._closed = threading.Event()
         # One thread for all stores, so that compactions and checks never crowd out requests.
         self._background = ThreadPoolExecutor(max_workers=1, thread_name_prefix="background")
         self._dependencies = StoreDependencies(
-            settings, self._background.submit, self.observation, WarmCopies(), self.placement
+            settings, self._background.submit, self.observation, ScratchCopyCache(), self.placement
         )
         self._tender = MaintenanceTicker(self._all_open, self.held_open, self._retire_lost)
         self._checker = threading.Thread(target=self._check_periodically, name="checker", daemon=True)
@@ -124,7 +124,7 @@ class StorePool(Closing, Stores):
 
     @property
     @override
-    def inbound(self) -> InboundLinks:
+    def inbound(self) -> InboundLinkIndex:
         return self._inbound
 
     @override
@@ -147,9 +147,9 @@ class StorePool(Closing, Stores):
         with self._lock:
             entry = self._entries.get(name)
             if entry is None or entry.store is None or not self._may_serve(entry.store, at_least):
-                raise NotOpen
+                raise StoreNotOpen
             if entry.store.commits.is_copy and entry.store.state.sequence < (at_least or 0):
-                raise NotOpen
+                raise StoreNotOpen
             entry.leases += 1
             self._entries.move_to_end(name)
             return entry.store
@@ -306,7 +306,7 @@ class StorePool(Closing, Stores):
             raise NoStore(name)
 
     @override
-    def require_files(self, name: str) -> Layout:
+    def require_files(self, name: str) -> StoreLayout:
         self.require(name)
         if not self.placement.is_here(name):
             with self.lease(name):
@@ -324,7 +324,7 @@ class StorePool(Closing, Stores):
             return {name: store for name, store in found if store is not None}
 
     @override
-    def layout(self, name: str) -> Layout:
+    def layout(self, name: str) -> StoreLayout:
         return self.placement.layout(check_store_name(name))
 
     @override
@@ -357,7 +357,7 @@ class StorePool(Closing, Stores):
         """Open a store, or wait until another caller has. The number of waiting callers is limited."""
         with self._waiting(entry):
             if entry.waiting > _MAX_WAITING_FOR_OPEN:
-                raise Opening(f"store {name!r} is being opened; try again shortly", retry_after=2)
+                raise StoreOpening(f"store {name!r} is being opened; try again shortly", retry_after=2)
             if not entry.gate.acquire(timeout=_OPEN_TIMEOUT_SECONDS):
                 raise Unavailable(f"store {name!r} is still being opened; try again later", retry_after=10)
             try:
@@ -458,7 +458,7 @@ class StorePool(Closing, Stores):
             log.error("symlink_refused", store=name, path=str(layout.root))
             raise NoStore(name)
         started = time.perf_counter()
-        with storing(f"opening store {name!r}"):
+        with translate_storage_errors(f"opening store {name!r}"):
             store = self._open_or_create(layout, create=create, or_copy=or_copy)
         milliseconds = round((time.perf_counter() - started) * 1000, 1)
         is_copy = store.commits.is_copy
@@ -475,7 +475,7 @@ class StorePool(Closing, Stores):
                 companion.opened(store)
         return store
 
-    def _open_or_create(self, layout: Layout, *, create: CreateIfMissing | bool, or_copy: bool) -> OpenStore:
+    def _open_or_create(self, layout: StoreLayout, *, create: CreateIfMissing | bool, or_copy: bool) -> OpenStore:
         request, made = create if isinstance(create, CreateIfMissing) else CreateIfMissing(), False
         try:
             made = self.placement.place(layout.name, (request.chosen or self.usual) if create else None)

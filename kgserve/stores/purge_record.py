@@ -9,8 +9,8 @@ import msgspec
 import structlog
 
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.durable_files import sync_folder, write_whole
-from kgserve.storage.layout import Layout
+from kgserve.platform.durable_files import sync_folder, write_file_atomically
+from kgserve.storage.layout import StoreLayout
 from kgserve.storage.model.rows import NodeRow
 
 log = structlog.get_logger()
@@ -41,7 +41,7 @@ class PurgeResult(msgspec.Struct, frozen=True):
     through: int
 
 
-class Intention(msgspec.Struct, frozen=True):
+class PurgeRecord(msgspec.Struct, frozen=True):
     """Purge that was decided but may not be complete.
 
     Everything about the nodes ``ids`` is removed up to commit ``through``. For the nodes ``former``, only versions that
@@ -56,15 +56,15 @@ class Intention(msgspec.Struct, frozen=True):
     texts: list[str]
 
 
-def intend(layout: Layout, intention: Intention) -> None:
+def write_purge_record(layout: StoreLayout, intention: PurgeRecord) -> None:
     """Record a purge durably before it begins. Raises OSError."""
-    write_whole(layout.root / _PURGE_RECORD_FILE, msgspec.json.encode(intention))
+    write_file_atomically(layout.root / _PURGE_RECORD_FILE, msgspec.json.encode(intention))
 
 
-def intended(layout: Layout) -> Intention | None:
+def read_purge_record(layout: StoreLayout) -> PurgeRecord | None:
     """Return the recorded purge that is not known to be complete, or None."""
     try:
-        return decode_json((layout.root / _PURGE_RECORD_FILE).read_bytes(), Intention)
+        return decode_json((layout.root / _PURGE_RECORD_FILE).read_bytes(), PurgeRecord)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -72,7 +72,7 @@ def intended(layout: Layout) -> Intention | None:
         return None
 
 
-def settled(layout: Layout) -> None:
+def delete_purge_record(layout: StoreLayout) -> None:
     """Delete the record of a completed purge durably. Raises OSError."""
     (layout.root / _PURGE_RECORD_FILE).unlink(missing_ok=True)
     sync_folder(layout.root)

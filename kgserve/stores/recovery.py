@@ -17,64 +17,64 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from kgserve.platform.durable_files import storing
+from kgserve.platform.durable_files import translate_storage_errors
 from kgserve.platform.settings import MEBIBYTE, Settings
-from kgserve.platform.sqlite_files import remove_files
-from kgserve.projections.history.reading import CurrentRows
+from kgserve.platform.sqlite_files import remove_database_files
+from kgserve.projections.history.reading import HistoryCurrentRows
 from kgserve.storage.journal import snapshot
-from kgserve.storage.journal.journal import Journal, Witness
-from kgserve.storage.journal.journal import salvage as salvage_journal
-from kgserve.storage.journal.replay import all_links, fold_journal
-from kgserve.storage.layout import Layout, witnesses
+from kgserve.storage.journal.journal import CommitWitness, Journal
+from kgserve.storage.journal.journal import salvage_segments as salvage_journal
+from kgserve.storage.journal.replay import materialize_journal, read_all_links
+from kgserve.storage.layout import StoreLayout, read_witnesses
 from kgserve.storage.model.change import ChangeSet, LinksState, StoreState
-from kgserve.storage.model.digest import shift, shift_links
+from kgserve.storage.model.digest import shift_digest, shift_links
 from kgserve.storage.model.rows import EdgeRow, LinkRow, NodeRow, link_id
-from kgserve.storage.rebuild import fresh_folder
+from kgserve.storage.rebuild import create_empty_folder
 
 MAX_EMPTY_COMMITS = 1_000_000
 """Maximum number of empty filler commits. A projection that claims more has a damaged sequence number."""
 _RECOVERY_BATCH_CHANGES = 10_000
 _MAX_LISTED_LOSSES = 20
 
-Row = TypeVar("Row", NodeRow, EdgeRow, LinkRow)
+RecoveredRow = TypeVar("RecoveredRow", NodeRow, EdgeRow, LinkRow)
 
 
-def salvage(layout: Layout, settings: Settings) -> Iterator[str]:
+def salvage_damaged_store(layout: StoreLayout, settings: Settings) -> Iterator[str]:
     """Repair a closed store, and yield messages about what was done; nothing if the store is intact.
 
     Raises StorageFull, and JournalDamaged if no state can be recovered from the journal.
     """
-    with storing(f"salvaging store {layout.name!r}"):
+    with translate_storage_errors(f"salvaging store {layout.name!r}"):
         yield from _salvage(layout, settings.journal_segment_mb * MEBIBYTE)
 
 
-def _salvage(layout: Layout, segment_bytes: int) -> Iterator[str]:
-    seen = max(witnesses(layout), key=lambda each: each.sequence)
+def _salvage(layout: StoreLayout, segment_bytes: int) -> Iterator[str]:
+    seen = max(read_witnesses(layout), key=lambda each: each.sequence)
     layout.journal.mkdir(exist_ok=True)
     layout.mark_open()
     cut = list(salvage_journal(layout.journal))
     yield from cut
-    after = snapshot.newest_sequence(layout.journal)
+    after = snapshot.newest_snapshot_sequence(layout.journal)
     with closing(Journal.open(layout.journal, segment_bytes, after)) as journal:
         if not cut and seen.sequence <= journal.last:
             return
         # Projections may hold lost rows. Remove them before new commits reuse the sequence numbers that they have seen.
         layout.forget_indexes()
         layout.forget_views()
-        remove_files(layout.catalog)
-        remove_files(layout.memories)
-        remove_files(layout.links)
-        remove_files(layout.ended)
+        remove_database_files(layout.catalog)
+        remove_database_files(layout.memories)
+        remove_database_files(layout.links)
+        remove_database_files(layout.ended)
         if seen.sequence > journal.last:
             yield from _continue(layout, journal, seen)
 
 
-def _continue(layout: Layout, journal: Journal, seen: Witness) -> Iterator[str]:
+def _continue(layout: StoreLayout, journal: Journal, seen: CommitWitness) -> Iterator[str]:
     """Append the recovered commits to a truncated journal."""
-    rows = fresh_folder(layout.scratch / "salvage")
+    rows = create_empty_folder(layout.scratch / "salvage")
     try:
-        state = fold_journal(layout, journal, rows).state
-        found = yield from _recover_from_history(layout, rows, state, all_links(layout, journal, state.sequence))
+        state = materialize_journal(layout, journal, rows).state
+        found = yield from _recover_from_history(layout, rows, state, read_all_links(layout, journal, state.sequence))
     finally:
         shutil.rmtree(rows, ignore_errors=True)
     known = max(found, default=state.sequence)
@@ -96,11 +96,11 @@ def _fill_gaps(found: dict[int, ChangeSet], state: StoreState, end: int) -> Iter
 
 
 def _recover_from_history(
-    layout: Layout, rows: Path, state: StoreState, linked: Iterable[list[LinkRow]]
+    layout: StoreLayout, rows: Path, state: StoreState, linked: Iterable[list[LinkRow]]
 ) -> Generator[str, None, dict[int, ChangeSet]]:
     """Return the commit that restores the history's rows, by its number. Yields messages about it."""
     try:
-        with closing(CurrentRows(layout.history)) as present:
+        with closing(HistoryCurrentRows(layout.history)) as present:
             if present.sequence <= state.sequence:
                 return {}
             change = _difference(present, rows, state, linked)
@@ -112,15 +112,15 @@ def _recover_from_history(
         return {}
 
 
-class _RowDifference(msgspec.Struct, Generic[Row]):
+class _RowDifference(msgspec.Struct, Generic[RecoveredRow]):
     """Difference between the rows of a journal and of a history."""
 
-    created: list[Row] = []
-    updated: list[Row] = []
-    before: list[Row] = []
-    deleted: list[Row] = []
+    created: list[RecoveredRow] = []
+    updated: list[RecoveredRow] = []
+    before: list[RecoveredRow] = []
+    deleted: list[RecoveredRow] = []
 
-    def add(self, row: Row, now: Row | None) -> None:
+    def add(self, row: RecoveredRow, now: RecoveredRow | None) -> None:
         if now is None:
             self.deleted.append(row)
         elif now != row:
@@ -128,15 +128,17 @@ class _RowDifference(msgspec.Struct, Generic[Row]):
             self.before.append(row)
 
     @property
-    def added(self) -> list[Row]:
+    def added(self) -> list[RecoveredRow]:
         return [*self.created, *self.updated]
 
     @property
-    def removed(self) -> list[Row]:
+    def removed(self) -> list[RecoveredRow]:
         return [*self.before, *self.deleted]
 
 
-def _difference(present: CurrentRows, rows: Path, state: StoreState, linked: Iterable[list[LinkRow]]) -> ChangeSet:
+def _difference(
+    present: HistoryCurrentRows, rows: Path, state: StoreState, linked: Iterable[list[LinkRow]]
+) -> ChangeSet:
     nodes, edges = _RowDifference[NodeRow](), _RowDifference[EdgeRow]()
     for node in snapshot.read_nodes(rows):
         nodes.add(node, present.node(node))
@@ -155,7 +157,7 @@ def _difference(present: CurrentRows, rows: Path, state: StoreState, linked: Ite
     after = StoreState(
         present.sequence,
         max(present.time, state.time + 1),
-        shift(state.digest, (*nodes.added, *edges.added), (*nodes.removed, *edges.removed)),
+        shift_digest(state.digest, (*nodes.added, *edges.added), (*nodes.removed, *edges.removed)),
         state.nodes + len(nodes.created) - len(nodes.deleted),
         state.edges + len(edges.created) - len(edges.deleted),
     )
@@ -173,7 +175,7 @@ def _difference(present: CurrentRows, rows: Path, state: StoreState, linked: Ite
 
 
 def _with_links(
-    change: ChangeSet, present: CurrentRows, linked: Iterable[list[LinkRow]], last: int, unrecoverable: set[str]
+    change: ChangeSet, present: HistoryCurrentRows, linked: Iterable[list[LinkRow]], last: int, unrecoverable: set[str]
 ) -> ChangeSet:
     """Add the link changes to a change set, except for links of lost nodes."""
     compared, before = _RowDifference[LinkRow](), LinksState()
@@ -204,7 +206,7 @@ def _empty_change_set(state: StoreState) -> ChangeSet:
     return ChangeSet(sequence=state.sequence, time=state.time, digest=digest, nodes=state.nodes, edges=state.edges)
 
 
-def _describe_recovery(change: ChangeSet, present: CurrentRows, last: int) -> Iterator[str]:
+def _describe_recovery(change: ChangeSet, present: HistoryCurrentRows, last: int) -> Iterator[str]:
     nodes = len(change.nodes_created) + len(change.nodes_updated)
     edges = len(change.edges_created) + len(change.edges_updated) + len([*change.links_put()])
     edges_gone = len(change.edges_deleted) + len(change.links_deleted)

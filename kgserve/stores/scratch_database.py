@@ -27,35 +27,41 @@ import structlog
 
 from kgserve.cypher.writes import WriteScope
 from kgserve.errors import EngineFailed, StorageFull, Unavailable
-from kgserve.platform.durable_files import storing
+from kgserve.platform.durable_files import translate_storage_errors
 from kgserve.platform.settings import MEBIBYTE
-from kgserve.projections.cypher_engine.engine.engine import Engine, EngineOptions, Session, build, kept_versions
-from kgserve.projections.cypher_engine.engine.files import remove
+from kgserve.projections.cypher_engine.engine.engine import (
+    EngineHandle,
+    EngineOptions,
+    EngineSession,
+    build_engine_file,
+    estimate_retained_bytes,
+)
+from kgserve.projections.cypher_engine.engine.files import delete_engine_file
 from kgserve.projections.cypher_engine.engine.protocol import (
-    NO_DIFFERENCE,
-    Changed,
-    Compare,
-    Compared,
-    Difference,
-    Doubtful,
-    Tried,
-    Try,
+    NO_ROW_CHANGES,
+    BeginDryRun,
+    ChangedRow,
+    CompareRowsReply,
+    CompareRowsRequest,
+    EndDryRun,
+    RowChanges,
+    ScratchCopyUnreliable,
 )
 from kgserve.projections.cypher_engine.projection import FOLLOW_AFTER_STATEMENT_SECONDS, EngineProjection
-from kgserve.projections.cypher_engine.rebuild import Few, few_rows
+from kgserve.projections.cypher_engine.rebuild import InlineRows, read_inline_rows
 from kgserve.storage.journal.journal import Journal
-from kgserve.storage.journal.tail import Tail, next_change
-from kgserve.storage.layout import Layout, require_room, require_room_to_try
+from kgserve.storage.journal.tail import JournalTail, read_net_change
+from kgserve.storage.layout import StoreLayout, require_dry_run_room, require_rebuild_room
 from kgserve.storage.model.change import NetChange, StoreState
 from kgserve.storage.model.fields import ColumnSet
-from kgserve.storage.model.rows import EDGE_EXTRAS, EdgeKey, EdgeRow, NodeRow
-from kgserve.storage.rebuild import fresh_folder
-from kgserve.storage.rows.snapshot import Rows
-from kgserve.storage.rows.view import RowsView
+from kgserve.storage.model.rows import EDGE_EXTRA_NAMES, EdgeKey, EdgeRow, NodeRow
+from kgserve.storage.rebuild import create_empty_folder
+from kgserve.storage.rows.snapshot import RowsSnapshot
+from kgserve.storage.rows.view import CurrentRowsProjection
 
 log = structlog.get_logger()
 
-MAX_WARM_COPIES = 2
+MAX_CACHED_SCRATCH_COPIES = 2
 """Maximum number of copies kept by all stores together."""
 MAX_SCRATCH_RETAINED_BYTES = 64 * MEBIBYTE
 """Maximum memory that the engine may retain for rows updated in a copy."""
@@ -68,34 +74,34 @@ _Key = TypeVar("_Key", str, EdgeKey)
 _Row = TypeVar("_Row", NodeRow, EdgeRow)
 # On a full disk the engine hangs or exits while closing a file, so free space is required up front. The page cache
 # holds a statement's changes until commit, which bounds their size.
-SCRATCH_COPY_FACTOR = 4
+SCRATCH_FREE_SPACE_FACTOR = 4
 FULL_WRITE_SCOPE = WriteScope()
-_EDGE_PROPERTY_FIELDS = (*EdgeRow.__struct_fields__[2:-1], *EDGE_EXTRAS)
+_EDGE_PROPERTY_FIELDS = (*EdgeRow.__struct_fields__[2:-1], *EDGE_EXTRA_NAMES)
 
 
-class Copy:
+class ScratchCopy:
     """An engine file with the rows of a store, for one statement at a time to write to.
 
     ``state`` is the store's state that it holds. ``left`` lists the rows changed by the last statement; None marks the
     copy as unusable. ``has_its_edges`` is True while no edge has changed and no node was deleted since it was built.
     """
 
-    def __init__(self, folder: Path, state: StoreState, engine: Engine) -> None:
+    def __init__(self, folder: Path, state: StoreState, engine: EngineHandle) -> None:
         self.folder = folder
         self.engine = engine
         self.state = state
-        self.left: Difference | None = NO_DIFFERENCE
+        self.left: RowChanges | None = NO_ROW_CHANGES
         self.is_new = True
         self.has_its_edges = True
 
     @contextmanager
-    def trying(self, rows: Rows) -> Generator[Trial]:
+    def trying(self, rows: RowsSnapshot) -> Generator[ScratchStatement]:
         """Run a statement in the block. ``rows`` are the copy's rows, or rows from shortly before."""
         channel = self.engine.writer.channel
-        channel.ask(Try())
+        channel.ask(BeginDryRun())
         self.left = None
-        yield Trial(self, rows)
-        channel.ask(Tried())
+        yield ScratchStatement(self, rows)
+        channel.ask(EndDryRun())
         self.is_new = False
 
     def close(self) -> None:
@@ -106,29 +112,29 @@ class Copy:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-class Trial:
+class ScratchStatement:
     """A statement that runs on a copy through ``session``."""
 
-    def __init__(self, copy: Copy, rows: Rows) -> None:
+    def __init__(self, copy: ScratchCopy, rows: RowsSnapshot) -> None:
         self.session = copy.engine.writer
         self._copy = copy
         self._rows = rows
 
-    def difference(self, reach: WriteScope = FULL_WRITE_SCOPE) -> Difference:
+    def difference(self, reach: WriteScope = FULL_WRITE_SCOPE) -> RowChanges:
         """Return what the statement changed. Only rows that it can ``reach`` are compared.
 
         Raises Doubtful if the copy is unreliable; a new copy never is.
         """
         copy, state = self._copy, self._copy.state
-        asked = Compare(reach, state.nodes, state.edges, str(copy.folder), copy.is_new)
-        compared = self.session.channel.ask(asked, Compared)
+        asked = CompareRowsRequest(reach, state.nodes, state.edges, str(copy.folder), copy.is_new)
+        compared = self.session.channel.ask(asked, CompareRowsReply)
         found = compared.difference
         found = msgspec.structs.replace(found, doubled=[*found.doubled, *self._existing_keys(found.edges)])
         if compared.sound and not deletes_or_changes_edges(reach):
             copy.left = found
         return found
 
-    def _existing_keys(self, edges: list[Changed]) -> Iterator[EdgeKey]:
+    def _existing_keys(self, edges: list[ChangedRow]) -> Iterator[EdgeKey]:
         """Yield the keys of new edges that already existed and are unchanged."""
         for key in {row.edge_key for row in edges if row.before is None and row.now["relation_type"] is not None}:
             if self._rows.edge(key) is not None:
@@ -145,7 +151,9 @@ def deletes_or_changes_edges(reach: WriteScope) -> bool:
     return reach.deletes or (reach.relations and (reach.creates or sets_edges))
 
 
-def copied(source: Few | AbstractContextManager[Session], folder: Path, options: EngineOptions, size: int) -> Copy:
+def build_scratch_copy(
+    source: InlineRows | AbstractContextManager[EngineSession], folder: Path, options: EngineOptions, size: int
+) -> ScratchCopy:
     """Build a copy of few rows, or of all rows that a session sees, in a folder of its own.
 
     The session is released before the copy is used. ``size`` is the approximate size of the store's engine files in
@@ -153,27 +161,27 @@ def copied(source: Few | AbstractContextManager[Session], folder: Path, options:
     """
     file = folder / "graph.kuzu"
     try:
-        with storing("copying a store for a statement"):
-            rows = fresh_folder(fresh_folder(folder) / "rows")
-            require_room_to_try(folder, SCRATCH_COPY_FACTOR * size + options.file.cache_bytes)
+        with translate_storage_errors("copying a store for a statement"):
+            rows = create_empty_folder(create_empty_folder(folder) / "rows")
+            require_dry_run_room(folder, SCRATCH_FREE_SPACE_FACTOR * size + options.file.cache_bytes)
             if isinstance(source, tuple):
                 found, state = source
             else:
                 with source as session:
                     found, state = rows, session.dump(rows)
-            engine = build(file, found, state, options, ColumnSet.MEMORY)
+            engine = build_engine_file(file, found, state, options, ColumnSet.MEMORY)
             shutil.rmtree(rows)
-            return Copy(folder, state, engine)
+            return ScratchCopy(folder, state, engine)
     except BaseException:
-        remove(file)
+        delete_engine_file(file)
         shutil.rmtree(folder, ignore_errors=True)
         raise
 
 
-class WarmCopies:
+class ScratchCopyCache:
     """LRU list of the copies kept by all stores."""
 
-    def __init__(self, limit: int = MAX_WARM_COPIES) -> None:
+    def __init__(self, limit: int = MAX_CACHED_SCRATCH_COPIES) -> None:
         self._limit = limit
         self._lock = threading.Lock()
         self._copies: OrderedDict[ScratchDatabase, None] = OrderedDict()
@@ -198,11 +206,11 @@ class ScratchDatabase:
 
     def __init__(
         self,
-        layout: Layout,
+        layout: StoreLayout,
         journal: Journal,
         engine: EngineProjection,
-        rows: RowsView,
-        copies: WarmCopies,
+        rows: CurrentRowsProjection,
+        copies: ScratchCopyCache,
         seconds: float = FOLLOW_AFTER_STATEMENT_SECONDS,
     ) -> None:
         """Create without a copy. A copy is discarded after ``seconds`` without statements."""
@@ -213,8 +221,8 @@ class ScratchDatabase:
         self._rows = rows
         self._copies = copies
         self._journal = journal
-        self._tail = Tail(layout.journal)
-        self._copy: Copy | None = None
+        self._tail = JournalTail(layout.journal)
+        self._copy: ScratchCopy | None = None
         self._used_at = 0.0
         self._lock = threading.Lock()
 
@@ -227,7 +235,7 @@ class ScratchDatabase:
     def is_behind(self) -> bool:
         """True if rows changed by a statement have to be reset."""
         copy = self._copy
-        return copy is not None and copy.left is not NO_DIFFERENCE
+        return copy is not None and copy.left is not NO_ROW_CHANGES
 
     @contextmanager
     def turn(self, check: Callable[[], None]) -> Generator[None]:
@@ -239,7 +247,7 @@ class ScratchDatabase:
         finally:
             self._lock.release()
 
-    def run(self, work: Callable[[Trial], _Result], reach: WriteScope = FULL_WRITE_SCOPE) -> _Result:
+    def run(self, work: Callable[[ScratchStatement], _Result], reach: WriteScope = FULL_WRITE_SCOPE) -> _Result:
         """Return the result of ``work`` on a copy of the current rows.
 
         ``work`` may be called a second time, on a new copy. ``reach`` is what the statement may change. The caller must
@@ -279,16 +287,16 @@ class ScratchDatabase:
         with self._lock:
             self._discard()
 
-    def _run(self, work: Callable[[Trial], _Result], reach: WriteScope, rows: Rows) -> _Result:
+    def _run(self, work: Callable[[ScratchStatement], _Result], reach: WriteScope, rows: RowsSnapshot) -> _Result:
         if self._bring_up_to_date(rows) and self._is_safe_for(reach):
             # A copy with many writes can fail, for example with a full cache, where a new one succeeds.
-            with contextlib.suppress(Doubtful, StorageFull, EngineFailed, Unavailable):
+            with contextlib.suppress(ScratchCopyUnreliable, StorageFull, EngineFailed, Unavailable):
                 return self._run_on_copy(work, rows)
             log.info("copy_doubtful", store=self._engine.layout.name)
         self._discard()
         engine = self._engine
-        source = few_rows(self._rows) or engine.reading(timeout=0)
-        self._copy = copied(source, self._folder, engine.options, sum(engine.bytes()))
+        source = read_inline_rows(self._rows) or engine.reading(timeout=0)
+        self._copy = build_scratch_copy(source, self._folder, engine.options, sum(engine.bytes()))
         self.made += 1
         return self._run_on_copy(work, rows)
 
@@ -296,20 +304,20 @@ class ScratchDatabase:
         copy = self._copy
         return copy is not None and (copy.has_its_edges or not deletes_or_changes_edges(reach))
 
-    def _run_on_copy(self, work: Callable[[Trial], _Result], rows: Rows) -> _Result:
+    def _run_on_copy(self, work: Callable[[ScratchStatement], _Result], rows: RowsSnapshot) -> _Result:
         copy = self._copy
         assert copy is not None  # noqa: S101
         self._copies.used(self)
         with copy.trying(rows) as trial:
             return work(trial)
 
-    def _bring_up_to_date(self, rows: Rows) -> bool:
+    def _bring_up_to_date(self, rows: RowsSnapshot) -> bool:
         """Bring the copy up to date, and return whether it is usable. Discard it otherwise."""
         copy = self._copy
         if copy is None:
             return False
         try:
-            require_room_to_try(self._folder, self._engine.options.file.cache_bytes)
+            require_dry_run_room(self._folder, self._engine.options.file.cache_bytes)
             if self._follow(copy, rows):
                 return True
         except StorageFull:
@@ -320,25 +328,25 @@ class ScratchDatabase:
         self._discard()
         return False
 
-    def _follow(self, copy: Copy, rows: Rows) -> bool:
+    def _follow(self, copy: ScratchCopy, rows: RowsSnapshot) -> bool:
         """Update a copy to these rows. Return False if that needs more than one transaction."""
         behind = copy.state.sequence < rows.at
-        if not behind and copy.left is NO_DIFFERENCE:
+        if not behind and copy.left is NO_ROW_CHANGES:
             return True
-        net = next_change(self._tail, copy.state.sequence, rows.at) if behind else NetChange()
+        net = read_net_change(self._tail, copy.state.sequence, rows.at) if behind else NetChange()
         if copy.left is None or (behind and net.state != rows.state):
             return False
-        settle(net, copy.left, rows)
-        if copy.engine.kept_bytes + kept_versions(net, rows.state) > MAX_SCRATCH_RETAINED_BYTES:
+        add_row_resets(net, copy.left, rows)
+        if copy.engine.kept_bytes + estimate_retained_bytes(net, rows.state) > MAX_SCRATCH_RETAINED_BYTES:
             return False
         if len(net):
-            require_room(self._folder, _SCRATCH_ROOM_BYTES)
+            require_rebuild_room(self._folder, _SCRATCH_ROOM_BYTES)
             copy.engine.apply(net, rows.state, recorded=False)
             # The engine also retains the versions that the statement itself wrote.
-            copy.engine.kept_bytes += kept_versions(net, rows.state)
+            copy.engine.kept_bytes += estimate_retained_bytes(net, rows.state)
             copy.is_new = False
             copy.has_its_edges &= not (net.edges_created or net.edges_updated or net.edges_deleted or net.nodes_deleted)
-        copy.state, copy.left = rows.state, NO_DIFFERENCE
+        copy.state, copy.left = rows.state, NO_ROW_CHANGES
         return True
 
     def _discard(self) -> None:
@@ -348,7 +356,7 @@ class ScratchDatabase:
             self._copies.given_back(self)
 
 
-def settle(net: NetChange, left: Difference, rows: Rows) -> None:
+def add_row_resets(net: NetChange, left: RowChanges, rows: RowsSnapshot) -> None:
     """Extend a net change so that it also resets the rows that a statement has ``left`` changed in a copy."""
     nodes = {row.now["id"]: True for row in left.nodes} | dict.fromkeys(left.nodes_gone, False)
     for node_id, is_there in nodes.items():
@@ -380,6 +388,6 @@ def _reset_row(
         deleted.add(key)
 
 
-def _needs_replacement(copy: Copy) -> bool:
+def _needs_replacement(copy: ScratchCopy) -> bool:
     file_bytes, log_bytes = copy.engine.bytes()
     return log_bytes > max(MAX_SCRATCH_LOG_BYTES, file_bytes)

@@ -16,40 +16,40 @@ import msgspec
 import structlog
 
 from kgserve.errors import Unavailable
-from kgserve.platform.durable_files import storing
-from kgserve.platform.metrics.observation import Stopwatch, StoreCount, Telemetry
+from kgserve.platform.durable_files import translate_storage_errors
+from kgserve.platform.metrics.observation import PhaseTimer, StoreWriteCounters, Telemetry
 from kgserve.platform.settings import Settings
-from kgserve.projections.base import Erasure
-from kgserve.projections.catalog.catalog import Catalog
+from kgserve.projections.base import EraseRequest
+from kgserve.projections.catalog.catalog import NodeCatalog
 from kgserve.projections.catalog.projection import CatalogProjection
 from kgserve.projections.cypher_engine.projection import EngineProjection
 from kgserve.projections.links.links import LinkReader
-from kgserve.projections.links.projection import LinksProjection
+from kgserve.projections.links.projection import LinkProjection
 from kgserve.projections.memory_index.decay import HalfLives, half_lives_of
 from kgserve.projections.memory_index.projection import MemoryProjection
 from kgserve.projections.tombstones import Tombstones
 from kgserve.storage.changefeed import ChangeFeed
-from kgserve.storage.commit_clock import CommitClock, newest_file_time, wall_time
+from kgserve.storage.commit_clock import CommitClock, newest_segment_time, wall_time
 from kgserve.storage.journal import snapshot
-from kgserve.storage.layout import STORE_FORMAT, Layout, open_journal, require_room_to_write
-from kgserve.storage.model.batch import Rules, WriteBatch
+from kgserve.storage.layout import STORE_FORMAT, StoreLayout, open_journal, require_write_room
+from kgserve.storage.model.batch import WriteBatch, WriteRules
 from kgserve.storage.model.change import ChangeSet, LinksState, StoreState
-from kgserve.storage.model.digest import measure
+from kgserve.storage.model.digest import measure_rows
 from kgserve.storage.model.rows import EdgeKey
 from kgserve.storage.model.store_settings import StoreSettings
-from kgserve.storage.plan import Report, Workspace, check, plan
-from kgserve.storage.rebuild import fresh_folder, open_rows, renew_rows, take_snapshot
-from kgserve.storage.rows.edge_page import with_versions
+from kgserve.storage.plan import PlanningWorkspace, WriteReport, check_batch, plan_batch
+from kgserve.storage.rebuild import create_empty_folder, open_current_rows, rebuild_current_rows, take_snapshot
+from kgserve.storage.rows.edge_page import add_former_versions
 from kgserve.storage.rows.encoding import RowsDamaged
-from kgserve.storage.rows.snapshot import MIN_BATCH_LOOKUPS, Rows
-from kgserve.storage.rows.ways import redirects_of
+from kgserve.storage.rows.snapshot import MIN_BATCH_LOOKUPS, RowsSnapshot
+from kgserve.storage.rows.ways import find_redirects
 from kgserve.stores.access_buffer import AccessBuffer
 from kgserve.stores.compaction import Compactor, DeltaMerger
 from kgserve.stores.pending_state import PendingState
 from kgserve.stores.placement import Placement
 from kgserve.stores.purge_record import PurgeResult, PurgeTargets
-from kgserve.stores.scratch_database import ScratchDatabase, WarmCopies
-from kgserve.stores.writer import Followed, Planned, Write, Writer, prepared
+from kgserve.stores.scratch_database import ScratchCopyCache, ScratchDatabase
+from kgserve.stores.writer import PlannedWrite, QueuedWrite, ReplicatedCommits, WriterThread, prepare_write
 
 log = structlog.get_logger()
 
@@ -58,7 +58,7 @@ IDLE_MERGE_DELAY_SECONDS = 2.0
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _Listed = TypeVar("_Listed")
-Background = Callable[[Callable[[], None]], object]
+ScheduleInBackground = Callable[[Callable[[], None]], object]
 
 
 class CheckResult(msgspec.Struct, frozen=True):
@@ -68,10 +68,10 @@ class CheckResult(msgspec.Struct, frozen=True):
     ok: bool
 
 
-class Eraser(Protocol):
+class NodePurger(Protocol):
     """Purges nodes from a store."""
 
-    def erase(self, find: Callable[[Rows], PurgeTargets]) -> Future[PurgeResult]:
+    def erase(self, find: Callable[[RowsSnapshot], PurgeTargets]) -> Future[PurgeResult]:
         """Purge the nodes that ``find`` returns. The future completes when all is gone.
 
         ``find`` is called in the writer thread.
@@ -83,20 +83,20 @@ class StoreDependencies(msgspec.Struct, frozen=True):
     """Dependencies shared by the stores of a pool. ``background`` schedules low-priority work."""
 
     settings: Settings
-    background: Background
+    background: ScheduleInBackground
     observation: Telemetry
-    copies: WarmCopies
+    copies: ScratchCopyCache
     placement: Placement
 
 
 class OpenStore:
     """An open store. All changes happen in its writer thread; any thread may read concurrently."""
 
-    def __init__(self, layout: Layout, feed: ChangeFeed, around: StoreDependencies) -> None:
+    def __init__(self, layout: StoreLayout, feed: ChangeFeed, around: StoreDependencies) -> None:
         """Open a store from its local files, repairing what a crash left behind."""
         settings, background = around.settings, around.background
         self.observation = around.observation
-        self.count = StoreCount()
+        self.count = StoreWriteCounters()
         self.name = layout.name
         self.feed = feed
         self.layout = layout
@@ -107,7 +107,7 @@ class OpenStore:
         # Called in the changing thread after a change of settings. Must not block.
         self.after_change: list[Callable[[], None]] = []
         # Set by the component that implements purging.
-        self.eraser: Eraser | None = None
+        self.eraser: NodePurger | None = None
         # Ids of running consolidations. An unfinished one that is not listed was interrupted.
         self.runs: set[str] = set()
         self.last_check: CheckResult | None = None
@@ -129,7 +129,7 @@ class OpenStore:
             self.journal.before_packing = self._raise_format
             undo.callback(self.journal.close)
             self.commits = around.placement.commits(layout.name, self.journal)
-            self.rows = open_rows(layout, self.journal)
+            self.rows = open_current_rows(layout, self.journal)
             layout.mark_open()
             undo.pop_all()
         self._background = background
@@ -137,7 +137,7 @@ class OpenStore:
         # Ids of nodes being purged, which snapshots must omit.
         self._forgotten: frozenset[str] = frozenset()
         self._committed_at = time.monotonic()
-        newest = max(self.rows.state.time, newest_file_time(layout.journal))
+        newest = max(self.rows.state.time, newest_segment_time(layout.journal))
         self.clock = CommitClock(layout.name, newest, is_shared=around.placement.is_shared)
         self.rows_sequence = self.rows.state.sequence
         self.folding, self.rows.on_damage = (
@@ -148,14 +148,16 @@ class OpenStore:
         self.copy = ScratchDatabase(layout, self.journal, self.engine, self.rows, around.copies)
         self.catalog = CatalogProjection(layout, self.journal, self.rows)
         self.memories = MemoryProjection(layout, self.journal, self.rows, self._half_lives)
-        self.links = LinksProjection(layout, self.journal, self.rows)
+        self.links = LinkProjection(layout, self.journal, self.rows)
         self.ended = Tombstones(layout, self.journal, self.rows)
         self.needed_from.append(lambda: self.rows.base_sequence + 1)
         self.feed.opened(self.state.sequence)
         take = self._take_snapshot
         self.compactor = Compactor(layout, self.journal, self.engine, take, settings, background, self.needed_from)
         self.accesses = AccessBuffer(self.submit, self.memories.accesses, self.name, counts=not self.commits.is_copy)
-        self._writer = Writer(self.name, self._commit, self.compactor.start_if_wanted, settings.write_queue, self.count)
+        self._writer = WriterThread(
+            self.name, self._commit, self.compactor.start_if_wanted, settings.write_queue, self.count
+        )
 
     @property
     def state(self) -> StoreState:
@@ -172,40 +174,40 @@ class OpenStore:
         """True if a write is running or queued."""
         return self._writer.busy
 
-    def submit(self, batch: WriteBatch, wait: float = 0.0) -> Future[Report]:
+    def submit(self, batch: WriteBatch, wait: float = 0.0) -> Future[WriteReport]:
         """Queue a write; the future returns its report once it is durable and applied.
 
         wait: seconds to block while the queue is full before raising Unavailable. The future raises InvalidInput,
         StorageFull or Unavailable.
         """
-        return self._writer.submit(Write(batch, Future()), wait)
+        return self._writer.submit(QueuedWrite(batch, Future()), wait)
 
     def submit_prepared(
-        self, prepare: Callable[[], WriteBatch | Planned | Followed], wait: float = 0.0
-    ) -> Future[Report]:
+        self, prepare: Callable[[], WriteBatch | PlannedWrite | ReplicatedCommits], wait: float = 0.0
+    ) -> Future[WriteReport]:
         """Queue a write whose batch or plan ``prepare`` builds in the writer thread.
 
         All earlier writes are committed by then, and no other write runs meanwhile. Raises the errors of `submit`; so
         does the future, along with those of ``prepare``.
         """
-        return self._writer.submit(Write(WriteBatch(), Future(), prepare), wait)
+        return self._writer.submit(QueuedWrite(WriteBatch(), Future(), prepare), wait)
 
     def submit_decided(
         self, decide: Callable[[PendingState], WriteBatch], cost: int, wait: float = 0.0
-    ) -> Future[Report]:
+    ) -> Future[WriteReport]:
         """Queue a write whose batch ``decide`` builds in the writer thread, from the pending state of its group.
 
         It is committed together with other writes, so ``decide`` must be quick. ``cost`` is the approximate size of its
         batch in bytes. Raises the errors of `submit`; so does the future, along with those of ``decide``.
         """
-        return self._writer.submit(Write(WriteBatch(cost=cost), Future(), decide=decide), wait)
+        return self._writer.submit(QueuedWrite(WriteBatch(cost=cost), Future(), decide=decide), wait)
 
     def follow(self, changes: list[ChangeSet]) -> None:
         """Apply commits made by another server, and block until readers see them.
 
         Raises StorageFull and Unavailable.
         """
-        self.submit_prepared(lambda: Followed(changes)).result()
+        self.submit_prepared(lambda: ReplicatedCommits(changes)).result()
 
     def reach(self, sequence: int) -> None:
         """Wait until a replica has applied a commit.
@@ -234,7 +236,7 @@ class OpenStore:
             # Compared as JSON, since True == 1 in Python.
             if _encode(before.settings) == _encode(after.settings):
                 return False
-            with storing(f"changing the settings of store {self.name!r}"):
+            with translate_storage_errors(f"changing the settings of store {self.name!r}"):
                 self.description = self._placement.describe(self.layout, after)
             self.feed.publish_marker("store_changed", msgspec.to_builtins(after.settings))
         for wake in self.after_change:
@@ -242,7 +244,7 @@ class OpenStore:
         return True
 
     @contextlib.contextmanager
-    def reading(self) -> Generator[Rows]:
+    def reading(self) -> Generator[RowsSnapshot]:
         """Yield the rows of the last commit. Raises Unavailable if they are damaged; they are then rebuilt."""
         try:
             with self.rows.reading() as rows:
@@ -251,7 +253,7 @@ class OpenStore:
             raise self._schedule_rebuild(error) from error
 
     @contextlib.contextmanager
-    def reading_links(self) -> Generator[tuple[Rows, LinkReader | None]]:
+    def reading_links(self) -> Generator[tuple[RowsSnapshot, LinkReader | None]]:
         """Yield the rows of the last commit and its links; None if the store has no links. Raises Unavailable."""
         try:
             with self.links.reading() as (links, rows):
@@ -266,7 +268,9 @@ class OpenStore:
             f"the current rows are damaged and are being rebuilt; try again shortly: {error}", retry_after=2
         )
 
-    def listing(self, question: Callable[[Catalog, Rows], _Listed], *, by_attributes: bool = False) -> _Listed:
+    def listing(
+        self, question: Callable[[NodeCatalog, RowsSnapshot], _Listed], *, by_attributes: bool = False
+    ) -> _Listed:
         """Query the catalog, with an index on attributes if ``by_attributes``.
 
         Raises the errors of `CatalogProjection.ask`.
@@ -316,7 +320,7 @@ class OpenStore:
             state = rows.state
             try:
                 rows.base.check()
-                found = measure(rows.all_nodes(), rows.all_edges())
+                found = measure_rows(rows.all_nodes(), rows.all_edges())
             except (RowsDamaged, msgspec.MsgspecError, ValueError) as error:
                 found, reason = None, str(error)
         if found == (state.digest, state.nodes, state.edges):
@@ -332,11 +336,11 @@ class OpenStore:
         """
         if not self.engine.is_open:
             return True
-        folder = fresh_folder(self.layout.scratch / "check")
+        folder = create_empty_folder(self.layout.scratch / "check")
         try:
             with self.engine.reading(timeout=0, asked=False) as session:
                 state = session.dump(folder)
-            ok = snapshot.measure(folder) == (state.digest, state.nodes, state.edges)
+            ok = snapshot.measure_row_files(folder) == (state.digest, state.nodes, state.edges)
             ok = ok and self._matches_links(snapshot.measure_links(folder), state.sequence)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -380,7 +384,7 @@ class OpenStore:
             log.exception("rows_damaged", store=self.name)
             self._renew_rows()
         self.copy.close()
-        erasure = Erasure((*ids,), (), before)
+        erasure = EraseRequest((*ids,), (), before)
         self.catalog.erase(erasure)
         self.memories.erase(erasure)
         self.links.erase(erasure)
@@ -429,20 +433,20 @@ class OpenStore:
 
     # Commits (writer thread)
 
-    def _commit(self, writes: list[Write]) -> None:
-        laps = Stopwatch()
+    def _commit(self, writes: list[QueuedWrite]) -> None:
+        laps = PhaseTimer()
         for write in writes:
             self.observation.waited(write.origin, laps.started - write.queued_at)
         self.folding.hold_back()
         laps.lap("held_back")
         if any(write.prepare is not None for write in writes):
-            writes = [ready for write in writes if (ready := prepared(write)) is not None]
+            writes = [ready for write in writes if (ready := prepare_write(write)) is not None]
             laps.lap("prepare")
         changes, reports = self._plan(writes, self.clock.now())
         laps.lap("plan")
         size = sum(each.size for each in changes)
         if changes:
-            require_room_to_write(self.layout.root, sum(write.batch.cost for write in writes))
+            require_write_room(self.layout.root, sum(write.batch.cost for write in writes))
             self.commits.append(changes)
             self.clock.stamped(changes[-1].time)
             laps.lap("journal")
@@ -499,7 +503,7 @@ class OpenStore:
 
     def _renew_rows_now(self) -> None:
         self.folding.wait()
-        renew_rows(self.rows, self.layout, self.journal)
+        rebuild_current_rows(self.rows, self.layout, self.journal)
 
     def _raise_format(self) -> None:
         """Raise the store's format so that older versions of kgserve refuse to open it. Durable on return.
@@ -509,12 +513,14 @@ class OpenStore:
         with self._describing:
             if self.description.format < STORE_FORMAT:
                 newer = msgspec.structs.replace(self.description, format=STORE_FORMAT)
-                with storing(f"raising the format of store {self.name!r}"):
+                with translate_storage_errors(f"raising the format of store {self.name!r}"):
                     self.description = self.layout.describe(newer)
 
-    def _plan(self, writes: list[Write], now: int) -> tuple[list[ChangeSet], list[tuple[Write, Report]]]:
+    def _plan(
+        self, writes: list[QueuedWrite], now: int
+    ) -> tuple[list[ChangeSet], list[tuple[QueuedWrite, WriteReport]]]:
         if writes and (followed := writes[0].followed) is not None:
-            return followed.changes, [(writes[0], Report(sequence=followed.changes[-1].sequence))]
+            return followed.changes, [(writes[0], WriteReport(sequence=followed.changes[-1].sequence))]
         if writes and (planned := writes[0].plan) is not None:
             change, report = planned.change(self.state, now)
             if self.rows.rows().linked and change.nodes_deleted:
@@ -527,17 +533,17 @@ class OpenStore:
         )
         state, rules = self.state, self._rules()
         changes: list[ChangeSet] = []
-        reports: list[tuple[Write, Report]] = []
+        reports: list[tuple[QueuedWrite, WriteReport]] = []
         for write in writes:
             try:
                 if pending is not None:
                     pending.sequence = state.sequence + 1
                 batch = write.batch if pending is None else self._decide_batch(write, pending, workspace)
-                check(batch, workspace, rules)
+                check_batch(batch, workspace, rules)
             except Exception as error:  # noqa: BLE001  # passed on to the caller
                 write.future.set_exception(error)
                 continue
-            change, report = plan(batch, workspace, state, now, rules)
+            change, report = plan_batch(batch, workspace, state, now, rules)
             if change is not None:
                 changes.append(change)
                 state = change.state
@@ -546,7 +552,7 @@ class OpenStore:
             reports.append((write, report))
         return changes, reports
 
-    def _decide_batch(self, write: Write, pending: PendingState, workspace: Workspace) -> WriteBatch:
+    def _decide_batch(self, write: QueuedWrite, pending: PendingState, workspace: PlanningWorkspace) -> WriteBatch:
         """Return the batch of a write, after adding the rows it needs to the workspace."""
         if write.decide is None:
             return write.batch
@@ -557,7 +563,7 @@ class OpenStore:
         workspace.join(self.__gather_workspace([batch], settle=False))
         return batch
 
-    def __gather_workspace(self, batches: list[WriteBatch], *, settle: bool) -> Workspace:
+    def __gather_workspace(self, batches: list[WriteBatch], *, settle: bool) -> PlanningWorkspace:
         try:
             workspace = _gather_rows(self.rows.rows(), batches, settle=settle)
         except RowsDamaged:
@@ -575,21 +581,21 @@ class OpenStore:
     def _half_lives(self) -> HalfLives:
         return half_lives_of(self.description.memory)
 
-    def _rules(self) -> Rules:
+    def _rules(self) -> WriteRules:
         chosen = self.description
         keeps_history = self.settings.history and chosen.history != "none"
-        return Rules(frozenset(chosen.kind_whitelist), chosen.conflict_policy == "manual", keeps_history)
+        return WriteRules(frozenset(chosen.kind_whitelist), chosen.conflict_policy == "manual", keeps_history)
 
 
-def _gather_rows(rows: Rows, batches: Iterable[WriteBatch], *, settle: bool) -> Workspace:
+def _gather_rows(rows: RowsSnapshot, batches: Iterable[WriteBatch], *, settle: bool) -> PlanningWorkspace:
     """Return a workspace with all rows needed to plan these batches. Raises RowsDamaged.
 
     Without ``settle``, further batches may follow, and no edge is treated as unchanged.
     """
-    workspace = Workspace()
+    workspace = PlanningWorkspace()
     batches = list(batches)
     deleted_ids = [node_id for batch in batches for node_id in batch.delete_nodes]
-    deleted = {*with_versions(rows, deleted_ids)} if deleted_ids else set[str]()
+    deleted = {*add_former_versions(rows, deleted_ids)} if deleted_ids else set[str]()
     named = deleted.union(*({put.id for put in batch.nodes} for batch in batches))
     # Insertion order keeps keys that are used together close in memory.
     keys = dict.fromkeys([put.key for batch in batches for put in batch.edges])
@@ -598,7 +604,7 @@ def _gather_rows(rows: Rows, batches: Iterable[WriteBatch], *, settle: bool) -> 
     ends.update(put.edge.key[0] for batch in batches for put in batch.links if put.edge.key[0] not in named)
     ends.update(access.id for batch in batches for access in batch.accesses if access.id not in named)
     rows.base.look_up(named | ends)
-    if rows.know_merges and (merged := redirects_of(rows, named | ends)):
+    if rows.know_merges and (merged := find_redirects(rows, named | ends)):
         workspace.merged = merged
         keys |= dict.fromkeys(map(workspace.followed, [*keys]))
         ends.update(merged.values())

@@ -13,20 +13,20 @@ import msgspec
 import structlog
 
 from kgserve.errors import KgserveError, Unavailable
-from kgserve.platform.metrics.observation import Origin, StoreCount, current_origin, speaking_of
+from kgserve.platform.metrics.observation import RequestOrigin, StoreWriteCounters, bind_request_ids, get_request_origin
 from kgserve.storage.model.batch import WriteBatch
 from kgserve.storage.model.change import ChangeSet, StoreState
-from kgserve.storage.plan import Report
+from kgserve.storage.plan import WriteReport
 from kgserve.stores.pending_state import PendingState
 
 log = structlog.get_logger()
 
-COMMIT_GROUP_ROWS = 60_000
-COMMIT_GROUP_BYTES = 64 << 20
+MAX_COMMIT_GROUP_ROWS = 60_000
+MAX_COMMIT_GROUP_BYTES = 64 << 20
 MAX_WRITE_QUEUE_BYTES = 256 << 20
 
 
-class Planned(Protocol):
+class PlannedWrite(Protocol):
     """A write planned before it reaches the writer thread, valid for any later state of the store."""
 
     @property
@@ -34,7 +34,7 @@ class Planned(Protocol):
         """Approximate size of its journal entry in bytes."""
         ...
 
-    def change(self, state: StoreState, now: int) -> tuple[ChangeSet, Report]:
+    def change(self, state: StoreState, now: int) -> tuple[ChangeSet, WriteReport]:
         """Return the change set that follows ``state``, and its report."""
         ...
 
@@ -43,13 +43,13 @@ class Planned(Protocol):
         ...
 
 
-class Followed(NamedTuple):
+class ReplicatedCommits(NamedTuple):
     """Commits made by another server."""
 
     changes: list[ChangeSet]
 
 
-class Write(msgspec.Struct, eq=False):
+class QueuedWrite(msgspec.Struct, eq=False):
     """A queued write and the future of its report.
 
     ``prepare`` builds the batch in the writer thread after all earlier writes are committed; it may return a plan or
@@ -59,16 +59,16 @@ class Write(msgspec.Struct, eq=False):
     """
 
     batch: WriteBatch
-    future: Future[Report]
-    prepare: Callable[[], WriteBatch | Planned | Followed] | None = None
-    plan: Planned | None = None
-    followed: Followed | None = None
+    future: Future[WriteReport]
+    prepare: Callable[[], WriteBatch | PlannedWrite | ReplicatedCommits] | None = None
+    plan: PlannedWrite | None = None
+    followed: ReplicatedCommits | None = None
     decide: Callable[[PendingState], WriteBatch] | None = None
-    origin: Origin | None = msgspec.field(default_factory=current_origin)
+    origin: RequestOrigin | None = msgspec.field(default_factory=get_request_origin)
     queued_at: float = msgspec.field(default_factory=time.perf_counter)
 
 
-class Writer:
+class WriterThread:
     """Runs all changes of a store in order, in one thread.
 
     Queued writes are committed in groups of up to 60,000 rows or 64 MiB that share one sync to disk.
@@ -77,17 +77,17 @@ class Writer:
     def __init__(
         self,
         name: str,
-        commit: Callable[[list[Write]], None],
+        commit: Callable[[list[QueuedWrite]], None],
         idle: Callable[[], None],
         depth: int,
-        count: StoreCount | None = None,
+        count: StoreWriteCounters | None = None,
     ) -> None:
         self._name = name
-        self._count = count or StoreCount()
+        self._count = count or StoreWriteCounters()
         self._commit = commit
         self._idle = idle
         self._depth = depth
-        self._waiting: deque[Write] = deque()
+        self._waiting: deque[QueuedWrite] = deque()
         self._bytes = 0
         self._changed = threading.Condition()
         self._stopping = False
@@ -106,7 +106,7 @@ class Writer:
         """True if a write is running or queued."""
         return self._committing or bool(self._waiting)
 
-    def submit(self, write: Write, wait: float = 0.0) -> Future[Report]:
+    def submit(self, write: QueuedWrite, wait: float = 0.0) -> Future[WriteReport]:
         """Queue a write and return the future of its report.
 
         wait: seconds to block while the queue is full before raising Unavailable. Also raises Unavailable while the
@@ -146,13 +146,13 @@ class Writer:
         while (group := self._next()) is not None:
             if group:
                 self._committing = True
-                with speaking_of(write.origin for write in group):
+                with bind_request_ids(write.origin for write in group):
                     self._commit_group(group)
                 self._committing = False
             else:
                 self._idle()
 
-    def _next(self) -> list[Write] | None:
+    def _next(self) -> list[QueuedWrite] | None:
         """Return the next group, an empty list when idle, or None at the end."""
         with self._changed:
             while not self._waiting:
@@ -164,14 +164,14 @@ class Writer:
                     return []
             return self._take_group()
 
-    def _take_group(self) -> list[Write]:
-        group: list[Write] = []
+    def _take_group(self) -> list[QueuedWrite]:
+        group: list[QueuedWrite] = []
         rows = size = 0
         while self._waiting:
             batch = self._waiting[0].batch
             if group and (group[0].prepare is not None or self._waiting[0].prepare is not None):
                 break
-            if group and (rows + batch.size > COMMIT_GROUP_ROWS or size + batch.cost > COMMIT_GROUP_BYTES):
+            if group and (rows + batch.size > MAX_COMMIT_GROUP_ROWS or size + batch.cost > MAX_COMMIT_GROUP_BYTES):
                 break
             group.append(self._waiting.popleft())
             rows, size = rows + batch.size, size + batch.cost
@@ -179,7 +179,7 @@ class Writer:
         self._changed.notify_all()
         return group
 
-    def _commit_group(self, group: list[Write]) -> None:
+    def _commit_group(self, group: list[QueuedWrite]) -> None:
         live = [write for write in group if write.future.set_running_or_notify_cancel()]
         try:
             if live:
@@ -195,7 +195,7 @@ class Writer:
             _fail(live, error)
 
 
-def prepared(write: Write) -> Write | None:
+def prepare_write(write: QueuedWrite) -> QueuedWrite | None:
     """Return the write with its batch or plan, or None if ``prepare`` failed. The future then carries the error."""
     if write.prepare is None:
         return write
@@ -203,7 +203,7 @@ def prepared(write: Write) -> Write | None:
         made = write.prepare()
         if isinstance(made, WriteBatch):
             return msgspec.structs.replace(write, batch=made, prepare=None)
-        if isinstance(made, Followed):
+        if isinstance(made, ReplicatedCommits):
             return msgspec.structs.replace(write, followed=made, prepare=None)
         return msgspec.structs.replace(write, batch=WriteBatch(cost=made.cost), plan=made, prepare=None)
     except Exception as error:  # noqa: BLE001  # passed on to the caller
@@ -211,7 +211,7 @@ def prepared(write: Write) -> Write | None:
         return None
 
 
-def _fail(writes: list[Write], error: Exception) -> None:
+def _fail(writes: list[QueuedWrite], error: Exception) -> None:
     for write in writes:
         if not write.future.done():
             write.future.set_exception(error)

@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench.agreement import disagreements
-from bench.server import Client, Reply, Server
-from kgserve.graph.transfer.transfer import export
+from bench.agreement import find_inconsistencies
+from bench.server import BenchClient, HttpReply, ServerProcess
+from kgserve.graph.transfer.transfer import open_export
 from kgserve.stores.pool import StorePool
 from tests.graphs import graph_of
 from tests.stores.writing import batch, settings, until
@@ -34,12 +34,12 @@ def no_file_beyond(pid: int, size: int) -> Generator[None]:
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, most))
 
 
-def write(client: Client, name: str, size: int) -> Reply:
+def write(client: BenchClient, name: str, size: int) -> HttpReply:
     nodes = [{"id": name, "type": "t", "content": "x" * size}]
     return client.send("POST", f"/api/memory/{STORE}/inject", msgspec.json.encode({"nodes": nodes}))
 
 
-def assert_readable(client: Client, kept: set[str], *, statements: bool = True) -> None:
+def assert_readable(client: BenchClient, kept: set[str], *, statements: bool = True) -> None:
     """Assert that all data can be read; ``statements`` may be refused while the engine's file cannot grow."""
     assert {line["id"] for line in client.export(STORE)} == kept
     assert client.call("GET", f"/api/memory/{STORE}/nodes/n0")["node"]["id"] == "n0"
@@ -52,7 +52,7 @@ def assert_readable(client: Client, kept: set[str], *, statements: bool = True) 
 @pytest.mark.abuse(74)
 def test_writes_are_refused_until_there_is_room(tmp_path: Path) -> None:
     kept: set[str] = set()
-    with Server(tmp_path / "data", QUICK) as server, server.client() as client:
+    with ServerProcess(tmp_path / "data", QUICK) as server, server.client() as client:
         for number in range(3):
             assert write(client, f"n{number}", 1_000).status == 200
             kept.add(f"n{number}")
@@ -72,8 +72,8 @@ def test_writes_are_refused_until_there_is_room(tmp_path: Path) -> None:
         until(lambda: write(client, "after", 100_000).status == 200)
         kept.add("after")
         assert_readable(client, kept)
-        assert disagreements(client, STORE) == []
-    with Server(tmp_path / "data", QUICK) as server, server.client() as client:
+        assert find_inconsistencies(client, STORE) == []
+    with ServerProcess(tmp_path / "data", QUICK) as server, server.client() as client:
         assert_readable(client, kept)
 
 
@@ -86,5 +86,5 @@ def test_export_needs_no_further_disk_space(tmp_path: Path) -> None:
             scratch = store.layout.scratch
             scratch.rmdir() if scratch.is_dir() else None
             scratch.write_text("in the way of any file written next to the store")
-        with export(graph_of(pool, STORE)) as stream:
+        with open_export(graph_of(pool, STORE)) as stream:
             assert b"".join(stream).count(b'"kind":"node"') == 2

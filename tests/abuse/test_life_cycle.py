@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
-from bench.agreement import disagreements
+from bench.agreement import find_inconsistencies
 from bench.ledger import Ledger
-from bench.listener import Listener, Told
-from bench.server import Client, Server
-from bench.tally import Tally, consult, export_when_open
+from bench.listener import EventListener, ReceivedEvent
+from bench.server import BenchClient, ServerProcess
+from bench.tally import Tally, check_with_doctor, export_when_open
 from bench.writers import Writers
 from tests.stores.writing import PATIENCE, until
 
@@ -29,8 +29,8 @@ class Following(threading.Thread):
 
     def __init__(self, port: int, store: str) -> None:
         super().__init__(daemon=True)
-        self._listener = Listener(port, f"/api/memory/{store}/events?since=0")
-        self.told: list[Told] = []
+        self._listener = EventListener(port, f"/api/memory/{store}/events?since=0")
+        self.told: list[ReceivedEvent] = []
         self.start()
 
     @override
@@ -45,19 +45,19 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
     ledger = Ledger("abused")
     yield ledger
     tally = Tally("at the end")
-    consult(tmp_path / "data", ledger.store, tally)
+    check_with_doctor(tmp_path / "data", ledger.store, tally)
     assert tally.violations == []
 
 
-def assert_whole(client: Client, ledger: Ledger) -> None:
+def assert_whole(client: BenchClient, ledger: Ledger) -> None:
     """Assert that all acknowledged data exists, none partly, and that all files of the store agree."""
     assert ledger.verify(export_when_open(client, ledger.store)) == []
-    assert disagreements(client, ledger.store) == []
+    assert find_inconsistencies(client, ledger.store) == []
 
 
 @pytest.mark.abuse(71)
 def test_sigterm_in_mid_write_with_an_event_stream_open(tmp_path: Path, ledger: Ledger) -> None:
-    with Server(tmp_path / "data", QUICK | {"shutdown_grace": GRACE}) as server, server.client() as client:
+    with ServerProcess(tmp_path / "data", QUICK | {"shutdown_grace": GRACE}) as server, server.client() as client:
         client.call("PUT", f"/api/memory/{ledger.store}")
         following = Following(server.port, ledger.store)
         with Writers(server.port, ledger, "writers") as writers:
@@ -70,7 +70,7 @@ def test_sigterm_in_mid_write_with_an_event_stream_open(tmp_path: Path, ledger: 
         assert took < GRACE
         assert not following.is_alive()
         assert not server.wait_event("grace_time_over", 0, 0.0)
-    with Server(tmp_path / "data", QUICK) as server, server.client() as client:
+    with ServerProcess(tmp_path / "data", QUICK) as server, server.client() as client:
         assert_whole(client, ledger)
         assert not server.wait_event("rebuild_started", 0, 0.0), "it was closed cleanly"
         last = client.call("GET", f"/api/memory/{ledger.store}/stats")["sequence"]
@@ -81,14 +81,14 @@ def test_sigterm_in_mid_write_with_an_event_stream_open(tmp_path: Path, ledger: 
 @pytest.mark.timeout(900)
 def test_kill_in_mid_inject(tmp_path: Path, ledger: Ledger, kills: int) -> None:
     choice = random.Random(72)
-    server = Server(tmp_path / "data", QUICK)
+    server = ServerProcess(tmp_path / "data", QUICK)
     for number in range(kills):
         goal = ledger.acknowledged + choice.randint(1, 30)
         with Writers(server.port, ledger, f"w{number}") as writers:
             until(lambda goal=goal: ledger.acknowledged >= goal)
             server.kill()
         assert writers.unexpected == []
-        server = Server(tmp_path / "data", QUICK)
+        server = ServerProcess(tmp_path / "data", QUICK)
         with server.client() as client:
             assert ledger.verify(export_when_open(client, ledger.store)) == [], f"after kill {number}"
     with server, server.client() as client:
@@ -99,15 +99,15 @@ def test_kill_in_mid_inject(tmp_path: Path, ledger: Ledger, kills: int) -> None:
 def test_more_stores_than_may_be_open(tmp_path: Path) -> None:
     names = [f"store-{number}" for number in range(6)]
 
-    def states(client: Client) -> dict[str, str]:
+    def states(client: BenchClient) -> dict[str, str]:
         stores: list[dict[str, Any]] = client.call("GET", "/api/memory")["stores"]
         return {store["name"]: store["state"] for store in stores}
 
-    def write(client: Client, name: str, node: str) -> None:
+    def write(client: BenchClient, name: str, node: str) -> None:
         nodes = [{"id": node, "type": "t", "content": f"{node} in {name}"}]
         client.call("POST", f"/api/memory/{name}/inject", {"nodes": nodes})
 
-    with Server(tmp_path / "data", QUICK | {"max_open_stores": 3}) as server, server.client() as client:
+    with ServerProcess(tmp_path / "data", QUICK | {"max_open_stores": 3}) as server, server.client() as client:
         for turn in range(2):
             for name in names:
                 write(client, name, f"n{turn}")
@@ -124,4 +124,4 @@ def test_more_stores_than_may_be_open(tmp_path: Path) -> None:
         for name in names:
             found = {line["id"]: line["content"] for line in client.export(name)}
             assert {node: f"{node} in {name}" for node in ("n0", "n1")}.items() <= found.items()
-        assert disagreements(client, names[1]) == []
+        assert find_inconsistencies(client, names[1]) == []

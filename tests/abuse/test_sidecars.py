@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.agreement import disagreements
-from bench.server import Client, Server
+from bench.agreement import find_inconsistencies
+from bench.server import BenchClient, ServerProcess
 from tests.cli.running import kgserve
 
 STORE = "damaged"
@@ -42,7 +42,7 @@ DAMAGES: tuple[Callable[[Path], None], ...] = (deleted, cut, garbled)
 def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     """Data folder of a stopped server, and the export of its store."""
     data = tmp_path_factory.mktemp("whole") / "data"
-    with Server(data, QUICK) as server, server.client() as client:
+    with ServerProcess(data, QUICK) as server, server.client() as client:
         for turn in range(3):
             nodes = [
                 {"id": f"n{number}", "type": "t", "content": f"text {number} of turn {turn}", "tags": ["x"]}
@@ -51,7 +51,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
             edges = [{"from": f"n{n}", "to": f"n{n * 7 % 200}", "relation_type": "r"} for n in range(200)]
             client.call("POST", f"/api/memory/{STORE}/inject", {"nodes": nodes, "edges": edges})
         client.call("DELETE", f"/api/memory/{STORE}/nodes/n7")
-        assert disagreements(client, STORE) == []
+        assert find_inconsistencies(client, STORE) == []
         exported = sorted(map(repr, client.export(STORE)))
     names = {path.name for path in sidecars(data / f"{STORE}_memory")}
     assert {"graph.kuzu", "catalog.sqlite", "embeddings.sqlite", "history.sqlite", "store.json", "meta.json"} <= names
@@ -68,7 +68,7 @@ def test_all_sidecar_files_at_once(filled: tuple[Path, list[str]], tmp_path: Pat
         shutil.copytree(source / f"{STORE}_memory", data / f"{store}_memory")
         for path in sidecars(data / f"{store}_memory"):
             damage(path)
-    with Server(data, QUICK) as server, server.client() as client:
+    with ServerProcess(data, QUICK) as server, server.client() as client:
         assert {store["name"] for store in client.call("GET", "/api/memory")["stores"]} == stores.keys()
         for store in stores:
             assert_whole(client, store, exported)
@@ -77,11 +77,11 @@ def test_all_sidecar_files_at_once(filled: tuple[Path, list[str]], tmp_path: Pat
         assert looked.code == 0, looked.out
 
 
-def assert_whole(client: Client, store: str, exported: list[str]) -> None:
+def assert_whole(client: BenchClient, store: str, exported: list[str]) -> None:
     """Assert that all data and former states are found, and that the store accepts writes."""
     assert sorted(map(repr, client.export(store))) == exported
     search = {"query": "text 8 of turn 2", "at_least": 4}
     assert client.call("POST", f"/api/memory/{store}/search", search)["hits"][0]["node"]["id"] == "n8"
     assert len(client.call("GET", f"/api/memory/{store}/nodes/n8/history")["states"]) == 3
     client.call("POST", f"/api/memory/{store}/inject", {"nodes": [{"id": "after", "type": "t", "content": "new"}]})
-    assert disagreements(client, store) == []
+    assert find_inconsistencies(client, store) == []

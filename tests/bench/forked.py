@@ -10,14 +10,14 @@ import pytest
 from typing_extensions import override
 
 import bench.server
-from tests.cli.nursery import Forked, fork
+from tests.cli.nursery import ForkedProcess, fork
 from tests.cli.running import kgserve
 
 
-class Launched(Forked):
+class Launched(ForkedProcess):
     """A forked server whose log is read from a pipe."""
 
-    def __init__(self, forked: Forked, log: int) -> None:
+    def __init__(self, forked: ForkedProcess, log: int) -> None:
         self.__dict__.update(vars(forked))
         self.stderr = os.fdopen(log, encoding="utf-8")
 

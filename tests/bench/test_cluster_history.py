@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from bench.cluster_history import Operation, gap, violations
+from bench.cluster_history import Operation, find_violations, first_write_gap
 
 FIRST = Operation("s", "write", 1, 0.0, 1.0, sequence=1)
 SECOND = Operation("s", "write", 2, 2.0, 3.0, sequence=2)
@@ -15,7 +15,7 @@ END = {1: 1, 2: 2}
 
 def found(history: list[Operation], *ends: dict[int, int]) -> list[str]:
     nodes = {f"k{number}": {"s": end} for number, end in enumerate(ends or (END, END))}
-    return [each.kind for each in violations(history, nodes)]
+    return [each.kind for each in find_violations(history, nodes)]
 
 
 def test_a_correct_history_passes() -> None:
@@ -64,10 +64,10 @@ def test_differing_nodes_are_found() -> None:
 
 def test_stores_are_checked_separately() -> None:
     elsewhere = replace(SECOND, store="t", sequence=1)
-    assert violations([FIRST, elsewhere], {"k0": {"s": {1: 1}, "t": {2: 1}}}) == []
+    assert find_violations([FIRST, elsewhere], {"k0": {"s": {1: 1}, "t": {2: 1}}}) == []
 
 
 def test_a_gap_ends_with_the_first_acknowledged_write_that_began_in_it() -> None:
     refused = Operation("s", "write", 3, 1.5, 1.6, "fail")
-    assert gap([FIRST, refused, SECOND, LOOK], 0.5) == 2.5
-    assert gap([FIRST, refused], 0.5) is None
+    assert first_write_gap([FIRST, refused, SECOND, LOOK], 0.5) == 2.5
+    assert first_write_gap([FIRST, refused], 0.5) is None

@@ -10,7 +10,7 @@ from bench.lossy_disk import LossyDisk
 
 
 def test_only_synced_data_survives(tmp_path: Path) -> None:
-    if why := cluster_machines.lacking() or lossy_disk.lacking():
+    if why := cluster_machines.missing_prerequisite() or lossy_disk.missing_disk_prerequisite():
         pytest.skip(why)
     folder = tmp_path / "disk"
     disk = LossyDisk(folder, 16)

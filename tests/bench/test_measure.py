@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.measure import Report, times
+from bench.measure import BenchmarkReport, times
 
 
 def test_percentiles_are_of_sorted_durations() -> None:
@@ -16,7 +16,7 @@ def test_all_percentiles_of_one_duration_are_equal() -> None:
 
 
 def test_targets_have_a_direction(capsys: pytest.CaptureFixture[str]) -> None:
-    report = Report("title")
+    report = BenchmarkReport("title")
     report.compare("slow enough", "2 s", "1 s", 2.0, ("≤", 3.0))
     report.compare("not fast enough", "2 s", "1 s", 2.0, ("≥", 3.0))
     report.at_most("small", "5 ms", 5, 20, "ms")
@@ -29,7 +29,7 @@ def test_targets_have_a_direction(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_only_a_failed_check_makes_a_report_wrong() -> None:
-    report = Report("title")
+    report = BenchmarkReport("title")
     report.compare("slow", "9 s", "1 s", 9.0, ("≤", 3.0))
     assert not report.wrong
     report.check("equal", "1 difference", ok=False)

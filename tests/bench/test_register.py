@@ -9,7 +9,16 @@ from typing import Any
 
 import pytest
 
-from bench.register import READ, Checker, Operation, Register, State, Step, applied, misnumbered
+from bench.register import (
+    READ,
+    LinearizabilityChecker,
+    Operation,
+    Register,
+    RegisterStep,
+    State,
+    apply_step,
+    find_misordered_commits,
+)
 
 NEVER = 99.0
 
@@ -20,21 +29,21 @@ def read(start: float, end: float, *shown: int, **more: Any) -> Operation:
 
 
 def inject(start: float, end: float, value: int, **more: Any) -> Operation:
-    return Operation(step=Step(kind="inject", value=value), start=start, end=end, answer=True, **more)
+    return Operation(step=RegisterStep(kind="inject", value=value), start=start, end=end, answer=True, **more)
 
 
 def update(start: float, end: float, value: int, **more: Any) -> Operation:
     """Return an inject that updated an existing key."""
-    return Operation(step=Step(kind="inject", value=value), start=start, end=end, answer=False, **more)
+    return Operation(step=RegisterStep(kind="inject", value=value), start=start, end=end, answer=False, **more)
 
 
 def put(start: float, end: float, value: int, based_on: int | None, *answer: int) -> Operation:
-    step = Step(kind="put", value=value, based_on=based_on)
+    step = RegisterStep(kind="put", value=value, based_on=based_on)
     return Operation(step=step, start=start, end=end, answer=(answer[0], bool(answer[1])))
 
 
 def delete(start: float, end: float, *, existed: bool = True) -> Operation:
-    return Operation(step=Step(kind="delete"), start=start, end=end, answer=existed)
+    return Operation(step=RegisterStep(kind="delete"), start=start, end=end, answer=existed)
 
 
 def lost(operation: Operation) -> Operation:
@@ -45,7 +54,7 @@ def lost(operation: Operation) -> Operation:
 
 def lacks(start: float, end: float, value: int, *after: int) -> Operation:
     """Return a search that did not find a value."""
-    step = Step(kind="lacks", value=value)
+    step = RegisterStep(kind="lacks", value=value)
     return Operation(step=step, start=start, end=end, answer=True, after=frozenset(after))
 
 
@@ -97,12 +106,12 @@ IMPOSSIBLE = {
 
 @pytest.mark.parametrize("name", POSSIBLE)
 def test_possible_histories_pass(name: str) -> None:
-    assert Checker(POSSIBLE[name]).violation() is None
+    assert LinearizabilityChecker(POSSIBLE[name]).violation() is None
 
 
 @pytest.mark.parametrize("name", IMPOSSIBLE)
 def test_impossible_histories_are_found(name: str) -> None:
-    found = Checker(IMPOSSIBLE[name]).violation()
+    found = LinearizabilityChecker(IMPOSSIBLE[name]).violation()
     assert found
     assert "the register may have held" in found
 
@@ -113,7 +122,7 @@ def test_the_checker_agrees_with_trying_all_orders() -> None:
     for _ in range(1500):
         history = [_made_up(choice, value) for value in range(1, choice.randint(3, 6))]
         verdicts.append(_some_order_fits(history))
-        assert (Checker(history).violation() is None) == verdicts[-1], [str(each) for each in history]
+        assert (LinearizabilityChecker(history).violation() is None) == verdicts[-1], [str(each) for each in history]
     assert 200 < sum(verdicts) < 1300
 
 
@@ -121,11 +130,11 @@ def _made_up(choice: random.Random, value: int) -> Operation:
     kind = choice.choice(("read", "lacks", "inject", "put", "set", "delete"))
     start, took = choice.uniform(0, 5), choice.uniform(0, 3)
     value = choice.randint(1, 5) if kind == "lacks" else value
-    step = Step(kind=kind, value=0 if kind in ("read", "delete") else value)
+    step = RegisterStep(kind=kind, value=0 if kind in ("read", "delete") else value)
     if kind == "put" and choice.random() < 0.7:
-        step = Step(kind=kind, value=value, based_on=choice.randint(1, 2))
+        step = RegisterStep(kind=kind, value=value, based_on=choice.randint(1, 2))
     register = choice.choice((None, Register(choice.randint(1, 5), choice.randint(1, 2))))
-    answer = applied(register, step)[1]
+    answer = apply_step(register, step)[1]
     unknown = kind not in ("read", "lacks") and choice.random() < 0.3
     return Operation(step=step, start=start, end=start + took, answer=None if unknown else answer, unknown=unknown)
 
@@ -146,7 +155,7 @@ def _fits(order: Sequence[Operation]) -> bool:
         if each.end < latest:
             return False
         latest = max(latest, each.start)
-        register, answer = applied(register, each.step)
+        register, answer = apply_step(register, each.step)
         if not each.unknown and answer != each.answer:
             return False
     return True
@@ -155,8 +164,8 @@ def _fits(order: Sequence[Operation]) -> bool:
 def test_commits_are_in_the_order_of_writes() -> None:
     first, second = inject(0, 1, 7, sequence=4), update(2, 3, 8, sequence=5)
     shown = read(4, 5, 8, 2, sequence=5)
-    assert misnumbered([first, second, shown]) == []
-    assert len(misnumbered([first, update(2, 3, 8, sequence=4)])) == 1
-    assert len(misnumbered([second, update(4, 5, 9, sequence=3)])) == 1
-    assert len(misnumbered([first, second, read(4, 5, 8, 2, sequence=4)])) == 1
-    assert misnumbered([inject(0, 9, 7, sequence=5), inject(1, 2, 8, sequence=4)]) == []
+    assert find_misordered_commits([first, second, shown]) == []
+    assert len(find_misordered_commits([first, update(2, 3, 8, sequence=4)])) == 1
+    assert len(find_misordered_commits([second, update(4, 5, 9, sequence=3)])) == 1
+    assert len(find_misordered_commits([first, second, read(4, 5, 8, 2, sequence=4)])) == 1
+    assert find_misordered_commits([inject(0, 9, 7, sequence=5), inject(1, 2, 8, sequence=4)]) == []

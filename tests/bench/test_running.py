@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from bench import crash, damage
-from bench.server import Server, ServerFailed
+from bench.server import ServerFailed, ServerProcess
 from bench.tally import Tally
 from tests.fuzzing import some
 
 
 def test_a_server_starts_answers_and_stops(tmp_path: Path) -> None:
-    with Server(tmp_path) as server, server.client() as client:
+    with ServerProcess(tmp_path) as server, server.client() as client:
         server.wait_ready()
         client.call("POST", "/api/memory/s/inject", {"nodes": [{"id": "a", "type": "t"}]})
         assert [line["id"] for line in client.export("s")] == ["a"]
@@ -28,7 +28,7 @@ def test_a_server_that_cannot_start_is_an_error_with_its_log(tmp_path: Path) -> 
     file = tmp_path / "file"
     file.write_text("not a folder")
     with pytest.raises(ServerFailed, match="did not start"):
-        Server(file)
+        ServerProcess(file)
 
 
 # Kills in the middle of writing are also in tests/abuse, damage of every file in tests/property.
@@ -36,7 +36,7 @@ def test_a_server_that_cannot_start_is_an_error_with_its_log(tmp_path: Path) -> 
 @pytest.mark.timeout(600)
 def test_one_kill_in_each_phase_loses_nothing(tmp_path: Path) -> None:
     tallies: list[Tally] = []
-    with crash.Crash(tmp_path, seed=1) as crashing:
+    with crash.CrashTest(tmp_path, seed=1) as crashing:
         for number, phase in enumerate(some(crash.PHASES, "swap", "rebuild")):
             tallies.append(Tally(phase))
             crashing.round(number, phase, tallies[-1])
@@ -59,7 +59,7 @@ def test_one_kill_in_each_phase_loses_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_a_damaged_file_is_rebuilt_or_its_loss_is_reported(
-    folders: damage.Folders, answers: dict[str, object], only: str, damage_name: str, verdict: str
+    folders: damage.DamageFolders, answers: dict[str, object], only: str, damage_name: str, verdict: str
 ) -> None:
     [case] = [case for case in damage.list_cases(folders, only) if case.damage == damage_name]
     outcome = damage.try_case(folders, case, answers)
@@ -67,7 +67,7 @@ def test_a_damaged_file_is_rebuilt_or_its_loss_is_reported(
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[damage.Folders]:
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[damage.DamageFolders]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in damage.SETTINGS.items():
             patch.setenv(name, value)
@@ -75,5 +75,5 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[damage.Folders
 
 
 @pytest.fixture(scope="module")
-def answers(folders: damage.Folders, tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+def answers(folders: damage.DamageFolders, tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     return damage.answer_folder(shutil.copytree(folders.data, tmp_path_factory.mktemp("before") / "data"))

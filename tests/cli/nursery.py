@@ -29,7 +29,7 @@ IMPORTED = ("kgserve.cli.root", "kgserve.client.embedded", "kgserve.server.app",
 TOP = Path(__file__).parents[2]
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class ProcessRequest(msgspec.Struct, frozen=True):
     """Request for a process that runs a module, as ``python -m`` does, or a ``program``, as ``python -c`` does."""
 
     module: str
@@ -38,7 +38,7 @@ class Wanted(msgspec.Struct, frozen=True):
     program: str | None = None
 
 
-class Forked:
+class ForkedProcess:
     """A forked server with the interface of `subprocess.Popen`."""
 
     def __init__(self, told: int, stdout: IO[str] | None) -> None:
@@ -99,7 +99,7 @@ def fork(
     *,
     program: str | None = None,
     given: IO[Any] | None = None,
-) -> Forked:
+) -> ForkedProcess:
     """Start a module or a ``program``. Its standard error goes to a file, its output to another, or into a pipe.
 
     It reads its standard input from ``given``, by default an empty one.
@@ -107,7 +107,7 @@ def fork(
     reading, writing = os.pipe() if output is None else (None, os.dup(output.fileno()))
     told, telling = os.pipe()
     empty = os.open(os.devnull, os.O_RDONLY)
-    wanted = msgspec.msgpack.encode(Wanted(module, [*arguments], {**environment}, program))
+    wanted = msgspec.msgpack.encode(ProcessRequest(module, [*arguments], {**environment}, program))
     streams = [given.fileno() if given else empty, writing, errors.fileno()]
     with _request_lock:
         nursery = _fork_server()
@@ -116,7 +116,7 @@ def fork(
     os.close(empty)
     os.close(writing)
     os.close(telling)
-    return Forked(told, None if reading is None else os.fdopen(reading, encoding="utf-8"))
+    return ForkedProcess(told, None if reading is None else os.fdopen(reading, encoding="utf-8"))
 
 
 _request_lock = Lock()
@@ -155,7 +155,7 @@ def main(number: str) -> None:
         wanted = asked.recv(int.from_bytes(head, "little"), socket.MSG_WAITALL)
         if os.fork() == 0:
             asked.close()
-            _guard(msgspec.msgpack.decode(wanted, type=Wanted), *ends)
+            _guard(msgspec.msgpack.decode(wanted, type=ProcessRequest), *ends)
             return
         for end in ends:
             os.close(end)
@@ -169,7 +169,7 @@ def _reap() -> None:
             pass
 
 
-def _guard(wanted: Wanted, given: int, output: int, errors: int, telling: int) -> None:
+def _guard(wanted: ProcessRequest, given: int, output: int, errors: int, telling: int) -> None:
     """Fork the process, and report its id and then its exit code; the forked process returns from here."""
     server = os.fork()
     if server == 0:
@@ -184,7 +184,7 @@ def _guard(wanted: Wanted, given: int, output: int, errors: int, telling: int) -
     os._exit(0)
 
 
-def _serve(wanted: Wanted, given: int, output: int, errors: int) -> None:
+def _serve(wanted: ProcessRequest, given: int, output: int, errors: int) -> None:
     for end, place in ((given, 0), (output, 1), (errors, 2)):
         os.dup2(end, place)
         os.close(end)

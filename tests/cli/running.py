@@ -22,24 +22,24 @@ from typing_extensions import override
 from kgserve.cli.root import run
 from kgserve.client.embedded import defer_to_host
 from kgserve.platform import log
-from tests.cli.nursery import Forked, fork
+from tests.cli.nursery import ForkedProcess, fork
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 COMMAND = (sys.executable, "-m", "kgserve")
-PATIENCE = 60
+SERVER_TIMEOUT_SECONDS = 60
 
 
-class Running(msgspec.Struct, frozen=True):
+class ServerProcessHandle(msgspec.Struct, frozen=True):
     """A server process: its address and its data folder."""
 
     url: str
     data: Path
-    process: subprocess.Popen[str] | Forked
+    process: subprocess.Popen[str] | ForkedProcess
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class CommandResult(msgspec.Struct, frozen=True):
     """Result of a command: its exit code and output."""
 
     code: int
@@ -51,7 +51,7 @@ class Outcome(msgspec.Struct, frozen=True):
         return [line.split("\t") for line in self.out.splitlines()]
 
 
-def kgserve(*arguments: object, stdin: str = "", variables: Mapping[str, str] | None = None) -> Outcome:
+def kgserve(*arguments: object, stdin: str = "", variables: Mapping[str, str] | None = None) -> CommandResult:
     """Run a command to its end in this process, which takes a tenth of the time of a separate process.
 
     It has the environment of a separate process, and its log configuration is undone. Concurrent log lines of other
@@ -68,10 +68,10 @@ def kgserve(*arguments: object, stdin: str = "", variables: Mapping[str, str] | 
     ):
         code = run([*map(str, arguments)])
     assert "internal error in kgserve" not in _text(err), _text(err)
-    return Outcome(code, _text(out), _text(err))
+    return CommandResult(code, _text(out), _text(err))
 
 
-def kgserve_process(*arguments: object, stdin: str = "", variables: Mapping[str, str] | None = None) -> Outcome:
+def kgserve_process(*arguments: object, stdin: str = "", variables: Mapping[str, str] | None = None) -> CommandResult:
     """Run the command as a process: for libraries that read the environment once, and for real streams.
 
     Asserts that the command shows no traceback.
@@ -87,21 +87,21 @@ def run_process(
     variables: Mapping[str, str] | None = None,
     *,
     program: str | None = None,
-) -> Outcome:
+) -> CommandResult:
     """Run a command, or a Python ``program`` that uses kgserve, as a forked process to its end."""
     with (
         TemporaryFile("w+", encoding="utf-8") as out,
         TemporaryFile("w+", encoding="utf-8") as err,
         _given(stdin) as given,
-        closing(begun((), arguments, environment(variables), err, out, text=program, given=given)) as process,
+        closing(start_command((), arguments, environment(variables), err, out, text=program, given=given)) as process,
     ):
         try:
-            code = process.wait(PATIENCE)
+            code = process.wait(SERVER_TIMEOUT_SECONDS)
         finally:
             process.kill()
         out.seek(0)
         err.seek(0)
-        return Outcome(code, out.read(), err.read())
+        return CommandResult(code, out.read(), err.read())
 
 
 class PythonProcess:
@@ -117,23 +117,23 @@ class PythonProcess:
         given = ["-c", program, *arguments] if python else arguments
         text = None if python else program
         with os.fdopen(reading) as stream:
-            process = begun(python, given, environment(), self._errors, text=text, given=stream)
+            process = start_command(python, given, environment(), self._errors, text=text, given=stream)
         assert process.stdout is not None
         self.process, self.stdout, self.pid = process, process.stdout, process.pid
 
     def kill(self) -> None:
         """Send SIGKILL, and wait for the end of the process."""
         self.process.kill()
-        self.process.wait(PATIENCE)
+        self.process.wait(SERVER_TIMEOUT_SECONDS)
 
-    def end(self, answer: str = "") -> Outcome:
+    def end(self, answer: str = "") -> CommandResult:
         """Wait for the end of the process; ``answer`` is written to its standard input."""
         self.stdin.write(answer)
         self.stdin.close()
         out = self.stdout.read()
-        code = self.process.wait(PATIENCE)
+        code = self.process.wait(SERVER_TIMEOUT_SECONDS)
         self._errors.seek(0)
-        return Outcome(code, out, self._errors.read())
+        return CommandResult(code, out, self._errors.read())
 
     def __enter__(self) -> Self:
         return self
@@ -238,30 +238,33 @@ def environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
 @contextmanager
 def serving(
     data: Path, *options: str, variables: Mapping[str, str] | None = None, program: Sequence[str] = ()
-) -> Generator[Running]:
+) -> Generator[ServerProcessHandle]:
     """Yield a server on a free port, stopped with SIGTERM unless the test has ended it.
 
     Forked from a process that has imported kgserve, or started by a ``program`` such as `COMMAND`.
     """
     said = data.parent / f"{data.name}.log"
     arguments = ["serve", "--data", str(data), "--port", "0", "--log-format", "json", *options]
-    with said.open("w") as errors, closing(begun(program, arguments, environment(variables), errors)) as process:
+    with (
+        said.open("w") as errors,
+        closing(start_command(program, arguments, environment(variables), errors)) as process,
+    ):
         try:
-            yield Running(_address(process, said), data, process)
+            yield ServerProcessHandle(_address(process, said), data, process)
         finally:
             process.terminate()
-            process.wait(PATIENCE)
+            process.wait(SERVER_TIMEOUT_SECONDS)
 
 
-class Begun(subprocess.Popen[str]):
-    """A process with the interface of `Forked`."""
+class StartedProcess(subprocess.Popen[str]):
+    """A process with the interface of `ForkedProcess`."""
 
     def close(self) -> None:
         """Wait for the end of the process, and close the pipe of its output."""
         self.__exit__(None, None, None)
 
 
-def begun(
+def start_command(
     program: Sequence[str],
     arguments: Sequence[str],
     variables: Mapping[str, str],
@@ -271,7 +274,7 @@ def begun(
     *,
     text: str | None = None,
     given: IO[Any] | None = None,
-) -> Begun | Forked:
+) -> StartedProcess | ForkedProcess:
     """Start a command as a process: forked, or by a ``program``, in a ``folder``.
 
     ``text`` is a Python program to run instead of the command, ``given`` its standard input.
@@ -280,10 +283,10 @@ def begun(
         return fork(arguments, variables, errors, output, program=text, given=given)
     command = [*(program or COMMAND), *arguments] if text is None else [sys.executable, "-c", text, *arguments]
     streams: dict[str, Any] = {"stdin": given, "stdout": output or subprocess.PIPE, "stderr": errors}
-    return Begun(command, text=True, env=variables, cwd=folder, **streams)
+    return StartedProcess(command, text=True, env=variables, cwd=folder, **streams)
 
 
-def _address(process: subprocess.Popen[str] | Forked, said: Path) -> str:
+def _address(process: subprocess.Popen[str] | ForkedProcess, said: Path) -> str:
     assert process.stdout is not None
     for line in process.stdout:
         if found := re.search(r'"url": "(https?://[^"]+)"', line):

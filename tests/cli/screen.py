@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from tests.cli.running import environment
 
-PATIENCE = 60.0
+SCREEN_TIMEOUT_SECONDS = 60.0
 
 
 class _Answering(pyte.Screen):
@@ -71,7 +71,7 @@ class Screen:
 
     def see(self, pattern: str) -> re.Match[str]:
         """Wait until a regular expression matches the screen."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + SCREEN_TIMEOUT_SECONDS
         while time.monotonic() < deadline:
             if found := re.search(pattern, self.shown, re.MULTILINE):
                 return found
@@ -80,7 +80,7 @@ class Screen:
 
     def end(self) -> int:
         """Wait until the program has exited. Return its exit code."""
-        self.child.expect(pexpect.EOF, timeout=PATIENCE)
+        self.child.expect(pexpect.EOF, timeout=SCREEN_TIMEOUT_SECONDS)
         self.child.wait()
         assert self.child.exitstatus is not None
         return self.child.exitstatus

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import msgspec
 
-from kgserve.stores.backup.api import BackupAnswer, RestoreBackupAnswer, VerifiedStore
+from kgserve.stores.backup.api import BackupAnswer, BackupVerification, RestoreBackupAnswer
 from tests.cli.running import kgserve, serving
 from tests.stores.writing import batch, forget_close, opened, write
 
@@ -75,7 +75,7 @@ def test_verify(tmp_path: Path) -> None:
     backed_up("--to", folder, "--data", data)
     whole = kgserve("verify", folder, "--json")
     assert whole.code == 0
-    found = msgspec.json.decode(whole.out, type=list[VerifiedStore])[0]
+    found = msgspec.json.decode(whole.out, type=list[BackupVerification])[0]
     assert (found.store, found.ok, found.bases[0].first, found.bases[0].last) == ("a", True, 0, 1)
     piece = next(folder.rglob("*.log"))
     piece.write_bytes(piece.read_bytes()[:-3])

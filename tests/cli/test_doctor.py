@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.running import Running, kgserve
+from tests.cli.running import ServerProcessHandle, kgserve
 from tests.stores.writing import assert_whole, batch, ids, opened, write
 
 
@@ -105,7 +105,7 @@ def test_a_damaged_journal_is_found_and_truncated_only_on_request(folder: Path) 
     assert kgserve("doctor", "--data", folder).code == 0
 
 
-def test_a_folder_of_a_running_server_is_not_examined(server: Running) -> None:
+def test_a_folder_of_a_running_server_is_not_examined(server: ServerProcessHandle) -> None:
     refused = kgserve("doctor", "--data", server.data)
     assert refused.code == 1
     assert str(server.process.pid) in refused.err

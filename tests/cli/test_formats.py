@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.cli.running import Outcome, Running, environment, kgserve
+from tests.cli.running import CommandResult, ServerProcessHandle, environment, kgserve
 from tests.graph.transfer.formats.converting import FIXTURES
 
 LINES = (
@@ -32,7 +32,7 @@ class Command:
     def __init__(self, data: Path) -> None:
         self.data = data
 
-    def __call__(self, *arguments: object) -> Outcome:
+    def __call__(self, *arguments: object) -> CommandResult:
         return kgserve(*arguments, "--data", self.data)
 
     def exported(self, store: str) -> list[str]:
@@ -67,7 +67,7 @@ def test_round_trip_in_a_folder_without_a_server(kind: str, command: Command, tm
     assert command.exported(f"copy-{kind}") == command.exported("s")
 
 
-def test_round_trip_through_a_server(server: Running, tmp_path: Path) -> None:
+def test_round_trip_through_a_server(server: ServerProcessHandle, tmp_path: Path) -> None:
     place = ["--server", server.url]
     graphml, folder = tmp_path / "out.graphml", f"{tmp_path / 'new' / 'folder'}/"
     assert kgserve("import", "formats", "-", "--data", server.data, stdin=LINES).code == 0

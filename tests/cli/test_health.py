@@ -7,16 +7,16 @@ from pathlib import Path
 
 import httpx
 
-from tests.cli.running import Running, kgserve, serving
+from tests.cli.running import ServerProcessHandle, kgserve, serving
 from tests.server.http.certificates import certificate
 
 
-def test_a_running_server(server: Running) -> None:
+def test_a_running_server(server: ServerProcessHandle) -> None:
     done = kgserve("health", "--data", server.data)
     assert (done.code, done.out) == (0, f"{server.url} is alive\n")
 
 
-def test_a_ready_server(server: Running) -> None:
+def test_a_ready_server(server: ServerProcessHandle) -> None:
     done = kgserve("health", "--ready", "--server", server.url)
     assert (done.code, done.out) == (0, f"{server.url} is ready\n")
 
@@ -45,6 +45,6 @@ def test_no_server(tmp_path: Path) -> None:
     assert f"no server has opened {tmp_path}" in done.err
 
 
-def test_a_server_other_than_kgserve(server: Running) -> None:
+def test_a_server_other_than_kgserve(server: ServerProcessHandle) -> None:
     done = kgserve("health", "--server", f"{server.url}/not-here")
     assert done.code == 1

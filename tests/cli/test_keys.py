@@ -12,9 +12,9 @@ import pytest
 
 from kgserve.client import AsyncClient, Client
 from kgserve.errors import Forbidden, InvalidInput, NotFound, Unauthenticated
-from kgserve.platform.access.authentication import check_may_start, revoke_key
+from kgserve.platform.access.authentication import require_key_if_exposed, revoke_key
 from kgserve.platform.settings import Settings
-from tests.cli.running import Running, kgserve, kgserve_process, serving
+from tests.cli.running import ServerProcessHandle, kgserve, kgserve_process, serving
 from tests.platform.access.keys import audited, bearer, given, now
 from tests.server.http.serving import accepted
 
@@ -107,7 +107,7 @@ def test_remote_callers_are_not_served_without_keys(tmp_path: Path) -> None:
     everywhere = "0.0.0.0"  # noqa: S104 - must be rejected
     for host in (everywhere, "192.0.2.1", "::"):
         with pytest.raises(InvalidInput, match="can be reached from other machines"):
-            check_may_start(Settings(host=host), tmp_path)
+            require_key_if_exposed(Settings(host=host), tmp_path)
     done = kgserve("serve", "--data", tmp_path, "--host", everywhere, "--port", "0")
     assert done.code == 1
     assert "kgserve keys create" in done.err
@@ -140,7 +140,7 @@ def test_every_client_of_a_server_that_requires_keys(tmp_path: Path) -> None:
     assert admin[13:] not in logs
 
 
-def _commands(server: Running, reader: str) -> None:
+def _commands(server: ServerProcessHandle, reader: str) -> None:
     """Run all commands: the folder's user needs no key locally, but one at another address."""
     listed = kgserve("stores", "--data", server.data)
     assert [row[0] for row in listed.lines()[1:]] == ["mine", "other"]
@@ -157,7 +157,7 @@ def _commands(server: Running, reader: str) -> None:
     assert "KGSERVE_KEY" in kgserve("stores", *away, "--key", "kgs_nonsense").err
 
 
-def _clients(server: Running, reader: str) -> None:
+def _clients(server: ServerProcessHandle, reader: str) -> None:
     with Client(data=server.data) as own:
         assert [store.name for store in own.stores().stores] == ["mine", "other"]
     with Client(server.url, key=reader) as client:
@@ -170,7 +170,7 @@ def _clients(server: Running, reader: str) -> None:
         client.stores()
 
 
-async def _asynchronous(server: Running, reader: str) -> None:
+async def _asynchronous(server: ServerProcessHandle, reader: str) -> None:
     async with AsyncClient(server.url, key=reader) as client:
         assert [store.name for store in (await client.stores()).stores] == ["mine"]
     async with AsyncClient(server.url) as client:
@@ -178,7 +178,7 @@ async def _asynchronous(server: Running, reader: str) -> None:
             await client.stores()
 
 
-def _bridge(server: Running, reader: str) -> None:
+def _bridge(server: ServerProcessHandle, reader: str) -> None:
     """Call a tool with the folder's token, with a key, and without either."""
     meta = {
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from kgserve import __version__
-from kgserve.cli.mcp import EDITORS, _is_store_name, usual_store
+from kgserve.cli.mcp import EDITORS, _is_store_name, default_store_for_folder
 from kgserve.cli.mcp_stdio.command import BRIDGE_OPTIONS
 from kgserve.cli.root import kgserve as group
 from tests.cli.running import environment, kgserve, kgserve_process
@@ -113,8 +113,8 @@ def test_a_url_replaces_the_folder() -> None:
     ],
 )
 def test_the_store_is_named_after_the_project(folder: str, store: str) -> None:
-    assert usual_store(EDITORS["cursor"], Path("/work", folder), _is_store_name) == store
-    assert usual_store(EDITORS["windsurf"], Path("/work", folder), _is_store_name) == "memory"
+    assert default_store_for_folder(EDITORS["cursor"], Path("/work", folder), _is_store_name) == store
+    assert default_store_for_folder(EDITORS["windsurf"], Path("/work", folder), _is_store_name) == "memory"
 
 
 def test_a_store_is_always_included(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kgserve.client import Client, Store
-from tests.cli.running import Running, kgserve
+from tests.cli.running import ServerProcessHandle, kgserve
 
 LINES = (
     {"type": "entity", "name": "Ann", "entityType": "person", "observations": ["drinks tea", "likes Rome", " "]},
@@ -33,7 +33,7 @@ def contents(store: Store) -> dict[str, list[str]]:
     }
 
 
-def test_observations_become_memories_without_duplicates(server: Running, written: Path) -> None:
+def test_observations_become_memories_without_duplicates(server: ServerProcessHandle, written: Path) -> None:
     command = ("import", "imported", str(written), "--format", "memory-server", "--as-memories", "--server", server.url)
     done = kgserve(*command)
     assert (done.code, "observations[2] is blank" in done.err) == (1, True)
@@ -51,7 +51,7 @@ def test_observations_become_memories_without_duplicates(server: Running, writte
         assert len(list(store.export())) == len(before)
 
 
-def test_invalid_memory_server_lines_are_reported_by_number(server: Running, tmp_path: Path) -> None:
+def test_invalid_memory_server_lines_are_reported_by_number(server: ServerProcessHandle, tmp_path: Path) -> None:
     path = tmp_path / "mixed.jsonl"
     path.write_text(f'{json.dumps(LINES[1])}\n{{"kind": "node", "id": "a", "type": "t"}}\n')
     done = kgserve("import", "mixed", str(path), "--as-memories", "--server", server.url)
@@ -62,7 +62,7 @@ def test_invalid_memory_server_lines_are_reported_by_number(server: Running, tmp
     assert "--format memory-server" in refused.err
 
 
-def test_consolidation_and_its_undo(server: Running) -> None:
+def test_consolidation_and_its_undo(server: ServerProcessHandle) -> None:
     with Client(server.url) as client:
         store = client.store("consolidated")
         for content in ("The shop opens at nine", "the shop opens at nine."):

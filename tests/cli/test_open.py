@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from kgserve.platform.access.authentication import revoke_key
-from tests.cli.running import Running, kgserve, kgserve_process, serving
+from tests.cli.running import ServerProcessHandle, kgserve, kgserve_process, serving
 from tests.platform.access.keys import audited, bearer, given, now
 from tests.server.http.serving import accepted
 
@@ -80,5 +80,5 @@ def test_the_page_can_be_turned_off(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("role", ["admin", "", 7])
-def test_a_page_gets_at_most_the_write_role(server: Running, role: object) -> None:
+def test_a_page_gets_at_most_the_write_role(server: ServerProcessHandle, role: object) -> None:
     assert httpx.post(f"{server.url}/api/browser-key", json={"role": role}).status_code == 400

@@ -12,7 +12,7 @@ from kgserve import __version__
 from kgserve.cli.options import CLIENT_SETTINGS, SETTINGS_WITHOUT_OPTION, option_names
 from kgserve.cli.root import kgserve as group
 from kgserve.errors import InvalidInput
-from kgserve.platform.settings import Settings, load
+from kgserve.platform.settings import Settings, load_settings
 from tests.cli.running import kgserve
 
 FIELDS = msgspec.structs.fields(Settings)
@@ -31,7 +31,7 @@ def test_the_option_wins_over_the_variable_and_the_variable_over_the_default(mon
     monkeypatch.setenv("KGSERVE_PORT", "9001")
     monkeypatch.setenv("KGSERVE_HOST", "127.0.0.9")
     monkeypatch.setenv("KGSERVE_DATA_DIR", "elsewhere")
-    settings = load({"port": 9002, "host": None, "data_dir": Path("here")})
+    settings = load_settings({"port": 9002, "host": None, "data_dir": Path("here")})
     assert (settings.port, settings.host, settings.max_nodes) == (9002, "127.0.0.9", 10_000)
     assert settings.data_dir == Path("here")
 
@@ -39,7 +39,7 @@ def test_the_option_wins_over_the_variable_and_the_variable_over_the_default(mon
 def test_each_invalid_value_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KGSERVE_MAX_EDGES", "many")
     with pytest.raises(InvalidInput, match=r"--port.*KGSERVE_MAX_EDGES"):
-        load({"port": -1})
+        load_settings({"port": -1})
 
 
 def test_help_names_the_variables() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.cli.running import Outcome, Running, kgserve, serving
+from tests.cli.running import CommandResult, ServerProcessHandle, kgserve, serving
 from tests.cli.test_stores import on_a_terminal
 from tests.embedding.embedding_service import KEY, MODEL
 from tests.embedding.embedding_service import running as embedding_service
@@ -16,29 +16,29 @@ WORDS = ("--embedding-provider", "hashing")
 TEXTS = {"tea": "A pot of green tea", "rain": "Rain falls on the roof", "silent": ""}
 
 
-def load(server: Running, store: str, *options: str) -> Outcome:
+def load(server: ServerProcessHandle, store: str, *options: str) -> CommandResult:
     lines = "".join(f'{{"kind":"node","id":"{key}","type":"note","content":"{text}"}}\n' for key, text in TEXTS.items())
     return kgserve("import", store, "-", *options, "--server", server.url, stdin=lines)
 
 
-def found(server: Running, store: str, query: str) -> list[str]:
+def found(server: ServerProcessHandle, store: str, query: str) -> list[str]:
     answer = httpx.post(f"{server.url}/api/memory/{store}/search", json={"query": query}).raise_for_status()
     return [hit["node"]["id"] for hit in answer.json()["hits"]]
 
 
-def indexes(server: Running, store: str) -> dict[str, Any]:
+def indexes(server: ServerProcessHandle, store: str) -> dict[str, Any]:
     answer = httpx.get(f"{server.url}/api/memory/{store}/stats").raise_for_status().json()
     return {index["name"]: index for index in answer["indexes"]}
 
 
-def test_an_import_that_waits_is_searchable_immediately(server: Running) -> None:
+def test_an_import_that_waits_is_searchable_immediately(server: ServerProcessHandle) -> None:
     loaded = load(server, "waited", "--wait-index")
     assert loaded.code == 0, loaded
     assert loaded.err == ""
     assert found(server, "waited", "green tea")[0] == "tea"
 
 
-def test_reindex_rebuilds_both_indexes(server: Running) -> None:
+def test_reindex_rebuilds_both_indexes(server: ServerProcessHandle) -> None:
     assert load(server, "anew").code == 0
     made = kgserve("reindex", "anew", "--server", server.url)
     assert made.code == 0, made
@@ -49,7 +49,7 @@ def test_reindex_rebuilds_both_indexes(server: Running) -> None:
     assert found(server, "anew", "rain")[0] == "rain"
 
 
-def test_indexes_of_past_states_are_shown_but_not_waited_for(server: Running) -> None:
+def test_indexes_of_past_states_are_shown_but_not_waited_for(server: ServerProcessHandle) -> None:
     assert load(server, "past", "--wait-index").code == 0
     assert httpx.delete(f"{server.url}/api/memory/past/nodes/tea").is_success
     until(lambda: indexes(server, "past")["past-vector"]["entities"] >= 1)
@@ -63,14 +63,14 @@ def test_indexes_of_past_states_are_shown_but_not_waited_for(server: Running) ->
     assert [*indexes(server, "past")] == ["keyword", "vector"]
 
 
-def test_a_terminal_shows_the_progress_of_the_indexes(server: Running) -> None:
+def test_a_terminal_shows_the_progress_of_the_indexes(server: ServerProcessHandle) -> None:
     assert load(server, "seen").code == 0
     shown = on_a_terminal("reindex", "seen", "--server", server.url)
     assert "Keyword index" in shown
     assert "2 of 2 entities" in shown
 
 
-def test_stores_can_show_the_lag_of_the_indexes(server: Running) -> None:
+def test_stores_can_show_the_lag_of_the_indexes(server: ServerProcessHandle) -> None:
     assert load(server, "indexed", "--wait-index").code == 0
     head, *rows = kgserve("stores", "--indexes", "--server", server.url).lines()
     assert head[-4:] == ["keyword_lag", "vector_lag", "pending", "index_error"]
@@ -79,7 +79,7 @@ def test_stores_can_show_the_lag_of_the_indexes(server: Running) -> None:
     assert kgserve("stores", "--indexes", "--json", "--server", server.url).code == 2
 
 
-def test_reindex_of_a_missing_store_fails(server: Running) -> None:
+def test_reindex_of_a_missing_store_fails(server: ServerProcessHandle) -> None:
     refused = kgserve("reindex", "no-such-store", "--server", server.url)
     assert refused.code == 1
     assert "no-such-store" in refused.err

@@ -14,23 +14,23 @@ from typing import Any
 import pytest
 
 from kgserve.client import Client
-from tests.cli.running import Running, environment, kgserve
+from tests.cli.running import ServerProcessHandle, environment, kgserve
 from tests.embedding.prepared import model_settings
 from tests.server.http.serving import serving
 
 EVENT = {"session_id": "s", "cwd": "/", "hook_event_name": "UserPromptSubmit"}
-PATIENCE = 30
-PATIENT = ("--within", str(PATIENCE))
+HOOK_TIMEOUT_SECONDS = 30
+PATIENT = ("--within", str(HOOK_TIMEOUT_SECONDS))
 """Options of hooks that must be answered on a busy machine."""
 
 
-def said(server: Running, *command: str, stdin: str = "") -> str:
+def said(server: ServerProcessHandle, *command: str, stdin: str = "") -> str:
     done = kgserve(*command, "--server", server.url, stdin=stdin)
     assert done.code == 0, done.err
     return done.out
 
 
-def test_the_four_memory_commands(server: Running) -> None:
+def test_the_four_memory_commands(server: ServerProcessHandle) -> None:
     store = "four-verbs"
     retained = said(
         server, "retain", store, "-", "--type", "decision", "--about", "Alice", stdin="We ship Postgres 16.\n"
@@ -59,7 +59,7 @@ def test_the_four_memory_commands(server: Running) -> None:
     assert kgserve("recall", store, "--server", server.url).code == 2
 
 
-def test_lines_of_a_file_are_retained_in_batches(server: Running, tmp_path: Path) -> None:
+def test_lines_of_a_file_are_retained_in_batches(server: ServerProcessHandle, tmp_path: Path) -> None:
     facts = tmp_path / "facts.jsonl"
     turns = [{"content": f"Turn {each}"} for each in range(600)]
     rows: list[dict[str, Any]] = [
@@ -82,7 +82,7 @@ def test_lines_of_a_file_are_retained_in_batches(server: Running, tmp_path: Path
     assert kgserve("retain", "lines", "--file", str(facts), "--about", "x", "--server", server.url).code == 2
 
 
-def test_a_hook_prints_an_answer_or_nothing(server: Running, tmp_path: Path) -> None:
+def test_a_hook_prints_an_answer_or_nothing(server: ServerProcessHandle, tmp_path: Path) -> None:
     store = "hooked"
     said(server, "retain", store, "Trams stop at the harbour.")
     with Client(server.url) as client:
@@ -172,7 +172,7 @@ def test_an_unrelated_prompt_gets_nothing(tmp_path: Path) -> None:
 def test_a_hook_does_not_wait_for_an_endless_answer() -> None:
     """The time limit covers the whole answer, even if single bytes keep arriving."""
     with socket.create_server(("127.0.0.1", 0)) as slow:
-        slow.settimeout(PATIENCE)
+        slow.settimeout(HOOK_TIMEOUT_SECONDS)
         done = threading.Event()
 
         def drip() -> None:

@@ -10,12 +10,12 @@ import pytest
 
 from kgserve import __version__
 from kgserve.platform.lock import DataFolderLock
-from tests.cli.running import COMMAND, Running, environment, kgserve
+from tests.cli.running import COMMAND, ServerProcessHandle, environment, kgserve
 from tests.platform.access.keys import bearer, given
 
 
 @pytest.mark.abuse(73)
-def test_a_second_server_on_the_folder_names_the_first(server: Running) -> None:
+def test_a_second_server_on_the_folder_names_the_first(server: ServerProcessHandle) -> None:
     refused = kgserve("serve", "--data", server.data, "--port", 0)
     assert refused.code == 1
     assert refused.out == ""
@@ -56,7 +56,7 @@ def test_invalid_values_are_wrong_usage() -> None:
         assert named in refused.err
 
 
-def test_the_server_file_is_private(server: Running) -> None:
+def test_the_server_file_is_private(server: ServerProcessHandle) -> None:
     assert (server.data / "server.json").stat().st_mode & 0o777 == 0o600
 
 

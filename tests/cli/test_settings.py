@@ -10,10 +10,10 @@ import httpx
 import msgspec
 import pytest
 
-from tests.cli.running import COMMAND, Running, environment, kgserve
+from tests.cli.running import COMMAND, ServerProcessHandle, environment, kgserve
 
 
-def shown(server: Running, store: str, *chosen: str) -> dict[str, str]:
+def shown(server: ServerProcessHandle, store: str, *chosen: str) -> dict[str, str]:
     done = kgserve("settings", store, *chosen, "--server", server.url)
     assert done.code == 0, done.err
     head, *rows = done.lines()
@@ -21,7 +21,7 @@ def shown(server: Running, store: str, *chosen: str) -> dict[str, str]:
     return dict(rows)
 
 
-def test_a_store_is_created_once_with_settings(server: Running) -> None:
+def test_a_store_is_created_once_with_settings(server: ServerProcessHandle) -> None:
     made = kgserve("create", "chosen", "name=The 1st", "history=90", "memory.dedup=off", "--server", server.url)
     assert (made.code, made.out) == (0, "chosen: created\n"), made.err
     found = shown(server, "chosen")
@@ -32,7 +32,7 @@ def test_a_store_is_created_once_with_settings(server: Running) -> None:
     assert shown(server, "chosen")["history"] == "90"
 
 
-def test_settings_are_changed_one_by_one(server: Running) -> None:
+def test_settings_are_changed_one_by_one(server: ServerProcessHandle) -> None:
     kgserve("create", "changed", "--server", server.url)
     found = shown(
         server, "changed", "kind_whitelist=note, person", 'metadata={"a": 1}', "name=7", "memory.half_life_days=null"
@@ -54,14 +54,14 @@ def test_settings_are_changed_one_by_one(server: Running) -> None:
         ("memory.alpha=2", 1, "memory.alpha"),
     ],
 )
-def test_invalid_settings_are_rejected_by_name(server: Running, wrong: str, code: int, said: str) -> None:
+def test_invalid_settings_are_rejected_by_name(server: ServerProcessHandle, wrong: str, code: int, said: str) -> None:
     kgserve("create", "refused", "--server", server.url)
     done = kgserve("settings", "refused", wrong, "--server", server.url)
     assert done.code == code
     assert said in done.err
 
 
-def test_a_store_is_dropped_after_confirmation(server: Running) -> None:
+def test_a_store_is_dropped_after_confirmation(server: ServerProcessHandle) -> None:
     kgserve("create", "doomed", "--server", server.url)
     asked = kgserve("drop", "doomed", "--server", server.url)
     assert asked.code == 2
@@ -78,7 +78,7 @@ def test_a_store_is_dropped_after_confirmation(server: Running) -> None:
     assert "no store" in kgserve("drop", "doomed", "--yes", "--server", server.url).err
 
 
-def test_search_lists_the_best_hits_first(server: Running) -> None:
+def test_search_lists_the_best_hits_first(server: ServerProcessHandle) -> None:
     texts = {"moby": "A whale that is white\nand large", "emma": "A matchmaker", "long": "whale " * 200}
     nodes = [{"id": name, "type": "book", "content": text} for name, text in texts.items()]
     body = {"nodes": nodes}

@@ -6,9 +6,9 @@ import signal
 from pathlib import Path
 
 from kgserve.platform.lock import DataFolderLock
-from kgserve.platform.server_discovery import find, holder
+from kgserve.platform.server_discovery import find_lock_holder, find_server
 from tests.cli.mcp_stdio.editor import SMALL
-from tests.cli.running import PATIENCE, kgserve, serving
+from tests.cli.running import SERVER_TIMEOUT_SECONDS, kgserve, serving
 
 
 def test_it_stops_the_server_of_a_folder_and_names_it(tmp_path: Path) -> None:
@@ -16,8 +16,8 @@ def test_it_stops_the_server_of_a_folder_and_names_it(tmp_path: Path) -> None:
         stopped = kgserve("stop", "--data", tmp_path)
         assert (stopped.code, stopped.err) == (0, "")
         assert stopped.out.startswith(f"stopped the server at {server.url} (process {server.process.pid})")
-        assert (holder(tmp_path), find(tmp_path)) == (None, None)
-        assert server.process.wait(PATIENCE) == 0
+        assert (find_lock_holder(tmp_path), find_server(tmp_path)) == (None, None)
+        assert server.process.wait(SERVER_TIMEOUT_SECONDS) == 0
     again = kgserve("stop", "--data", tmp_path)
     assert (again.code, again.out) == (3, "")
     assert f"no server is running for {tmp_path}" in again.err
@@ -27,7 +27,7 @@ def test_a_hung_server_is_killed_with_force(tmp_path: Path) -> None:
     with serving(tmp_path, variables=SMALL) as server:
         server.process.send_signal(signal.SIGSTOP)
         assert kgserve("stop", "--data", tmp_path, "--force").out.startswith("killed the server")
-        assert server.process.wait(PATIENCE) == -signal.SIGKILL
+        assert server.process.wait(SERVER_TIMEOUT_SECONDS) == -signal.SIGKILL
 
 
 def test_a_process_other_than_a_server_is_not_stopped(tmp_path: Path) -> None:

@@ -8,16 +8,16 @@ from pathlib import Path
 import httpx
 import msgspec
 
-from tests.cli.running import COMMAND, Running, environment, kgserve
+from tests.cli.running import COMMAND, ServerProcessHandle, environment, kgserve
 
 
-def inject(server: Running, store: str) -> None:
+def inject(server: ServerProcessHandle, store: str) -> None:
     nodes = [{"id": name, "type": "letter"} for name in "abc"]
     edges = [{"from": "a", "to": "b", "relation_type": "BEFORE"}]
     httpx.post(f"{server.url}/api/memory/{store}/inject", json={"nodes": nodes, "edges": edges}).raise_for_status()
 
 
-def test_a_pipe_gets_plain_lines(server: Running) -> None:
+def test_a_pipe_gets_plain_lines(server: ServerProcessHandle) -> None:
     inject(server, "listed")
     listed = kgserve("stores", "--server", server.url)
     assert listed.code == 0
@@ -30,14 +30,14 @@ def test_a_pipe_gets_plain_lines(server: Running) -> None:
     assert int(row[7]) >= 0
 
 
-def test_json_prints_the_servers_answer(server: Running) -> None:
+def test_json_prints_the_servers_answer(server: ServerProcessHandle) -> None:
     inject(server, "as-json")
     answer = msgspec.json.decode(kgserve("stores", "--json", "--data", server.data).out)
     assert "as-json" in {store["name"] for store in answer["stores"]}
     assert answer["count"] == len(answer["stores"])
 
 
-def test_a_terminal_gets_a_table(server: Running) -> None:
+def test_a_terminal_gets_a_table(server: ServerProcessHandle) -> None:
     inject(server, "drawn")
     shown = on_a_terminal("stores", "--server", server.url)
     assert "Sequence" in shown
@@ -45,7 +45,7 @@ def test_a_terminal_gets_a_table(server: Running) -> None:
     assert "─" in shown
 
 
-def test_a_terminal_shows_the_progress_of_an_import(server: Running, tmp_path: Path) -> None:
+def test_a_terminal_shows_the_progress_of_an_import(server: ServerProcessHandle, tmp_path: Path) -> None:
     file = tmp_path / "graph.ndjson"
     file.write_text("".join(f'{{"kind":"node","id":"n{number}","type":"x"}}\n' for number in range(3000)))
     shown = on_a_terminal("import", "watched", str(file), "--server", server.url)

@@ -8,16 +8,16 @@ from pathlib import Path
 import httpx
 import pytest
 
-from kgserve.cli.top import Reading, StoreRow, ordered, overview
-from kgserve.platform.metrics.exposition import Scrape
-from tests.cli.running import Running, kgserve, serving
+from kgserve.cli.top import MetricsReading, StoreRow, compute_overview, sort_stores
+from kgserve.platform.metrics.exposition import MetricsScrape
+from tests.cli.running import ServerProcessHandle, kgserve, serving
 from tests.cli.screen import Screen
 
-PATIENCE = 60.0
+TOP_TIMEOUT_SECONDS = 60.0
 QUICK = {"KGSERVE_INDEXES": "false"}
 
 
-def inject(server: Running, store: str, *ids: str) -> None:
+def inject(server: ServerProcessHandle, store: str, *ids: str) -> None:
     nodes = [{"id": each, "type": "hen"} for each in ids]
     httpx.post(f"{server.url}/api/memory/{store}/inject", json={"nodes": nodes}).raise_for_status()
 
@@ -32,7 +32,7 @@ def leave(screen: Screen, key: str) -> int:
     return screen.end()
 
 
-def test_once_prints_one_frame(server: Running) -> None:
+def test_once_prints_one_frame(server: ServerProcessHandle) -> None:
     inject(server, "topmost", "a", "b")
     done = kgserve("top", "--once", "--interval", "0.3", "--sort", "nodes", "--data", server.data)
     assert done.code == 0, done.err
@@ -43,7 +43,7 @@ def test_once_prints_one_frame(server: Running) -> None:
     assert "\x1b" not in done.out
 
 
-def test_engine_processes_are_shown(server: Running) -> None:
+def test_engine_processes_are_shown(server: ServerProcessHandle) -> None:
     inject(server, "asked", "a", "b")
     query = {"query": "MATCH (e:Entity) RETURN count(*)"}
     httpx.post(f"{server.url}/api/memory/asked/cypher", json=query).raise_for_status()
@@ -53,7 +53,7 @@ def test_engine_processes_are_shown(server: Running) -> None:
     assert re.search(r"^\s*asked\s.*\s\d+\.\d MiB\s", done.out, re.MULTILINE), done.out
 
 
-def test_a_pipe_is_rejected(server: Running) -> None:
+def test_a_pipe_is_rejected(server: ServerProcessHandle) -> None:
     done = kgserve("top", "--server", server.url)
     assert done.code == 2
     assert "--once" in done.err
@@ -65,13 +65,13 @@ def test_a_missing_server_is_reported(tmp_path: Path) -> None:
     assert "no server answers" in done.err
 
 
-def test_a_server_other_than_kgserve_is_reported(server: Running) -> None:
+def test_a_server_other_than_kgserve_is_reported(server: ServerProcessHandle) -> None:
     done = kgserve("top", "--once", "--server", f"{server.url}/docs")
     assert done.code == 1
     assert done.err.strip()
 
 
-def test_keys_sort_and_quit(server: Running) -> None:
+def test_keys_sort_and_quit(server: ServerProcessHandle) -> None:
     inject(server, "alive", "a", "b", "c")
     with watching("--server", server.url) as screen:
         screen.see(r"^\s*alive\s+\d+\.\d\s")
@@ -83,7 +83,7 @@ def test_keys_sort_and_quit(server: Running) -> None:
         assert leave(screen, "q") == 0
 
 
-def test_a_narrow_and_low_terminal_shows_what_fits(server: Running) -> None:
+def test_a_narrow_and_low_terminal_shows_what_fits(server: ServerProcessHandle) -> None:
     for number in range(3):
         inject(server, f"a-store-with-a-rather-long-name-{number}", "a")
     with watching("--server", server.url, "--sort", "name", width=40, height=14) as screen:
@@ -103,7 +103,7 @@ def test_a_stopped_server_is_waited_for(tmp_path: Path) -> None:
         with watching("--data", str(data)) as screen:
             screen.see(r"^\s*kept\s")
             first.process.terminate()
-            first.process.wait(PATIENCE)
+            first.process.wait(TOP_TIMEOUT_SECONDS)
             screen.see(r"No answer since [\d:]+, retrying: ")
             screen.see(r"^\s*kept\s")
             assert f"at {first.url}" in screen.shown
@@ -145,7 +145,9 @@ kgserve_store_engine_losses_total{store="b"} 2
 
 
 def test_rates_cover_the_time_between_two_scrapes() -> None:
-    seen = overview(Reading(10.0, Scrape.read(BEFORE)), Reading(12.0, Scrape.read(AFTER)))
+    seen = compute_overview(
+        MetricsReading(10.0, MetricsScrape.read(BEFORE)), MetricsReading(12.0, MetricsScrape.read(AFTER))
+    )
     assert seen.requests == pytest.approx(12.0)  # its own scrapes are excluded
     assert seen.errors == pytest.approx(2.0)
     assert seen.p95 == pytest.approx(0.095)
@@ -158,7 +160,9 @@ def test_rates_cover_the_time_between_two_scrapes() -> None:
 
 
 def test_a_restarted_server_has_no_negative_rates() -> None:
-    seen = overview(Reading(10.0, Scrape.read(AFTER)), Reading(12.0, Scrape.read(BEFORE)))
+    seen = compute_overview(
+        MetricsReading(10.0, MetricsScrape.read(AFTER)), MetricsReading(12.0, MetricsScrape.read(BEFORE))
+    )
     assert (seen.requests, seen.errors, seen.p95, seen.writes) == (0.0, 0.0, None, 0.0)
 
 
@@ -167,5 +171,5 @@ def test_sort_orders() -> None:
         return StoreRow(name, nodes, 0, 0, 0.0, 0, 0, 0, None)
 
     stores = [line("b", 1), line("c", 5), line("a", 1)]
-    assert [each.name for each in ordered(stores, "nodes")] == ["c", "a", "b"]
-    assert [each.name for each in ordered(stores, "name")] == ["a", "b", "c"]
+    assert [each.name for each in sort_stores(stores, "nodes")] == ["c", "a", "b"]
+    assert [each.name for each in sort_stores(stores, "name")] == ["a", "b", "c"]

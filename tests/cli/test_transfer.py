@@ -12,8 +12,8 @@ import httpx
 import msgspec
 import pytest
 
-from kgserve.platform.metrics.exposition import Scrape
-from tests.cli.running import COMMAND, PATIENCE, Outcome, Running, environment, kgserve
+from kgserve.platform.metrics.exposition import MetricsScrape
+from tests.cli.running import COMMAND, SERVER_TIMEOUT_SECONDS, CommandResult, ServerProcessHandle, environment, kgserve
 from tests.stores.writing import until
 
 NODES = [
@@ -33,11 +33,11 @@ def lines(*objects: object) -> str:
     return "".join(msgspec.json.encode(each).decode() + "\n" for each in objects)
 
 
-def load(server: Running, store: str, text: str) -> Outcome:
+def load(server: ServerProcessHandle, store: str, text: str) -> CommandResult:
     return kgserve("import", store, "-", "--server", server.url, stdin=text)
 
 
-def test_import_and_export_round_trip(server: Running, tmp_path: Path) -> None:
+def test_import_and_export_round_trip(server: ServerProcessHandle, tmp_path: Path) -> None:
     file = tmp_path / "graph.ndjson"
     file.write_text(lines(*NODES, EDGE))
     loaded = kgserve("import", "round", file, "--data", server.data)
@@ -65,14 +65,14 @@ def test_import_and_export_round_trip(server: Running, tmp_path: Path) -> None:
     )
 
 
-def test_a_second_import_changes_nothing(server: Running) -> None:
+def test_a_second_import_changes_nothing(server: ServerProcessHandle) -> None:
     assert load(server, "twice", lines(*NODES, EDGE)).code == 0
     again = load(server, "twice", lines(*NODES, EDGE))
     assert again.code == 0
     assert "0 created, 0 updated, 2 unchanged" in again.out
 
 
-def test_invalid_lines_are_named_and_the_rest_is_imported(server: Running) -> None:
+def test_invalid_lines_are_named_and_the_rest_is_imported(server: ServerProcessHandle) -> None:
     loaded = load(server, "wrong", lines(NODES[0]) + "{nonsense\n" + lines({"kind": "node"}, NODES[1]))
     assert loaded.code == 1
     assert "nodes: 2 sent, 2 created" in loaded.out
@@ -81,7 +81,7 @@ def test_invalid_lines_are_named_and_the_rest_is_imported(server: Running) -> No
     assert "line 3: " in loaded.err
 
 
-def test_an_edge_without_its_node_is_reported_but_not_a_failure(server: Running) -> None:
+def test_an_edge_without_its_node_is_reported_but_not_a_failure(server: ServerProcessHandle) -> None:
     loaded = load(server, "loose", lines(NODES[0], EDGE))
     assert loaded.code == 0
     assert "1 line skipped" in loaded.err
@@ -93,7 +93,9 @@ def test_an_edge_without_its_node_is_reported_but_not_a_failure(server: Running)
     [(("import", "no such name", "-"), "a store's name is"), (("export", "no-such-store"), "no-such-store")],
     ids=["import", "export"],
 )
-def test_the_servers_error_messages_are_shown(server: Running, arguments: tuple[str, ...], reason: str) -> None:
+def test_the_servers_error_messages_are_shown(
+    server: ServerProcessHandle, arguments: tuple[str, ...], reason: str
+) -> None:
     refused = kgserve(*arguments, "--server", server.url)
     assert refused.code == 1
     assert reason in refused.err
@@ -117,7 +119,9 @@ def test_a_missing_server_has_its_own_exit_code(arguments: tuple[str, ...], tmp_
         assert reason in lost.err
 
 
-def test_a_data_folder_without_a_server_does_not_select_another_server(server: Running, tmp_path: Path) -> None:
+def test_a_data_folder_without_a_server_does_not_select_another_server(
+    server: ServerProcessHandle, tmp_path: Path
+) -> None:
     elsewhere = {"KGSERVE_PORT": server.url.rpartition(":")[2]}
     for command in (("stores",), ("export", "x"), ("import", "x", "-"), ("reindex", "x")):
         lost = kgserve(*command, "--data", tmp_path / "typo", variables=elsewhere)
@@ -151,7 +155,7 @@ def breaking_off(sent: bytes) -> Generator[str]:
         thread = threading.Thread(target=answer)
         thread.start()
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        thread.join(PATIENCE)
+        thread.join(SERVER_TIMEOUT_SECONDS)
 
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -185,7 +189,7 @@ def test_an_answer_of_another_server_is_reported() -> None:
     assert "is not from kgserve" in refused.err
 
 
-def test_a_reader_that_exits_early_is_not_an_error(server: Running) -> None:
+def test_a_reader_that_exits_early_is_not_an_error(server: ServerProcessHandle) -> None:
     many = [{"kind": "node", "id": f"n{number}", "type": "x", "content": "y" * 1000} for number in range(500)]
     assert load(server, "early", lines(*many)).code == 0
     with subprocess.Popen(
@@ -199,10 +203,10 @@ def test_a_reader_that_exits_early_is_not_an_error(server: Running) -> None:
         process.stdout.readline()
         process.stdout.close()
         assert process.stderr.read() == b""
-        assert process.wait(PATIENCE) == 1
+        assert process.wait(SERVER_TIMEOUT_SECONDS) == 1
 
 
-def test_an_interrupted_import_is_reported(server: Running) -> None:
+def test_an_interrupted_import_is_reported(server: ServerProcessHandle) -> None:
     with subprocess.Popen(
         [*COMMAND, "import", "interrupted", "-", "--server", server.url],
         stdin=subprocess.PIPE,
@@ -215,9 +219,11 @@ def test_an_interrupted_import_is_reported(server: Running) -> None:
         process.stdin.write(lines(*NODES).encode())
         process.stdin.flush()
         metrics = f"{server.url}/metrics"
-        until(lambda: Scrape.read(httpx.get(metrics).text).value("kgserve_requests_in_progress") == 2)  # and this one
+        until(
+            lambda: MetricsScrape.read(httpx.get(metrics).text).value("kgserve_requests_in_progress") == 2
+        )  # and this one
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE) == 130
+        assert process.wait(SERVER_TIMEOUT_SECONDS) == 130
         assert process.stderr.read().strip() == b"kgserve: interrupted"
     assert kgserve("stores", "--server", server.url).code == 0

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from kgserve.client import Client
-from tests.client.scripted import Scripted, answering
+from tests.client.scripted import ScriptedServer, answering
 from tests.server.http.serving import Served
 
 
@@ -17,7 +17,7 @@ def client(served: Served) -> Iterator[Client]:
 
 
 @pytest.fixture
-def scripted() -> Iterator[Scripted]:
+def scripted() -> Iterator[ScriptedServer]:
     """Yield a server with scripted answers."""
     with answering() as server:
         yield server

@@ -17,7 +17,7 @@ from tests.servers import served
 HEALTHY = b'{"status":"ok","version":"0"}'
 
 
-class Say(msgspec.Struct, frozen=True, kw_only=True):
+class ScriptedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """One answer. ``promised``: the announced length of a truncated answer. ``cut``: close without an answer."""
 
     status: int = 200
@@ -27,7 +27,7 @@ class Say(msgspec.Struct, frozen=True, kw_only=True):
     cut: bool = False
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class ReceivedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request as received."""
 
     method: str
@@ -36,15 +36,15 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
 
 
-class Scripted(ThreadingHTTPServer):
+class ScriptedServer(ThreadingHTTPServer):
     """Server that answers from ``script``, and as healthy when it is used up. ``asked`` collects the requests."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.script: deque[Say] = deque()
-        self.asked: list[Asked] = []
+        self.script: deque[ScriptedAnswer] = deque()
+        self.asked: list[ReceivedRequest] = []
 
     @property
     def url(self) -> str:
@@ -65,8 +65,8 @@ def problem(status: int, code: str, detail: str = "not now", **more: Any) -> byt
     ).encode()
 
 
-def answering() -> AbstractContextManager[Scripted]:
-    return served(Scripted())
+def answering() -> AbstractContextManager[ScriptedServer]:
+    return served(ScriptedServer())
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -74,11 +74,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         server = self.server
-        assert isinstance(server, Scripted)
+        assert isinstance(server, ScriptedServer)
         body = self._body()
         headers = {name.lower(): value for name, value in self.headers.items()}
-        server.asked.append(Asked(method=self.command, path=self.path, headers=headers, body=body))
-        say = server.script.popleft() if server.script else Say()
+        server.asked.append(ReceivedRequest(method=self.command, path=self.path, headers=headers, body=body))
+        say = server.script.popleft() if server.script else ScriptedAnswer()
         self.close_connection = say.cut or say.promised is not None
         if say.cut:
             return

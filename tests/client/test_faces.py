@@ -13,10 +13,10 @@ import pytest
 
 from kgserve import errors
 from kgserve.client import AsyncClient, AsyncStore, Client, Store, operations, streams
-from kgserve.client.failures import ERRORS_BY_CODE, refusal
-from kgserve.client.following import Following
-from kgserve.client.streams import Paged
-from kgserve.client.wire import ClientRequest, Route, Streamed
+from kgserve.client.failures import ERRORS_BY_CODE, error_from_answer
+from kgserve.client.following import EventStreamState
+from kgserve.client.streams import PagedNodes
+from kgserve.client.wire import ClientRequest, ClientRoute, StreamedRequest
 from kgserve.graph.requests import (
     BatchSearchRequest,
     ContextRequest,
@@ -25,7 +25,7 @@ from kgserve.graph.requests import (
     SearchRequest,
     TraverseRequest,
 )
-from kgserve.server.http.problem import PROBLEM_KINDS
+from kgserve.server.http.problem import ERROR_RESPONSE_KINDS
 from tests.client.scripted import problem
 
 # For browsers, Prometheus, client generators and callers limited to GET; the clients recall by POST.
@@ -67,11 +67,11 @@ def requests_of(kind: type, name: str) -> Iterator[tuple[str, str]]:
     match build(*first, *SAMPLES.get(name, texts), **named):
         case ClientRequest() as call:
             yield call.route.method, call.route.path
-        case Streamed() as streamed:
+        case StreamedRequest() as streamed:
             yield streamed.call.route.method, streamed.call.route.path
-        case Paged() as paged:
+        case PagedNodes() as paged:
             yield paged.page().route.method, paged.page().route.path
-        case Following() as following:
+        case EventStreamState() as following:
             yield following.call().route.method, following.call().route.path
         case other:
             raise AssertionError(f"{name} makes {other!r}")
@@ -93,7 +93,7 @@ def test_every_described_route_is_used() -> None:
     routes = {
         (each.method, each.path)
         for each in (each for module in modules for each in vars(module).values())
-        if isinstance(each, Route)
+        if isinstance(each, ClientRoute)
     }
     assert offered() == routes
 
@@ -145,7 +145,9 @@ def test_every_error_is_raised_as_its_class() -> None:
         "invalid", "kind_not_allowed", "conflict_manual", "gone", "limited", "unavailable",
     }  # fmt: skip
     for code, kind in first.items():
-        known = refusal(PROBLEM_KINDS[code].status, {}, problem(PROBLEM_KINDS[code].status, code))
+        known = error_from_answer(
+            ERROR_RESPONSE_KINDS[code].status, {}, problem(ERROR_RESPONSE_KINDS[code].status, code)
+        )
         assert type(known) is kind
         assert str(known) == "not now"
 

@@ -14,12 +14,12 @@ import msgspec
 import pytest
 
 from kgserve.client import AsyncClient, Client, Event, Unreachable
-from kgserve.client.lines import Line
+from kgserve.client.lines import ImportLine
 from kgserve.errors import Gone, NotFound
 from kgserve.graph.requests import EdgeLine, NodeLine
 from kgserve.platform import settings
 from tests.cli.nursery import TOP
-from tests.cli.running import Running, environment, serving
+from tests.cli.running import ServerProcessHandle, environment, serving
 
 LINES = 20_000
 FLAT = 6 << 20
@@ -27,18 +27,18 @@ OPTIONS = ("--indexes", "none")
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcessHandle]:
     with serving(tmp_path_factory.mktemp("client") / "data", *OPTIONS) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def client(server: Running) -> Iterator[Client]:
+def client(server: ServerProcessHandle) -> Iterator[Client]:
     with Client(data=server.data) as client:
         yield client
 
 
-def test_the_server_of_a_folder_is_found_with_its_token(server: Running, client: Client) -> None:
+def test_the_server_of_a_folder_is_found_with_its_token(server: ServerProcessHandle, client: Client) -> None:
     assert repr(client) == f"Client({server.url!r})"
     token = msgspec.json.decode((server.data / "server.json").read_bytes())["token"]
     assert client.http.target.address.headers == {"Authorization": f"Bearer {token}"}
@@ -49,10 +49,12 @@ def test_the_server_of_a_folder_is_found_with_its_token(server: Running, client:
 
 def test_the_configured_address_is_the_default(tmp_path: Path) -> None:
     with Client(data=tmp_path, retries=0) as client:
-        assert client.http.target.address.url == f"http://127.0.0.1:{settings.load().port}"
+        assert client.http.target.address.url == f"http://127.0.0.1:{settings.load_settings().port}"
 
 
-def test_a_long_import_and_export_use_constant_memory(server: Running, client: Client, tmp_path: Path) -> None:
+def test_a_long_import_and_export_use_constant_memory(
+    server: ServerProcessHandle, client: Client, tmp_path: Path
+) -> None:
     big, file = client.store("big"), tmp_path / "big.ndjson"
     command = [sys.executable, "-m", "tests.client.transfer_memory", str(server.data), str(file), str(LINES)]
     measured = subprocess.run(command, capture_output=True, text=True, check=True, env=environment(), cwd=TOP)
@@ -190,7 +192,7 @@ def test_calls_wait_for_a_starting_server(tmp_path: Path) -> None:
 
 
 async def import_and_export(url: str, folder: Path) -> None:
-    async def come() -> AsyncIterator[Line]:
+    async def come() -> AsyncIterator[ImportLine]:
         for number in range(1000):
             yield {"kind": "node", "id": str(number), "type": "t"}
 
@@ -203,5 +205,5 @@ async def import_and_export(url: str, folder: Path) -> None:
             break
 
 
-def test_asynchronous_transfers(server: Running, tmp_path: Path) -> None:
+def test_asynchronous_transfers(server: ServerProcessHandle, tmp_path: Path) -> None:
     anyio.run(import_and_export, server.url, tmp_path)

@@ -13,39 +13,39 @@ import pytest
 
 from kgserve import errors
 from kgserve.client import AsyncClient, Client, Interrupted, Refused, Retries, Unintelligible
-from kgserve.client.failures import Attempts, Unreachable
-from kgserve.client.following import Following
-from kgserve.client.lines import Line
+from kgserve.client.failures import RetryState, Unreachable
+from kgserve.client.following import EventStreamState
+from kgserve.client.lines import ImportLine
 from kgserve.client.streams import STORE_EVENTS_ROUTE, store_events
-from tests.cli.running import PATIENCE
-from tests.client.scripted import HEALTHY, Say, Scripted, answering, problem
+from tests.cli.running import SERVER_TIMEOUT_SECONDS
+from tests.client.scripted import HEALTHY, ScriptedAnswer, ScriptedServer, answering, problem
 
 TIMES = 3
 QUICK = Retries(times=TIMES, first=0.01, longest=0.05)
-BUSY = Say(status=503, body=problem(503, "unavailable"), headers={"Retry-After": "1"})
-TOO_MANY = Say(status=429, body=problem(429, "limited"), headers={"Retry-After": "1"})
-CUT = Say(cut=True)
-HALF = Say(body=HEALTHY[:9], promised=len(HEALTHY))
+BUSY = ScriptedAnswer(status=503, body=problem(503, "unavailable"), headers={"Retry-After": "1"})
+TOO_MANY = ScriptedAnswer(status=429, body=problem(429, "limited"), headers={"Retry-After": "1"})
+CUT = ScriptedAnswer(cut=True)
+HALF = ScriptedAnswer(body=HEALTHY[:9], promised=len(HEALTHY))
 DROPPED = b'{"ok":true,"dropped":"s"}'
 
 
 @pytest.fixture
-def quick(scripted: Scripted) -> Iterator[Client]:
+def quick(scripted: ScriptedServer) -> Iterator[Client]:
     with Client(scripted.url, retries=QUICK, key="secret") as client:
         yield client
 
 
 @pytest.mark.parametrize("busy", [BUSY, TOO_MANY], ids=["busy", "limited"])
-def test_retry_after_is_respected(scripted: Scripted, quick: Client, busy: Say) -> None:
+def test_retry_after_is_respected(scripted: ScriptedServer, quick: Client, busy: ScriptedAnswer) -> None:
     scripted.script.append(busy)
     begun = time.monotonic()
     assert quick.health().version == "0"
-    assert 1.0 <= time.monotonic() - begun < PATIENCE
+    assert 1.0 <= time.monotonic() - begun < SERVER_TIMEOUT_SECONDS
     assert len(scripted.asked) == 2
     assert scripted.asked[0].headers["authorization"] == "Bearer secret"
 
 
-def test_retry_after_is_respected_by_the_asynchronous_client(scripted: Scripted) -> None:
+def test_retry_after_is_respected_by_the_asynchronous_client(scripted: ScriptedServer) -> None:
     async def ask() -> None:
         async with AsyncClient(scripted.url, retries=QUICK) as client:
             assert (await client.health()).version == "0"
@@ -57,29 +57,31 @@ def test_retry_after_is_respected_by_the_asynchronous_client(scripted: Scripted)
     assert len(scripted.asked) == 4
 
 
-def test_an_unavailable_owner_is_forgotten(scripted: Scripted) -> None:
+def test_an_unavailable_owner_is_forgotten(scripted: ScriptedServer) -> None:
     with answering() as other, Client(scripted.url, retries=0) as client:
         there = f"{other.url}/api/memory/s"
-        scripted.script.append(Say(status=307, headers={"Location": there, "Kgserve-Owner": "other"}))
+        scripted.script.append(ScriptedAnswer(status=307, headers={"Location": there, "Kgserve-Owner": "other"}))
         other.script.append(BUSY)
         with pytest.raises(errors.Unavailable):
             client.store("s").settings()
-        scripted.script.append(Say(status=404, body=problem(404, "not_found")))
+        scripted.script.append(ScriptedAnswer(status=404, body=problem(404, "not_found")))
         with pytest.raises(errors.NotFound):
             client.store("s").settings()
         assert (len(scripted.asked), len(other.asked)) == (2, 1)
 
 
-def test_a_retry_after_beyond_the_limit_is_not_waited_for(scripted: Scripted, quick: Client) -> None:
-    scripted.script.append(Say(status=503, body=problem(503, "unavailable"), headers={"Retry-After": "3600"}))
+def test_a_retry_after_beyond_the_limit_is_not_waited_for(scripted: ScriptedServer, quick: Client) -> None:
+    scripted.script.append(
+        ScriptedAnswer(status=503, body=problem(503, "unavailable"), headers={"Retry-After": "3600"})
+    )
     begun = time.monotonic()
     with pytest.raises(errors.Unavailable) as caught:
         quick.health()
     assert caught.value.retry_after == 3600
-    assert time.monotonic() - begun < PATIENCE
+    assert time.monotonic() - begun < SERVER_TIMEOUT_SECONDS
 
 
-def test_attempts_are_bounded(scripted: Scripted, quick: Client) -> None:
+def test_attempts_are_bounded(scripted: ScriptedServer, quick: Client) -> None:
     scripted.script += [CUT] * 10
     with pytest.raises(Interrupted):
         quick.health()
@@ -87,13 +89,15 @@ def test_attempts_are_bounded(scripted: Scripted, quick: Client) -> None:
 
 
 @pytest.mark.parametrize("trouble", [CUT, HALF], ids=["cut", "half"])
-def test_broken_connections_are_retried(scripted: Scripted, quick: Client, trouble: Say) -> None:
+def test_broken_connections_are_retried(scripted: ScriptedServer, quick: Client, trouble: ScriptedAnswer) -> None:
     scripted.script += [trouble, trouble]
     assert quick.health().version == "0"
     assert len(scripted.asked) == 3
 
 
-@pytest.mark.parametrize("trouble", [CUT, Say(status=503, body=problem(503, "unavailable"))], ids=["cut", "busy"])
+@pytest.mark.parametrize(
+    "trouble", [CUT, ScriptedAnswer(status=503, body=problem(503, "unavailable"))], ids=["cut", "busy"]
+)
 @pytest.mark.parametrize(
     "ask",
     [
@@ -103,32 +107,37 @@ def test_broken_connections_are_retried(scripted: Scripted, quick: Client, troub
     ],
     ids=["drop", "cypher", "import"],
 )
-def test_non_idempotent_calls_are_not_retried(scripted: Scripted, quick: Client, ask: Any, trouble: Say) -> None:
+def test_non_idempotent_calls_are_not_retried(
+    scripted: ScriptedServer, quick: Client, ask: Any, trouble: ScriptedAnswer
+) -> None:
     scripted.script.append(trouble)
     with pytest.raises((Interrupted, errors.Unavailable)):
         ask(quick)
     assert len(scripted.asked) == 1
 
 
-def test_rejected_non_idempotent_calls_are_retried(scripted: Scripted, quick: Client) -> None:
-    scripted.script += [Say(status=429, body=problem(429, "limited"), headers={"Retry-After": "0"}), Say(body=DROPPED)]
+def test_rejected_non_idempotent_calls_are_retried(scripted: ScriptedServer, quick: Client) -> None:
+    scripted.script += [
+        ScriptedAnswer(status=429, body=problem(429, "limited"), headers={"Retry-After": "0"}),
+        ScriptedAnswer(body=DROPPED),
+    ]
     assert quick.drop("s", confirm="s").dropped == "s"
 
 
 @pytest.mark.parametrize(
     ("say", "kind"),
     [
-        (Say(status=410, body=problem(410, "gone", oldest=7)), errors.Gone),
-        (Say(status=408, body=problem(408, "timeout")), errors.TimedOut),
-        (Say(status=421, body=problem(421, "misdirected")), Refused),
-        (Say(status=500, body=problem(500, "internal")), errors.Internal),
-        (Say(status=404, body=b"<html>"), Refused),
-        (Say(body=b'{"status":"ok"}'), Unintelligible),
-        (Say(body=b"\xff"), Unintelligible),
+        (ScriptedAnswer(status=410, body=problem(410, "gone", oldest=7)), errors.Gone),
+        (ScriptedAnswer(status=408, body=problem(408, "timeout")), errors.TimedOut),
+        (ScriptedAnswer(status=421, body=problem(421, "misdirected")), Refused),
+        (ScriptedAnswer(status=500, body=problem(500, "internal")), errors.Internal),
+        (ScriptedAnswer(status=404, body=b"<html>"), Refused),
+        (ScriptedAnswer(body=b'{"status":"ok"}'), Unintelligible),
+        (ScriptedAnswer(body=b"\xff"), Unintelligible),
     ],
 )
 def test_permanent_errors_are_not_retried(
-    scripted: Scripted, quick: Client, say: Say, kind: type[errors.KgserveError]
+    scripted: ScriptedServer, quick: Client, say: ScriptedAnswer, kind: type[errors.KgserveError]
 ) -> None:
     scripted.script.append(say)
     with pytest.raises(kind) as caught:
@@ -137,13 +146,13 @@ def test_permanent_errors_are_not_retried(
     assert not isinstance(caught.value, errors.Gone) or caught.value.oldest == 7
 
 
-def test_unavailability_without_a_problem_document_is_retried(scripted: Scripted, quick: Client) -> None:
-    scripted.script += [Say(status=502, body=b"bad gateway", headers={"Retry-After": "0"})] * 2
+def test_unavailability_without_a_problem_document_is_retried(scripted: ScriptedServer, quick: Client) -> None:
+    scripted.script += [ScriptedAnswer(status=502, body=b"bad gateway", headers={"Retry-After": "0"})] * 2
     assert quick.health().version == "0"
 
 
-def test_a_missing_answer_is_a_timeout(scripted: Scripted) -> None:
-    scripted.script.append(Say(promised=10, body=b"", headers={}))
+def test_a_missing_answer_is_a_timeout(scripted: ScriptedServer) -> None:
+    scripted.script.append(ScriptedAnswer(promised=10, body=b"", headers={}))
     with Client(scripted.url, timeout=0.001, retries=0) as client, pytest.raises((errors.TimedOut, Interrupted)):
         client.health()
 
@@ -156,8 +165,8 @@ ANSWER = (
 )
 
 
-def test_rows_stream(scripted: Scripted, quick: Client) -> None:
-    scripted.script.append(Say(body=ROWS))
+def test_rows_stream(scripted: ScriptedServer, quick: Client) -> None:
+    scripted.script.append(ScriptedAnswer(body=ROWS))
     rows = quick.store("s").cypher_rows("MATCH (n) RETURN n", {"a": 1})
     assert next(rows) == [1, "a"]
     assert rows.about["columns"] == ["n", "t"]
@@ -178,16 +187,16 @@ def test_rows_stream(scripted: Scripted, quick: Client) -> None:
     ids=["half a line", "no end", "refused", "something else"],
 )
 def test_truncated_rows_are_an_error(
-    scripted: Scripted, quick: Client, body: bytes, kind: type[errors.KgserveError]
+    scripted: ScriptedServer, quick: Client, body: bytes, kind: type[errors.KgserveError]
 ) -> None:
-    scripted.script.append(Say(body=body))
+    scripted.script.append(ScriptedAnswer(body=body))
     with pytest.raises(kind):
         list(quick.store("s").cypher_rows("RETURN 1"))
     assert len(scripted.asked) == 1
 
 
-def test_rows_as_a_table(scripted: Scripted, quick: Client) -> None:
-    scripted.script.append(Say(body=ANSWER))
+def test_rows_as_a_table(scripted: ScriptedServer, quick: Client) -> None:
+    scripted.script.append(ScriptedAnswer(body=ANSWER))
     answer = quick.store("s").cypher("MATCH (v) RETURN 1 AS n, v", timeout_ms=5000)
     assert repr(answer).splitlines()[0] == "<CypherResult: 2 rows of n, v, truncated>"
     assert answer.records()[0]["v"] == {"id": "a", "attributes": {}}
@@ -200,17 +209,19 @@ def test_rows_as_a_table(scripted: Scripted, quick: Client) -> None:
 EVENT = b'id: 3-0\nevent: node_created\ndata: {"store":"s","time":"t","sequence":3,"id":"a"}\n\n'
 
 
-def test_events_resume_at_their_position(scripted: Scripted, quick: Client) -> None:
+def test_events_resume_at_their_position(scripted: ScriptedServer, quick: Client) -> None:
     stream = {"Content-Type": "text/event-stream"}
     dropped = b'id: 4-1\nevent: dropped\ndata: {"reason":"slow","resume":"4-1"}\n\n'
     gone = b'id: 5-0\nevent: store_dropped\ndata: {"store":"s","time":"t","sequence":5}\n\n'
     scripted.script += [
-        Say(status=429, body=problem(429, "limited"), headers={"Retry-After": "0"}),
-        Say(body=b"retry: 10\nid: 2\n\n" + EVENT + b"id: 3-1\nevent: node_cre", headers=stream, promised=900),
+        ScriptedAnswer(status=429, body=problem(429, "limited"), headers={"Retry-After": "0"}),
+        ScriptedAnswer(
+            body=b"retry: 10\nid: 2\n\n" + EVENT + b"id: 3-1\nevent: node_cre", headers=stream, promised=900
+        ),
         CUT,
-        Say(body=b"retry: 10\nid: 3-0\n\n" + dropped, headers=stream),
-        Say(body=b"retry: 10\r\nid: 4-1\r\n\r\n: heartbeat\nid: 4-7\n\n", headers=stream),
-        Say(body=b"retry: 10\nid: 4-7\n\n" + gone, headers=stream),
+        ScriptedAnswer(body=b"retry: 10\nid: 3-0\n\n" + dropped, headers=stream),
+        ScriptedAnswer(body=b"retry: 10\r\nid: 4-1\r\n\r\n: heartbeat\nid: 4-7\n\n", headers=stream),
+        ScriptedAnswer(body=b"retry: 10\nid: 4-7\n\n" + gone, headers=stream),
     ]
     told = list(quick.store("s").events(since=2, kinds=["node_created", "store_dropped"], types="t"))
     assert [each.id for each in told] == ["3-0", "5-0"]
@@ -220,30 +231,30 @@ def test_events_resume_at_their_position(scripted: Scripted, quick: Client) -> N
     assert "since" not in scripted.asked[-1].path
 
 
-def test_a_listener_gives_up(scripted: Scripted, quick: Client) -> None:
-    scripted.script.append(Say(body=b"retry: 10\nid: 2\n\n" + EVENT))
+def test_a_listener_gives_up(scripted: ScriptedServer, quick: Client) -> None:
+    scripted.script.append(ScriptedAnswer(body=b"retry: 10\nid: 2\n\n" + EVENT))
     scripted.script += [CUT] * 50
     listener = quick.store("s").events(give_up_after=1.0)
     assert next(listener).id == "3-0"
     begun = time.monotonic()
     with pytest.raises(Interrupted):
         next(listener)
-    assert 0.1 < time.monotonic() - begun < PATIENCE
+    assert 0.1 < time.monotonic() - begun < SERVER_TIMEOUT_SECONDS
     assert len(scripted.asked) > 2
 
 
-def test_a_listener_that_never_connected_gives_up_as_calls_do(scripted: Scripted, quick: Client) -> None:
+def test_a_listener_that_never_connected_gives_up_as_calls_do(scripted: ScriptedServer, quick: Client) -> None:
     scripted.script += [CUT] * 50
     with pytest.raises(Interrupted):
         next(quick.store("s").events())
     assert len(scripted.asked) == 1 + TIMES
 
 
-def test_permanent_errors_end_a_listener(scripted: Scripted, quick: Client) -> None:
-    scripted.script.append(Say(status=410, body=problem(410, "gone", oldest=9)))
+def test_permanent_errors_end_a_listener(scripted: ScriptedServer, quick: Client) -> None:
+    scripted.script.append(ScriptedAnswer(status=410, body=problem(410, "gone", oldest=9)))
     with pytest.raises(errors.Gone):
         next(quick.store("s").events(since=1))
-    scripted.script.append(Say(status=404, body=problem(404, "not_found")))
+    scripted.script.append(ScriptedAnswer(status=404, body=problem(404, "not_found")))
     with pytest.raises(errors.NotFound):
         next(quick.store("s").events())
 
@@ -254,30 +265,30 @@ def test_pauses_grow_with_jitter() -> None:
     assert all(0.5 * min(8, 0.2 * 2**n) <= each <= min(8, 0.2 * 2**n) for n, each in enumerate(pauses))
     assert len({retries.pause(0) for _ in range(50)}) > 10
     listener = store_events("s")
-    assert isinstance(listener, Following)
+    assert isinstance(listener, EventStreamState)
     assert listener.call().route is STORE_EVENTS_ROUTE
 
 
 def test_several_nodes_are_retried_until_the_time_limit() -> None:
     """A store whose machine has died is served again after 10 to 20 s."""
     refused = Unreachable("no server answers")
-    attempts = Attempts(Retries(), addresses=3)
+    attempts = RetryState(Retries(), addresses=3)
     pauses = [attempts.pause_after(refused, idempotent=True) for _ in range(15)]
     assert all(0.1 * 2 ** (at // 3) <= each <= 0.2 * 2 ** (at // 3) for at, each in enumerate(pauses))
     for retries in (Retries(times=2), Retries(patience=0.0), Retries(times=0)):
-        attempts = Attempts(retries, addresses=3)
+        attempts = RetryState(retries, addresses=3)
         with pytest.raises(Unreachable):
             [attempts.pause_after(refused, idempotent=True) for _ in range(3)]
 
 
-def test_an_import_is_not_started_twice(scripted: Scripted, quick: Client, tmp_path: Path) -> None:
+def test_an_import_is_not_started_twice(scripted: ScriptedServer, quick: Client, tmp_path: Path) -> None:
     file = tmp_path / "lines.ndjson"
     file.write_bytes(b'{"kind":"node","id":"a","type":"t"}\n')
-    scripted.script += [Say(status=429, body=problem(429, "limited"))]
+    scripted.script += [ScriptedAnswer(status=429, body=problem(429, "limited"))]
     for source in (file, str(file), file.read_bytes(), iter([file.read_bytes()])):
         scripted.script.clear()
-        scripted.script.append(Say(status=429, body=problem(429, "limited")))
-        with pytest.raises(errors.Limited):
+        scripted.script.append(ScriptedAnswer(status=429, body=problem(429, "limited")))
+        with pytest.raises(errors.RateLimited):
             quick.store("s").import_(source)
         assert scripted.asked[-1].body == file.read_bytes()
     with pytest.raises(errors.InvalidInput, match="mapping"):
@@ -287,7 +298,7 @@ def test_an_import_is_not_started_twice(scripted: Scripted, quick: Client, tmp_p
 
 
 async def _import_slowly(url: str) -> None:
-    async def lines() -> AsyncIterator[Line | bytes]:
+    async def lines() -> AsyncIterator[ImportLine | bytes]:
         yield {"kind": "node", "id": "b"}
         await anyio.sleep(0.01)
         yield b'{"id":"c"}\n'

@@ -10,9 +10,16 @@ from pathlib import Path
 
 import msgspec
 
-from kgserve.cluster.protocols import Claim, Heard, Heartbeat, Owner, RegistryEntry
-from kgserve.cluster.records import Logged, Position, Record, check_follows, decode_record, encode_record
-from kgserve.errors import Fenced, NotFound, ReplicatedLogCorrupt, Unconfirmed
+from kgserve.cluster.protocols import Heartbeat, ObservedHeartbeat, OwnershipClaim, RegistryEntry, StoreOwner
+from kgserve.cluster.records import (
+    LogPosition,
+    LogRecord,
+    PositionedRecord,
+    decode_record,
+    encode_record,
+    require_follows,
+)
+from kgserve.errors import Fenced, NotFound, OutcomeUnknown, ReplicatedLogCorrupt
 from tests.cluster.rig import Node
 
 
@@ -65,7 +72,7 @@ class Wire:
         identity = object()
         numbers = [self.shared.put(subject, data, after, identity, newest=newest) for _ in range(self._times)]
         if not self._answering.wait(self._patience):
-            raise Unconfirmed(f"no answer within {self._patience:g} seconds")
+            raise OutcomeUnknown(f"no answer within {self._patience:g} seconds")
         return numbers[-1]
 
 
@@ -73,24 +80,24 @@ class MemoryLog:
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
-    def end(self, store: str) -> Position:
+    def end(self, store: str) -> LogPosition:
         return max(self._records(store), default=0)
 
-    def append(self, store: str, after: Position, record: Record) -> Position:
+    def append(self, store: str, after: LogPosition, record: LogRecord) -> LogPosition:
         return self._wire.put(f"log {store}", encode_record(after, record), after)
 
-    def read(self, store: str, after: Position, to: Position) -> Iterator[Logged]:
+    def read(self, store: str, after: LogPosition, to: LogPosition) -> Iterator[PositionedRecord]:
         if to < after:
             raise ReplicatedLogCorrupt(f"the log of store {store!r} ends at {to}, before {after}")
         records = self._records(store)
         for position in sorted(records):
             if after < position <= to:
-                yield check_follows(store, after, decode_record(position, records[position]))
+                yield require_follows(store, after, decode_record(position, records[position]))
                 after = position
         if after < to:
             raise ReplicatedLogCorrupt(f"the log of store {store!r} lacks the records after position {after}")
 
-    def left(self, store: str, after: Position) -> Iterator[Logged]:
+    def left(self, store: str, after: LogPosition) -> Iterator[PositionedRecord]:
         records = self._records(store)
         for position in sorted(records):
             if position > after:
@@ -101,17 +108,17 @@ class MemoryLog:
     def shards(self) -> int:
         return 1
 
-    def latest(self, shard: int) -> Position:
+    def latest(self, shard: int) -> LogPosition:
         return max((each.position for _, each in self.recent(shard, 0)), default=0)
 
-    def recent(self, shard: int, after: Position) -> list[tuple[str, Logged]]:
+    def recent(self, shard: int, after: LogPosition) -> list[tuple[str, PositionedRecord]]:
         assert shard == 0
         with self._wire.shared.lock:
             subjects = [each.removeprefix("log ") for each in self._wire.shared.messages if each.startswith("log ")]
         found = [(store, each) for store in subjects for each in self.left(store, after)]
         return sorted(found, key=lambda pair: pair[1].position)
 
-    def trim(self, store: str, before: Position, *, erase: bool = False) -> None:
+    def trim(self, store: str, before: LogPosition, *, erase: bool = False) -> None:
         with self._wire.shared.lock:
             records = self._wire.shared.messages.get(f"log {store}", {})
             for position in sorted(records)[:-1]:
@@ -127,18 +134,18 @@ class MemoryRegistry:
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
-    def owners(self, after: int = 0) -> dict[str, Claim]:
+    def owners(self, after: int = 0) -> dict[str, OwnershipClaim]:
         with self._wire.shared.lock:
             stores = [key.removeprefix("owner ") for key in self._wire.shared.messages if key.startswith("owner ")]
         found = {store: claim for store in stores if (claim := self.owner(store)) is not None}
         return {store: claim for store, claim in found.items() if claim.revision > after}
 
-    def owner(self, store: str) -> Claim | None:
+    def owner(self, store: str) -> OwnershipClaim | None:
         with self._wire.shared.lock:
             entries = [*self._wire.shared.messages.get(f"owner {store}", {}).items()]
-        return Claim(msgspec.json.decode(entries[0][1], type=Owner), entries[0][0]) if entries else None
+        return OwnershipClaim(msgspec.json.decode(entries[0][1], type=StoreOwner), entries[0][0]) if entries else None
 
-    def claim(self, store: str, owner: Owner, revision: int) -> int | None:
+    def claim(self, store: str, owner: StoreOwner, revision: int) -> int | None:
         return self._replaced(f"owner {store}", msgspec.json.encode(owner), revision)
 
     def entries(self, after: int = 0) -> dict[str, RegistryEntry]:
@@ -157,11 +164,13 @@ class MemoryRegistry:
     def beat(self, beat: Heartbeat, revision: int) -> int | None:
         return self._replaced(f"beat {beat.node}", msgspec.json.encode(beat), revision)
 
-    def beats(self) -> dict[str, Heard]:
+    def beats(self) -> dict[str, ObservedHeartbeat]:
         with self._wire.shared.lock:
             found = [value for key, value in self._wire.shared.messages.items() if key.startswith("beat ")]
         heard = [
-            Heard(msgspec.json.decode(data, type=Heartbeat), number) for each in found for number, data in each.items()
+            ObservedHeartbeat(msgspec.json.decode(data, type=Heartbeat), number)
+            for each in found
+            for number, data in each.items()
         ]
         return {each.beat.node: each for each in heard}
 

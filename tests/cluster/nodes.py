@@ -13,8 +13,8 @@ from pathlib import Path
 import httpx
 
 from kgserve.client import Client
-from tests.cli.nursery import Forked
-from tests.cli.running import Begun, begun
+from tests.cli.nursery import ForkedProcess
+from tests.cli.running import StartedProcess, start_command
 from tests.cluster.servers import LOOPBACK, NatsServers, free_ports
 
 PATIENCE = 60.0
@@ -50,14 +50,14 @@ class ServingNode:
         options += ["--backup-dir", str(self.backup_dir)]
         self._arguments = options
         self._program = program
-        self.process: Begun | Forked | None = None
+        self.process: StartedProcess | ForkedProcess | None = None
         self.source: Path | None = None
         """Source folder of another version to run, if any."""
 
     def start(self) -> None:
         """Start the process, and wait until it responds."""
         with self.log.open("ab") as log:
-            self.process = begun(self._program, self._arguments, _environment(), log, log, self.source)
+            self.process = start_command(self._program, self._arguments, _environment(), log, log, self.source)
         until = time.monotonic() + PATIENCE
         while not self.answers():
             assert self.process.poll() is None, self.log.read_text()[-2000:]

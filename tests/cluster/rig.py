@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from kgserve.cluster.protocols import Blobs, Log, Registry
+from kgserve.cluster.protocols import BlobStorage, ClusterRegistry, ReplicatedLog
 
 
 class Fault(Protocol):
@@ -26,9 +26,9 @@ class Fault(Protocol):
 class Node(msgspec.Struct, frozen=True):
     """One node's connection to the cluster."""
 
-    log: Log
-    registry: Registry
-    blobs: Blobs
+    log: ReplicatedLog
+    registry: ClusterRegistry
+    blobs: BlobStorage
 
 
 class Rig(Protocol):

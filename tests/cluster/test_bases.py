@@ -14,7 +14,7 @@ import pytest
 
 import kgserve
 from kgserve.client import Client
-from kgserve.cluster.protocols import Owner
+from kgserve.cluster.protocols import StoreOwner
 from kgserve.cluster.records import RECORD_FORMAT
 from kgserve.errors import Conflict, ReplicatedLogCorrupt, Unavailable
 from tests.cluster.conftest import JetStreamRig
@@ -64,7 +64,7 @@ def clients(nodes: list[ServingNode]) -> Iterator[list[Client]]:
         client.close()
 
 
-def owner(cluster: Node, store: str) -> Owner:
+def owner(cluster: Node, store: str) -> StoreOwner:
     found = cluster.registry.owner(store)
     assert found is not None
     return found.owner

@@ -10,9 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.cluster.protocols import Heard, Heartbeat, Log, Owner, RegistryEntry, append_whole
-from kgserve.cluster.records import MAX_RECORD_BYTES, Logged, Record, joined
-from kgserve.errors import Fenced, NotFound, ReplicatedLogCorrupt, Unconfirmed
+from kgserve.cluster.protocols import (
+    Heartbeat,
+    ObservedHeartbeat,
+    RegistryEntry,
+    ReplicatedLog,
+    StoreOwner,
+    append_in_parts,
+)
+from kgserve.cluster.records import MAX_RECORD_BYTES, LogRecord, PositionedRecord, join_records
+from kgserve.errors import Fenced, NotFound, OutcomeUnknown, ReplicatedLogCorrupt
 from tests.cluster.rig import Node, Rig
 
 NODES = 10
@@ -23,26 +30,26 @@ SHORT, LONG = 1.0, 20.0
 """Timeouts in seconds, shorter and longer than the time until a lost response is noticed."""
 
 
-def frame(sequence: int, epoch: int = 1, data: bytes = b"rows") -> Record:
-    return Record("frame", epoch, sequence, sequence, data)
+def frame(sequence: int, epoch: int = 1, data: bytes = b"rows") -> LogRecord:
+    return LogRecord("frame", epoch, sequence, sequence, data)
 
 
-def take(epoch: int) -> Record:
-    return Record("take", epoch)
+def take(epoch: int) -> LogRecord:
+    return LogRecord("take", epoch)
 
 
-def owner(node: int, epoch: int = 1) -> Owner:
-    return Owner(f"n{node}", epoch, f"http://n{node}:8080")
+def owner(node: int, epoch: int = 1) -> StoreOwner:
+    return StoreOwner(f"n{node}", epoch, f"http://n{node}:8080")
 
 
-def whole(log: Log, store: str) -> list[Logged]:
+def whole(log: ReplicatedLog, store: str) -> list[PositionedRecord]:
     """Return all records of a log, asserting that each names the previous one."""
     found = list(log.read(store, 0, log.end(store)))
     assert all(before.position == after.before < after.position for before, after in pairwise(found))
     return found
 
 
-def written(log: Log, store: str, count: int) -> list[int]:
+def written(log: ReplicatedLog, store: str, count: int) -> list[int]:
     """Append ``count`` frames, and return their positions."""
     positions = [0]
     for sequence in range(1, count + 1):
@@ -50,7 +57,7 @@ def written(log: Log, store: str, count: int) -> list[int]:
     return positions[1:]
 
 
-def took_over(log: Log, store: str, epoch: int) -> int:
+def took_over(log: ReplicatedLog, store: str, epoch: int) -> int:
     """Append a take record at the end of the log, retrying if another writer is faster."""
     while True:
         try:
@@ -59,7 +66,7 @@ def took_over(log: Log, store: str, epoch: int) -> int:
             continue
 
 
-def write_on(log: Log, store: str, epoch: int, acknowledged: list[int], begun: threading.Event) -> None:
+def write_on(log: ReplicatedLog, store: str, epoch: int, acknowledged: list[int], begun: threading.Event) -> None:
     """Append frames until an append is rejected."""
     position = log.end(store)
     for sequence in count(1):
@@ -132,7 +139,7 @@ def test_only_one_of_ten_concurrent_takeovers_succeeds(rig: Rig, store: str) -> 
                 barrier.wait()  # noqa: B023 - they are done before the next one is made
                 claimed = nodes[number].registry.claim(store, owner(number, epoch), revision) is not None
                 try:
-                    nodes[number].log.append(store, end, Record("take", epoch, number))
+                    nodes[number].log.append(store, end, LogRecord("take", epoch, number))
                 except Fenced:
                     return claimed, False
                 return claimed, True
@@ -142,7 +149,7 @@ def test_only_one_of_ten_concurrent_takeovers_succeeds(rig: Rig, store: str) -> 
             present = nodes[-1].registry.owner(store)
             assert present is not None
             assert present.owner == owner(claimed.index(True), epoch)
-            assert whole(nodes[-1].log, store)[-1].record == Record("take", epoch, taken.index(True))
+            assert whole(nodes[-1].log, store)[-1].record == LogRecord("take", epoch, taken.index(True))
 
 
 @pytest.mark.usefixtures("hasty")
@@ -165,7 +172,7 @@ def test_a_missing_response_is_unconfirmed(rig: Rig, store: str) -> None:
     node, fault = rig.faulty_node(SHORT)
     (first,) = written(node.log, store, 1)
     fault.lose_answers()
-    with pytest.raises(Unconfirmed):
+    with pytest.raises(OutcomeUnknown):
         node.log.append(store, first, frame(2))
     fault.heal()
     # The record was stored, so a writer that continues without it is rejected.
@@ -187,22 +194,22 @@ def test_duplicate_requests_are_stored_once(rig: Rig, store: str) -> None:
 def test_a_large_frame_is_reassembled(rig: Rig, store: str) -> None:
     log = rig.node().log
     large = frame(1, data=bytes(range(256)) * (MAX_RECORD_BYTES // 100))
-    last = append_whole(log, store, 0, large)
-    append_whole(log, store, last, frame(2))
+    last = append_in_parts(log, store, 0, large)
+    append_in_parts(log, store, last, frame(2))
     assert [each.record.kind for each in whole(log, store)] == ["part", "part", "frame", "frame"]
-    assert [each.record for each in joined(whole(log, store))] == [large, frame(2)]
+    assert [each.record for each in join_records(whole(log, store))] == [large, frame(2)]
 
 
 def test_an_incomplete_frame_is_not_read(rig: Rig, store: str) -> None:
     log = rig.node().log
     end = log.append(store, 0, frame(1))
     for _ in range(3):
-        end = log.append(store, end, Record("part", 1, 2, 2, b"half"))
+        end = log.append(store, end, LogRecord("part", 1, 2, 2, b"half"))
     end = log.append(store, end, take(2))
-    end = log.append(store, end, Record("part", 2, 2, 2, b"an"))
-    end = log.append(store, end, Record("frame", 2, 2, 2, b"other"))
-    end = log.append(store, end, Record("part", 2, 3, 3, b"and no more"))
-    assert [each.record for each in joined(whole(log, store))] == [frame(1), take(2), frame(2, 2, b"another")]
+    end = log.append(store, end, LogRecord("part", 2, 2, 2, b"an"))
+    end = log.append(store, end, LogRecord("frame", 2, 2, 2, b"other"))
+    end = log.append(store, end, LogRecord("part", 2, 3, 3, b"and no more"))
+    assert [each.record for each in join_records(whole(log, store))] == [frame(1), take(2), frame(2, 2, b"another")]
 
 
 def test_a_gap_is_reported(rig: Rig, store: str) -> None:
@@ -317,7 +324,7 @@ def test_heartbeats_are_visible_and_duplicate_names_are_detected(rig: Rig, store
     while others.seen_beats().get(names[1]) != heard[names[1]]:
         assert time.monotonic() < until
     assert [heard[name] for name in names] == [
-        Heard(beat, revision or 0) for beat, revision in zip(beats, revisions, strict=True)
+        ObservedHeartbeat(beat, revision or 0) for beat, revision in zip(beats, revisions, strict=True)
     ]
     assert revisions[0] is not None
     again = mine.beat(beats[0], revisions[0])

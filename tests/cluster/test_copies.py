@@ -11,10 +11,10 @@ import httpx
 import pytest
 
 from kgserve.client import Client
-from kgserve.cluster.shipping import read_reached
-from kgserve.platform.metrics.exposition import Scrape
+from kgserve.cluster.shipping import read_shipped_position
+from kgserve.platform.metrics.exposition import MetricsScrape
 from kgserve.storage.journal.snapshot import list_snapshots
-from kgserve.storage.layout import Layout
+from kgserve.storage.layout import StoreLayout
 from tests.cluster.nodes import ServingNode, serving_nodes
 from tests.cluster.servers import nats_servers
 from tests.server.http.serving import accepted
@@ -140,7 +140,7 @@ def test_a_replica_becomes_the_store_on_a_move(nodes: list[ServingNode], owner: 
 def test_files_of_an_unread_replica_are_kept_up_to_date(
     nodes: list[ServingNode], owner: Client, copy: httpx.Client
 ) -> None:
-    files = Layout(nodes[1].data_dir, "kept")
+    files = StoreLayout(nodes[1].data_dir, "kept")
     # Commits made before a node first reads the logs arrive with the next write.
     numbers = count()
     awaited(lambda: add(owner, "kept", f"n{next(numbers)}", "large " * 20) > 0 and files.exists)
@@ -150,7 +150,7 @@ def test_files_of_an_unread_replica_are_kept_up_to_date(
 
     owner.store("kept").retain(f"the word is {SECRET}", entity_id="last")
     awaited(has(SECRET))
-    assert read_reached(files.root) is not None, "who is killed now finds files that are nobody's copy"
+    assert read_shipped_position(files.root) is not None, "who is killed now finds files that are nobody's copy"
     sequence = add(owner, "kept", "later")
     assert read(copy, "kept/nodes/later", sequence).status_code == 200
     owner.store("kept").forget(ids=["last"], erase=True)
@@ -177,4 +177,7 @@ def test_a_client_reads_its_own_writes_from_replicas(nodes: list[ServingNode], o
 
 
 def elsewhere(node: ServingNode) -> float:
-    return Scrape.read(httpx.get(f"{node.url}/metrics").text).value("kgserve_cluster_elsewhere_total", how="sent") or 0
+    return (
+        MetricsScrape.read(httpx.get(f"{node.url}/metrics").text).value("kgserve_cluster_elsewhere_total", how="sent")
+        or 0
+    )

@@ -20,7 +20,7 @@ import pytest
 import kgserve
 from kgserve.client import AsyncClient, Client
 from kgserve.errors import Conflict, NotFound
-from kgserve.platform.metrics.exposition import Scrape
+from kgserve.platform.metrics.exposition import MetricsScrape
 from kgserve.server.mcp.resources import RESOURCE_NOT_FOUND
 from tests.cli.running import kgserve_process
 from tests.cluster.nodes import PATIENCE, ServingNode, serving_nodes, settle
@@ -55,7 +55,7 @@ def put(client: Client, store: str, node_id: str) -> int:
 
 
 def elsewhere(node: ServingNode, how: str) -> float:
-    scraped = Scrape.read(httpx.get(f"{node.url}/metrics").text)
+    scraped = MetricsScrape.read(httpx.get(f"{node.url}/metrics").text)
     return scraped.value("kgserve_cluster_elsewhere_total", how=how) or 0
 
 

@@ -11,9 +11,9 @@ import nats
 import pytest
 from nats.js.api import ObjectInfo, StreamConfig
 
-from kgserve.cluster.jetstream.connection import NatsConnection, NatsServer, check_servers
+from kgserve.cluster.jetstream.connection import NatsConnection, NatsServerInfo, require_durable_servers
 from kgserve.cluster.jetstream.kept import JetStreamBlobs, JetStreamLog
-from kgserve.cluster.jetstream.stream import JetStream
+from kgserve.cluster.jetstream.stream import JetStreamStream
 from kgserve.errors import Conflict, InvalidInput, Unavailable
 from tests.cluster.servers import CONFIGURATION, PASSWORD, USER, NatsServers, nats_servers
 
@@ -46,9 +46,9 @@ def test_a_server_that_hides_its_sync_settings_is_rejected(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(("version", "taken"), [("2.14.9", False), ("2.15.0", True), ("3.0.0-rc", True), ("?", False)])
 def test_servers_have_to_be_new_enough(version: str, *, taken: bool) -> None:
-    server = NatsServer("n0", version)
+    server = NatsServerInfo("n0", version)
     with pytest.raises(Conflict, match="sync_interval" if taken else f"'n0' is {version.replace('?', '.')}; 2.15 or"):
-        check_servers([server])
+        require_durable_servers([server])
 
 
 def test_a_single_server_is_rejected(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_stream_with_limits_is_rejected(
         JetStreamLog(connection)
         asyncio.run(make())
         with pytest.raises(Conflict, match=f"{name}.* {complaint}"):
-            JetStream(connection, name, [f"made.{store}"])
+            JetStreamStream(connection, name, [f"made.{store}"])
 
 
 def test_a_wrong_password_is_reported(servers: NatsServers) -> None:

@@ -6,30 +6,30 @@ from uuid import uuid4
 import pytest
 
 from kgserve.cluster import shared
-from kgserve.cluster.shared import SharedAudit, shared_records
-from kgserve.errors import ReplicatedLogCorrupt, Unconfirmed
-from kgserve.platform.access.audit import Audit
+from kgserve.cluster.shared import AuditShipper, read_shared_audit_records
+from kgserve.errors import OutcomeUnknown, ReplicatedLogCorrupt
+from kgserve.platform.access.audit import AuditLog
 from tests.cluster.rig import Rig
 
 
 def acts(rig: Rig, node: str, limit: int = 1_000) -> list[str]:
-    return [each.act for each in shared_records(rig.node().log, node, limit)]
+    return [each.act for each in read_shared_audit_records(rig.node().log, node, limit)]
 
 
 def test_shipped_audit_records_are_read_once_by_other_nodes(rig: Rig, tmp_path: Path) -> None:
-    node, audit = f"n{uuid4().hex}", Audit(tmp_path)
+    node, audit = f"n{uuid4().hex}", AuditLog(tmp_path)
     assert acts(rig, node) == []
     audit.administered("first", "done", caller="boss")
-    shipping = SharedAudit(rig.node().log, node, tmp_path)
+    shipping = AuditShipper(rig.node().log, node, tmp_path)
     shipping.ship()
     audit.administered("second", "done")
     shipping.ship()
     shipping.ship()
     # A second process continues after the first has ended.
     audit.administered("third", "done")
-    SharedAudit(rig.node().log, node, tmp_path).ship()
-    SharedAudit(rig.node().log, node, tmp_path).ship()
-    found = shared_records(rig.node().log, node, 1_000)
+    AuditShipper(rig.node().log, node, tmp_path).ship()
+    AuditShipper(rig.node().log, node, tmp_path).ship()
+    found = read_shared_audit_records(rig.node().log, node, 1_000)
     assert [(each.act, each.node, each.caller) for each in found] == [
         ("first", node, "boss"),
         ("second", node, ""),
@@ -42,22 +42,22 @@ def test_a_node_that_lost_its_folder_continues_its_audit_log(rig: Rig, tmp_path:
     node = f"n{uuid4().hex}"
     for folder in ("lost", "new"):
         (tmp_path / folder).mkdir()
-        Audit(tmp_path / folder).administered(folder, "done")
-        SharedAudit(rig.node().log, node, tmp_path / folder).ship()
+        AuditLog(tmp_path / folder).administered(folder, "done")
+        AuditShipper(rig.node().log, node, tmp_path / folder).ship()
     assert acts(rig, node) == ["lost", "new"]
 
 
 @pytest.mark.usefixtures("hasty")
 def test_an_unconfirmed_audit_entry_is_looked_up(rig: Rig, tmp_path: Path) -> None:
-    name, audit = f"n{uuid4().hex}", Audit(tmp_path)
+    name, audit = f"n{uuid4().hex}", AuditLog(tmp_path)
     # Longer than one attempt, since requests during a reconnect are lost as well.
     node, fault = rig.faulty_node(0.5)
-    shipping = SharedAudit(node.log, name, tmp_path)
+    shipping = AuditShipper(node.log, name, tmp_path)
     audit.administered("first", "done")
     shipping.ship()
     fault.lose_answers()
     audit.administered("second", "done")
-    with pytest.raises(Unconfirmed):
+    with pytest.raises(OutcomeUnknown):
         shipping.ship()
     fault.heal()
     audit.administered("third", "done")
@@ -68,8 +68,8 @@ def test_an_unconfirmed_audit_entry_is_looked_up(rig: Rig, tmp_path: Path) -> No
 def test_the_oldest_audit_entries_are_trimmed(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared, "AUDIT_STRETCH_BYTES", 500)
     monkeypatch.setattr(shared, "MAX_AUDIT_STRETCHES", 3)
-    node, audit, log = f"n{uuid4().hex}", Audit(tmp_path), rig.node().log
-    shipping = SharedAudit(log, node, tmp_path)
+    node, audit, log = f"n{uuid4().hex}", AuditLog(tmp_path), rig.node().log
+    shipping = AuditShipper(log, node, tmp_path)
     for number in range(60):
         audit.administered(f"act-{number}", "done")
         shipping.ship()
@@ -83,7 +83,7 @@ def test_the_oldest_audit_entries_are_trimmed(rig: Rig, tmp_path: Path, monkeypa
 
 
 def test_audit_records_are_shipped_periodically_and_at_the_end(rig: Rig, tmp_path: Path) -> None:
-    node, audit = f"n{uuid4().hex}", Audit(tmp_path)
-    with SharedAudit(rig.node().log, node, tmp_path):
+    node, audit = f"n{uuid4().hex}", AuditLog(tmp_path)
+    with AuditShipper(rig.node().log, node, tmp_path):
         audit.administered("act", "done")
     assert acts(rig, node) == ["act"]

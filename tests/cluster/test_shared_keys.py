@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.cluster.shared import SharedKeys
-from kgserve.platform.access.authentication import Key, add_key, mint, read_keys, revoke_key
+from kgserve.cluster.shared import ApiKeySync
+from kgserve.platform.access.authentication import ApiKey, add_key, create_api_key, read_keys, revoke_key
 from tests.cluster.in_memory import MemoryRig
 
 
@@ -17,15 +17,15 @@ def folders(tmp_path: Path) -> list[Path]:
     return made
 
 
-def made(folder: Path, name: str) -> Key:
-    key, _ = mint(name, "write", ["*"], 1)
+def made(folder: Path, name: str) -> ApiKey:
+    key, _ = create_api_key(name, "write", ["*"], 1)
     add_key(folder, key)
     return key
 
 
 def test_keys_of_one_node_reach_all_nodes(folders: list[Path]) -> None:
     rig = MemoryRig()
-    nodes = [SharedKeys(rig.node().registry, folder) for folder in folders]
+    nodes = [ApiKeySync(rig.node().registry, folder) for folder in folders]
     first = made(folders[0], "first")
     for node in nodes:
         node.look()
@@ -41,7 +41,7 @@ def test_keys_of_one_node_reach_all_nodes(folders: list[Path]) -> None:
 def test_a_joining_node_shares_its_keys(folders: list[Path]) -> None:
     rig = MemoryRig()
     first, second = made(folders[0], "first"), made(folders[1], "second")
-    nodes = [SharedKeys(rig.node().registry, folder) for folder in folders[:2]]
+    nodes = [ApiKeySync(rig.node().registry, folder) for folder in folders[:2]]
     for node in [*nodes, *nodes]:
         node.look()
     assert (

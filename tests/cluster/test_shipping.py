@@ -8,16 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.cluster.protocols import Log, Owner
-from kgserve.cluster.records import MAX_RECORD_BYTES, Record, parted
-from kgserve.cluster.shipping import LOG_POSITION_FILE, ShippedPosition, Shipping, copied, fence, take_over
-from kgserve.errors import Fenced, ReplicatedLogCorrupt, StorageFull, Unavailable, Unconfirmed
+from kgserve.cluster.protocols import ReplicatedLog, StoreOwner
+from kgserve.cluster.records import MAX_RECORD_BYTES, LogRecord, split_record
+from kgserve.cluster.shipping import (
+    LOG_POSITION_FILE,
+    LogShipper,
+    ShippedPosition,
+    copy_records,
+    fence_log,
+    take_over_log,
+)
+from kgserve.errors import Fenced, OutcomeUnknown, ReplicatedLogCorrupt, StorageFull, Unavailable
 from kgserve.platform.settings import Settings
 from kgserve.storage.journal.journal import Journal, encode_frame
-from kgserve.storage.layout import Layout
+from kgserve.storage.layout import StoreLayout
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.store_settings import StoreSettings
-from kgserve.stores.placement import create_store, described
+from kgserve.stores.placement import create_store_files, new_store_description
 from kgserve.stores.pool import StorePool
 from tests.cluster.in_memory import MemoryRig
 from tests.cluster.rig import Rig
@@ -30,8 +37,8 @@ FEW_BYTES = 500
 """Segment size in bytes, small enough for several segments."""
 
 
-def owned(epoch: int, begins: int = 0, *, coming: bool = False) -> Owner:
-    return Owner("n1", epoch, "http://n1", begins=begins, coming=coming)
+def owned(epoch: int, begins: int = 0, *, coming: bool = False) -> StoreOwner:
+    return StoreOwner("n1", epoch, "http://n1", begins=begins, coming=coming)
 
 
 class Machines:
@@ -50,8 +57,8 @@ class Machines:
         found = Journal.open(path, FEW_BYTES, 0) if path.is_dir() else Journal.create(path, FEW_BYTES)
         return self._closing.enter_context(closing(found))
 
-    def owner(self, machine: str, log: Log, store: str, epoch: int, *, coming: bool = False) -> Shipping:
-        return take_over(self.journal(machine), log, store, owned(epoch, coming=coming))
+    def owner(self, machine: str, log: ReplicatedLog, store: str, epoch: int, *, coming: bool = False) -> LogShipper:
+        return take_over_log(self.journal(machine), log, store, owned(epoch, coming=coming))
 
     def kept(self, machine: str) -> list[ChangeSet]:
         """Return the content of a machine's files."""
@@ -70,7 +77,7 @@ def memory() -> MemoryRig:
     return MemoryRig()
 
 
-def write(owner: Shipping, upto: int, per_frame: int = 1) -> None:
+def write(owner: LogShipper, upto: int, per_frame: int = 1) -> None:
     while (done := owner.journal.last) < upto:
         owner.append(CHANGES[done : min(done + per_frame, upto)])
 
@@ -170,12 +177,12 @@ def test_an_interrupted_import_of_a_journal_is_repeated(memory: MemoryRig, store
 def test_a_dropped_store_of_the_same_name_is_ignored(memory: MemoryRig, store: str, machines: Machines) -> None:
     log = memory.node().log
     write(dropped := machines.owner("a", log, store, 1), 10)
-    begins = fence(log, store, 1)
+    begins = fence_log(log, store, 1)
     with pytest.raises(Fenced):
         write(dropped, 11)
     log.trim(store, begins)
-    write(take_over(machines.journal("b"), log, store, owned(2, begins)), 5)
-    take_over(machines.journal("c"), log, store, owned(3, begins))
+    write(take_over_log(machines.journal("b"), log, store, owned(2, begins)), 5)
+    take_over_log(machines.journal("c"), log, store, owned(3, begins))
     assert machines.kept("b") == machines.kept("c") == CHANGES[:5]
 
 
@@ -195,7 +202,7 @@ def test_an_unconfirmed_write_is_present_or_absent_after_takeover(
     owner = machines.owner("a", node.log, store, 1)
     write(owner, 5)
     fault.lose_answers()
-    with pytest.raises(Unconfirmed):
+    with pytest.raises(OutcomeUnknown):
         write(owner, 6)
     # The files are never ahead of the log, and no write follows an unconfirmed one.
     assert machines.kept("a") == CHANGES[:5]
@@ -230,13 +237,13 @@ def test_a_frame_larger_than_a_message_is_shipped(rig: Rig, store: str, machines
 def test_a_partially_read_frame_is_read_again(memory: MemoryRig, store: str, machines: Machines) -> None:
     log, large = memory.node().log, nodes(3, size=MAX_RECORD_BYTES)
     journal = machines.journal("a")
-    *parts, final = parted(Record("frame", 1, 1, 3, encode_frame(large)))
+    *parts, final = split_record(LogRecord("frame", 1, 1, 3, encode_frame(large)))
     end = 0
     for part in parts:
         end = log.append(store, end, part)
-    reached = copied(journal, log.read(store, 0, end), store, 2, ShippedPosition())
+    reached = copy_records(journal, log.read(store, 0, end), store, 2, ShippedPosition())
     end = log.append(store, end, final)
-    copied(journal, log.read(store, reached.position, end), store, 2, reached)
+    copy_records(journal, log.read(store, reached.position, end), store, 2, reached)
     assert machines.kept("a") == large
 
 
@@ -244,10 +251,10 @@ def test_a_store_opens_unchanged_after_a_takeover(memory: MemoryRig, store: str,
     settings = Settings(data_dir=tmp_path, engine=ENGINE, embedding_provider="hashing")
     log, history = memory.node().log, mixed()
     for epoch, name in enumerate(("a", "b"), 1):
-        layout = Layout(tmp_path, name)
-        create_store(layout, settings.journal_segment_mb, described(StoreSettings()))
+        layout = StoreLayout(tmp_path, name)
+        create_store_files(layout, settings.journal_segment_mb, new_store_description(StoreSettings()))
         with closing(Journal.open(layout.journal, SEGMENT, 0)) as journal:
-            owner = take_over(journal, log, store, owned(epoch))
+            owner = take_over_log(journal, log, store, owned(epoch))
             if name == "a":
                 owner.append(history.changes[:3])
                 owner.append(history.changes[3:])

@@ -16,7 +16,7 @@ import httpx
 import msgspec
 import pytest
 
-from bench.listener import Listener
+from bench.listener import EventListener
 from kgserve.platform.settings import Settings
 from tests.conformance.agent import Agent
 from tests.conformance.requirement import requirement
@@ -399,7 +399,7 @@ def test_get_memories_search(http: httpx.Client) -> None:
 @requirement("EM-10.6.3", "/api/events sends memory_created")
 def test_sse_event_on_memory_creation(served: Served, http: httpx.Client, store: str) -> None:
     accepted(http.put(f"/api/memory/{store}"), 201)
-    with Listener(served.port, f"/api/events?store={store}").greet() as listener:
+    with EventListener(served.port, f"/api/events?store={store}").greet() as listener:
         made = stored(http, "Something")
         event = next(each for each in listener.events() if each.kind == "memory_created")
     assert (event.data["id"], event.data["content"]) == (made["id"], "Something")
@@ -972,7 +972,7 @@ def test_analytics(http: httpx.Client) -> None:
 @requirement("EM-8.5.2", "/api/events sends consolidation_complete with counts")
 def test_events(served: Served, http: httpx.Client, store: str, hooks: list[Json]) -> None:
     path = f"/api/events?store={store}&since=0"
-    with Listener(served.port, path).greet() as listener:
+    with EventListener(served.port, path).greet() as listener:
         made = stored(http, "Alice plays chess", entity_names=["Alice"])
         accepted(http.put(f"/api/memories/{made['id']}", json={"content": "Alice plays go"}))
         accepted(http.delete(f"/api/memories/{made['id']}"))

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from bench.listener import Listener
+from bench.listener import EventListener
 from tests.conformance.agent import Agent
 from tests.conformance.requirement import requirement
 from tests.server.http.serving import Served, accepted, refusal
@@ -407,7 +407,7 @@ def test_search(http: httpx.Client, api: str) -> None:
 @requirement("VG-15.10", "Subscribe notifies of nodes, edges and graphs after their commit")
 def test_events_follow_commits(served: Served, http: httpx.Client, api: str, store: str) -> None:
     accepted(http.put(api), 201)
-    with Listener(served.port, f"{api}/events").greet() as listener:
+    with EventListener(served.port, f"{api}/events").greet() as listener:
         connected(http, api, "ab")
         accepted(http.patch(api, json={"name": "Renamed"}))
         kinds: list[str] = []

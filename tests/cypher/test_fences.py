@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kgserve.cypher.fences import blank_fences
+from kgserve.cypher.fences import blank_code_fences
 
 FENCED = [
     "```cypher\nRETURN 1 AS one\n```",
@@ -17,7 +17,7 @@ FENCED = [
 
 @pytest.mark.parametrize("text", FENCED)
 def test_fences_are_blanked(text: str) -> None:
-    found = blank_fences(text)
+    found = blank_code_fences(text)
     assert len(found) == len(text)
     assert found.count("\n") == text.count("\n")
     assert found.strip().rstrip(";") == "RETURN 1 AS one"
@@ -36,4 +36,4 @@ def test_fences_are_blanked(text: str) -> None:
     ],
 )
 def test_other_texts_are_unchanged(text: str) -> None:
-    assert blank_fences(text) == text
+    assert blank_code_fences(text) == text

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from kgserve.cypher.guard import examine
-from kgserve.cypher.writes import Footprint, meets_any
+from kgserve.cypher.guard import guard_statement
+from kgserve.cypher.writes import ReadFootprint, can_match_any
 from kgserve.storage.model.rows import EdgeKey, NodeRow
-from tests.graph.bare import Bare, Rows
+from tests.graph.bare import ReferenceEngine, Rows
 
 IDS = "abcd"
 TYPES = "tu"
@@ -141,7 +141,7 @@ class Questions:
         ))  # fmt: skip
 
 
-def answered(bare: Bare, text: str, parameters: dict[str, Any]) -> Rows:
+def answered(bare: ReferenceEngine, text: str, parameters: dict[str, Any]) -> Rows:
     return sorted(bare.run(text, parameters), key=repr)
 
 
@@ -150,17 +150,17 @@ def test_changes_outside_the_footprint_do_not_affect_the_answer(seed: int) -> No
     source = random.Random(seed)
     questions, unmet = Questions(source), 0
     before = Graph(source)
-    was, now = Bare(), Bare()
+    was, now = ReferenceEngine(), ReferenceEngine()
     was.fill(before.rows())
     after = copy.deepcopy(before)
     after.disturb()
     now.fill(after.rows())
     for _ in range(60):
         given = {"id": source.choice(IDS), "type": source.choice(TYPES)}
-        statement = examine(questions.next(), given, writable=False)
+        statement = guard_statement(questions.next(), given, writable=False)
         answer = answered(was, statement.text, statement.parameters)
-        footprint = Footprint(statement)
-        if not meets_any(footprint, before.nodes.get, after.new, after.changed, after.touched):
+        footprint = ReadFootprint(statement)
+        if not can_match_any(footprint, before.nodes.get, after.new, after.changed, after.touched):
             unmet += 1
             assert answered(now, statement.text, statement.parameters) == answer, statement.text
     assert unmet > 3
@@ -186,8 +186,8 @@ ROWS = {row.id: row for row in (node("a", "t", "x"), node("b", "u", "y"))}
 def test_unrelated_changes_are_not_in_the_footprint(
     query: str, new: list[NodeRow], changed: list[NodeRow | str], edges: list[EdgeKey]
 ) -> None:
-    footprint = Footprint(examine(query, {"id": "q"}, writable=True))
-    assert not meets_any(footprint, ROWS.get, new, changed, edges)
+    footprint = ReadFootprint(guard_statement(query, {"id": "q"}, writable=True))
+    assert not can_match_any(footprint, ROWS.get, new, changed, edges)
 
 
 @pytest.mark.parametrize(
@@ -201,5 +201,5 @@ def test_unrelated_changes_are_not_in_the_footprint(
     ],
 )
 def test_new_nodes_in_the_footprint(query: str) -> None:
-    footprint = Footprint(examine(query, {}, writable=True))
-    assert meets_any(footprint, ROWS.get, [node("c", "t", "")], [], [])
+    footprint = ReadFootprint(guard_statement(query, {}, writable=True))
+    assert can_match_any(footprint, ROWS.get, [node("c", "t", "")], [], [])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgserve.cypher.lexer import Unterminated, place, scan, tokens
+from kgserve.cypher.lexer import UnterminatedToken, describe_position, scan_tokens, significant_tokens
 from kgserve.errors import InvalidInput
 
 PIECES = [
@@ -35,7 +35,7 @@ PIECES = [
 @given(st.one_of(st.lists(st.sampled_from(PIECES)).map("".join), st.text(max_size=60)))
 def test_tokens_cover_the_text(text: str) -> None:
     try:
-        list(scan(text))
+        list(scan_tokens(text))
     except InvalidInput as error:
         refused = error.errors
     else:
@@ -44,7 +44,7 @@ def test_tokens_cover_the_text(text: str) -> None:
         assert refused[0].path == "query"
         assert "line " in refused[0].message
         return
-    found = list(scan(text))
+    found = list(scan_tokens(text))
     assert "".join(token.text for token in found) == text
     assert [token.start for token in found[1:]] == [token.end for token in found[:-1]]
     assert all(text[token.start : token.end] == token.text for token in found)
@@ -55,13 +55,15 @@ def test_tokens_cover_the_text(text: str) -> None:
     st.sampled_from("'\"`"),
 )
 def test_quoted_words_are_one_token(words: str, quote: str) -> None:
-    assert [token.kind for token in tokens(f"RETURN {quote}{words}{quote}")][1:] == [
+    assert [token.kind for token in significant_tokens(f"RETURN {quote}{words}{quote}")][1:] == [
         "quoted" if quote == "`" else "string"
     ]
 
 
 def test_token_kinds() -> None:
-    found = tokens("MATCH (`a b`:T) // c\nWHERE n.x >= $p /* d */ AND 'it\\'s' <> \"\\u00e9\" RETURN 1..3, .5e-2")
+    found = significant_tokens(
+        "MATCH (`a b`:T) // c\nWHERE n.x >= $p /* d */ AND 'it\\'s' <> \"\\u00e9\" RETURN 1..3, .5e-2"
+    )
     kinds = {token.text: token.kind for token in found}
     assert kinds["`a b`"] == "quoted"
     assert kinds["$p"] == "parameter"
@@ -81,8 +83,8 @@ def test_token_kinds() -> None:
     ],
 )
 def test_unterminated_tokens_are_reported_with_position(text: str, where: str) -> None:
-    with pytest.raises(Unterminated) as caught:
-        tokens(text)
+    with pytest.raises(UnterminatedToken) as caught:
+        significant_tokens(text)
     assert caught.value.errors[0].path == "query"
     assert where in caught.value.message
 
@@ -90,12 +92,12 @@ def test_unterminated_tokens_are_reported_with_position(text: str, where: str) -
 @pytest.mark.parametrize("text", [r"'\q'", r"'\x41'", r"'\u12'", "``", "$ a", "a # b", "a ? b", "a ⟨ b", "\x00"])
 def test_texts_that_the_engine_tokenizes_differently_are_rejected(text: str) -> None:
     with pytest.raises(InvalidInput):
-        tokens(text)
+        significant_tokens(text)
 
 
 @pytest.mark.parametrize(("offset", "line", "column"), [(0, 1, 1), (2, 1, 3), (3, 2, 1), (6, 3, 1), (8, 4, 2)])
 def test_positions_have_line_and_column(offset: int, line: int, column: int) -> None:
-    assert place("ab\ncd\n\nef", offset) == f"line {line}, column {column}"
+    assert describe_position("ab\ncd\n\nef", offset) == f"line {line}, column {column}"
 
 
 @pytest.mark.parametrize(
@@ -104,5 +106,5 @@ def test_positions_have_line_and_column(offset: int, line: int, column: int) -> 
 def test_scanning_takes_linear_time(text: str) -> None:
     start = time.thread_time()
     with suppress(InvalidInput):
-        tokens(text)
+        significant_tokens(text)
     assert time.thread_time() - start < 10  # 0.03 s on an idle machine; quadratic time takes minutes

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kgserve.cypher.regexes import find_fault
+from kgserve.cypher.regexes import find_regex_fault
 
 READ = (
     "", ".*1.*", r"\pL+\p{Lu}", "(?i)abc", "(?i:a)b", "[[:alpha:]]+", r"[^\]a]", r"\Qa(b\E", r"\d{1,3}", "(?P<x>a)",
@@ -16,9 +16,9 @@ UNREADABLE = (
 
 @pytest.mark.parametrize("expression", READ)
 def test_valid_re2_expressions_are_accepted(expression: str) -> None:
-    assert find_fault(expression) == ""
+    assert find_regex_fault(expression) == ""
 
 
 @pytest.mark.parametrize("expression", UNREADABLE)
 def test_invalid_re2_expressions_are_reported(expression: str) -> None:
-    assert find_fault(expression)
+    assert find_regex_fault(expression)

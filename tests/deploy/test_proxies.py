@@ -16,7 +16,7 @@ import pytest
 
 from kgserve.cli.deploy import SHIPPED_FILES
 from kgserve.platform.settings import Settings
-from tests.cli.running import Running, environment, kgserve, serving
+from tests.cli.running import ServerProcessHandle, environment, kgserve, serving
 from tests.platform.access.keys import bearer
 from tests.programs import program
 from tests.server.http.certificates import Files, certificate
@@ -26,7 +26,7 @@ from tests.server.mcp.talking import Session, Stateless
 
 NAME = "graph.example"
 REQUIRED = "DEPLOY_TESTS"
-PATIENCE = 30
+PROXY_TIMEOUT_SECONDS = 30
 HTTP2_OF_ITS_OWN = (1, 25, 1)
 """First version of nginx with `http2 on;`."""
 NGINX = """\
@@ -62,7 +62,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
 
 
 @pytest.fixture(scope="module")
-def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, str]]:
+def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerProcessHandle, str]]:
     """Yield a server started as the shipped files recommend, and its key."""
     data = tmp_path_factory.mktemp("behind") / "data"
     key = kgserve("keys", "create", "--data", data, "--role", "admin", "--name", "me").out.split()[0]
@@ -75,7 +75,7 @@ def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, 
 def proxied(
     request: pytest.FixtureRequest,
     files: Files,
-    behind: tuple[Running, str],
+    behind: tuple[ServerProcessHandle, str],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Proxied]:
     """Yield the server behind each of the proxies."""
@@ -86,7 +86,9 @@ def proxied(
     with begun(folder, files, running.url) as socket:
         through = httpx.HTTPTransport(verify=trusting, uds=str(socket))
         headers = bearer(key)
-        with httpx.Client(transport=through, base_url=f"https://{NAME}", headers=headers, timeout=PATIENCE) as http:
+        with httpx.Client(
+            transport=through, base_url=f"https://{NAME}", headers=headers, timeout=PROXY_TIMEOUT_SECONDS
+        ) as http:
             yield Proxied(http, socket, files.ca, f"/api/memory/{request.param}-")
 
 
@@ -158,7 +160,7 @@ def running(command: list[str], folder: Path, socket: Path) -> Generator[None]:
             yield
         finally:
             process.terminate()
-            process.wait(PATIENCE)
+            process.wait(PROXY_TIMEOUT_SECONDS)
 
 
 def test_the_shipped_configuration_of_nginx_is_valid(tmp_path: Path, files: Files) -> None:
@@ -188,7 +190,9 @@ def said_of(*command: str | Path, home: Path | None = None) -> str:
     variables = environment(
         {"HOME": str(home), "XDG_DATA_HOME": str(home), "XDG_CONFIG_HOME": str(home)} if home else {}
     )
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    done = subprocess.run(
+        command, env=variables, capture_output=True, text=True, check=False, timeout=PROXY_TIMEOUT_SECONDS
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -236,7 +240,7 @@ def test_a_long_import_is_streamed(proxied: Proxied) -> None:
 
 def test_events_are_not_delayed(proxied: Proxied) -> None:
     accepted(proxied.http.post(f"{proxied.api}heard/inject", json=nodes(1, 1)))
-    with proxied.http.stream("GET", f"{proxied.api}heard/events", timeout=PATIENCE) as stream:
+    with proxied.http.stream("GET", f"{proxied.api}heard/events", timeout=PROXY_TIMEOUT_SECONDS) as stream:
         assert stream.headers["content-type"].startswith("text/event-stream")
         lines = stream.iter_lines()
         next(lines)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.embedding.model_files import PREPARED_MODEL, checked_manifest, model_folder
+from kgserve.embedding.model_files import PREPARED_MODEL, model_folder, read_verified_manifest
 from kgserve.errors import Unavailable
 from kgserve.platform import settings
 from kgserve.platform.settings import Settings
@@ -14,9 +14,11 @@ from kgserve.platform.settings import Settings
 
 def model_settings() -> Settings:
     """Return settings for the prepared model; skip the test if `make setup` could not prepare it."""
-    found = settings.load({"models_dir": settings.load().models_dir or Path("kgserve-data/models").absolute()})
+    found = settings.load_settings(
+        {"models_dir": settings.load_settings().models_dir or Path("kgserve-data/models").absolute()}
+    )
     try:
-        checked_manifest(model_folder(found, PREPARED_MODEL), PREPARED_MODEL)
+        read_verified_manifest(model_folder(found, PREPARED_MODEL), PREPARED_MODEL)
     except Unavailable as reason:
         pytest.skip(reason.message)
     return found

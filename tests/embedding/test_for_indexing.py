@@ -12,9 +12,9 @@ import pytest
 from kgserve.embedding.embedder import (
     MAX_INTERACTIVE_CHARS,
     HashingEmbedder,
+    IndexingEmbedder,
     LocalEmbedder,
-    PatientEmbedder,
-    for_indexing,
+    create_indexing_embedder,
     load_embedder,
 )
 from kgserve.errors import Unavailable
@@ -67,7 +67,7 @@ def test_close_cancels_the_idle_timer() -> None:
 
 def test_small_inputs_use_the_query_model(prompt: LocalEmbedder) -> None:
     with closing(another()) as patient:
-        both = PatientEmbedder(prompt, patient)
+        both = IndexingEmbedder(prompt, patient)
         vector = prompt.embed(["a few words"])
         np.testing.assert_allclose(both.embed(["a few words"]), vector, atol=1e-5)
         assert not patient.is_loaded
@@ -77,12 +77,12 @@ def test_small_inputs_use_the_query_model(prompt: LocalEmbedder) -> None:
 
 def test_indexing_does_not_load_the_query_model(prompt: LocalEmbedder) -> None:
     with closing(another()) as patient:
-        PatientEmbedder(prompt, patient).embed(["a few words"])
+        IndexingEmbedder(prompt, patient).embed(["a few words"])
         assert (prompt.is_loaded, patient.is_loaded) == (False, True)
 
 
 def test_only_local_models_get_a_copy_for_indexing(prompt: LocalEmbedder) -> None:
     hashing = HashingEmbedder()
-    assert for_indexing(model_settings(), hashing) is hashing
-    with closing(for_indexing(model_settings(), prompt)) as copy:
+    assert create_indexing_embedder(model_settings(), hashing) is hashing
+    with closing(create_indexing_embedder(model_settings(), prompt)) as copy:
         assert (copy.model_id, copy.dimensions, copy.degraded) == (prompt.model_id, prompt.dimensions, False)

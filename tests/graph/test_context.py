@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgserve.graph.answers import Edge, Node
-from kgserve.graph.context import ContextEntry, as_json, count_tokens, entries, markdown
+from kgserve.graph.context import ContextEntry, build_context_entries, count_tokens, render_json, render_markdown
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 IDS = st.lists(TEXTS.filter(bool), min_size=1, max_size=8, unique=True)
@@ -42,7 +42,7 @@ def decoded(text: str) -> dict[str, list[dict[str, Any]]]:
 @given(graphs(), st.integers(1, 300))
 def test_markdown_stays_within_token_budget(graph: tuple[list[Node], list[Edge]], budget: int) -> None:
     nodes, edges = graph
-    made = markdown(entries(nodes, edges), budget)
+    made = render_markdown(build_context_entries(nodes, edges), budget)
     assert count_tokens(made.text) <= made.tokens <= budget
     assert all(f"[{each.id}]" in made.text for each in nodes[: made.count])
     assert made.truncated or made.count == len(nodes)
@@ -51,7 +51,7 @@ def test_markdown_stays_within_token_budget(graph: tuple[list[Node], list[Edge]]
 @given(graphs(), st.integers(1, 600))
 def test_json_stays_within_token_budget(graph: tuple[list[Node], list[Edge]], budget: int) -> None:
     nodes, edges = graph
-    made = as_json(entries(nodes, edges), budget)
+    made = render_json(build_context_entries(nodes, edges), budget)
     assert count_tokens(made.text) == made.tokens <= budget
     assert made.truncated == (made.count < len(nodes))
     if made.count:
@@ -63,7 +63,7 @@ def test_json_stays_within_token_budget(graph: tuple[list[Node], list[Edge]], bu
 
 def test_context_includes_edges_between_its_nodes() -> None:
     edges = [edge("a", "b"), edge("b", "a", "LIKES"), edge("a", "elsewhere"), edge("c", "c", "IS")]
-    made = markdown(entries([node("a", "first"), node("b", "second"), node("c")], edges), 1000)
+    made = render_markdown(build_context_entries([node("a", "first"), node("b", "second"), node("c")], edges), 1000)
     assert made.text.splitlines() == [
         "- [a] (t) first",
         "- [b] (t) second",
@@ -73,36 +73,39 @@ def test_context_includes_edges_between_its_nodes() -> None:
         "  - [c] IS [c]",
     ]
     assert (made.count, made.truncated) == (3, False)
-    value = decoded(as_json(entries([node("a", "first"), node("b")], edges), 1000).text)
+    value = decoded(render_json(build_context_entries([node("a", "first"), node("b")], edges), 1000).text)
     assert value["nodes"][0] == {"id": "a", "type": "t", "content": "first"}
     assert value["edges"][0] == {"from": "a", "to": "b", "relation_type": "KNOWS"}
     assert len(value["edges"]) == 2
 
 
 def test_context_names_store_of_each_entry() -> None:
-    mixed = [ContextEntry(node("a", "first"), (), "mine"), *entries([node("a"), node("b")], [edge("a", "b")], "ours")]
-    assert markdown(mixed, 1000).text.splitlines() == [
+    mixed = [
+        ContextEntry(node("a", "first"), (), "mine"),
+        *build_context_entries([node("a"), node("b")], [edge("a", "b")], "ours"),
+    ]
+    assert render_markdown(mixed, 1000).text.splitlines() == [
         "- [a] (t, in mine) first",
         "- [a] (t, in ours)",
         "- [b] (t, in ours)",
         "  - [a] KNOWS [b]",
     ]
-    value = decoded(as_json(mixed, 1000).text)
+    value = decoded(render_json(mixed, 1000).text)
     assert [each["store"] for each in value["nodes"]] == ["mine", "ours", "ours"]
     assert value["edges"][0]["store"] == "ours"
 
 
 def test_long_content_is_truncated_at_word_boundary() -> None:
-    made = markdown(entries([node("a", "word " * 100), node("b", "never reached")], []), 40)
+    made = render_markdown(build_context_entries([node("a", "word " * 100), node("b", "never reached")], []), 40)
     assert made.text.startswith("- [a] (t) word word")
     assert made.text.endswith("word …")
     assert (made.count, made.truncated) == (1, True)
 
 
 def test_context_is_empty_if_budget_is_too_small() -> None:
-    assert markdown([ContextEntry(node("a", "text"))], 1) == as_json([ContextEntry(node("a", "text"))], 1)
-    assert markdown([ContextEntry(node("a", "text"))], 1).truncated
-    assert not markdown([], 100).truncated
+    assert render_markdown([ContextEntry(node("a", "text"))], 1) == render_json([ContextEntry(node("a", "text"))], 1)
+    assert render_markdown([ContextEntry(node("a", "text"))], 1).truncated
+    assert not render_markdown([], 100).truncated
 
 
 @pytest.mark.parametrize(
@@ -124,7 +127,7 @@ def test_token_estimate(text: str, tokens: int) -> None:
     assert count_tokens(text) == tokens
 
 
-@pytest.mark.parametrize("write", [markdown, as_json])
+@pytest.mark.parametrize("write", [render_markdown, render_json])
 def test_context_time_is_linear_in_text_size(write: Any) -> None:
     nodes = [node(f"n{i}", "some words of it " * 500) for i in range(100)]
     edges = [edge(f"n{i}", f"n{(i + step) % 100}") for i in range(100) for step in range(1, 20)]
@@ -132,6 +135,6 @@ def test_context_time_is_linear_in_text_size(write: Any) -> None:
     count_tokens("".join(each.content for each in nodes))
     once = time.thread_time() - started
     started = time.thread_time()
-    made = write(entries(nodes, edges), 1_000_000)
+    made = write(build_context_entries(nodes, edges), 1_000_000)
     assert made.count == 100
     assert time.thread_time() - started < 10 * once + 1

@@ -8,14 +8,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.cli.running import Running, serving
+from tests.cli.running import ServerProcessHandle, serving
 from tests.mcp_clients.packages import installed
 from tests.mcp_clients.suite import Run, running
 
 _numbers = count(1)
 
 
-class Way(msgspec.Struct, frozen=True):
+class ServerAccess(msgspec.Struct, frozen=True):
     """Access of a client to the server: at ``url`` with ``headers``, or through the bridge that ``command`` starts."""
 
     url: str | None
@@ -24,23 +24,23 @@ class Way(msgspec.Struct, frozen=True):
 
 
 @pytest.fixture(scope="package")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcessHandle]:
     """Yield one server process for all tests of a worker process; each test uses its own store."""
     with serving(tmp_path_factory.mktemp("served") / "data", "--embedding-provider", "hashing") as running:
         yield running
 
 
 @pytest.fixture(params=["http", "bridge"])
-def way(request: pytest.FixtureRequest, server: Running) -> Way:
+def way(request: pytest.FixtureRequest, server: ServerProcessHandle) -> ServerAccess:
     """Return each kind of access to the server."""
     return way_to(server, "all", bridge=request.param == "bridge")
 
 
-def way_to(server: Running, tools: str, *, bridge: bool) -> Way:
+def way_to(server: ServerProcessHandle, tools: str, *, bridge: bool) -> ServerAccess:
     """Return access to the server with a certain tool set."""
     if not bridge:
-        return Way(f"{server.url}/mcp?tools={tools}", None)
-    return Way(None, [sys.executable, "-m", "kgserve", "mcp", "--data", str(server.data), "--tools", tools])
+        return ServerAccess(f"{server.url}/mcp?tools={tools}", None)
+    return ServerAccess(None, [sys.executable, "-m", "kgserve", "mcp", "--data", str(server.data), "--tools", tools])
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from tests.cli.running import PATIENCE, environment
+from tests.cli.running import SERVER_TIMEOUT_SECONDS, environment
 from tests.mcp_clients.packages import NEWEST, node
 
 VERSIONS = ("2025-11-25", "2026-07-28")
@@ -25,7 +25,7 @@ class Run(msgspec.Struct, frozen=True):
 
     def reports(self) -> list[Path]:
         """Wait for all reports, and return one per scenario."""
-        self.process.wait(3 * PATIENCE)
+        self.process.wait(3 * SERVER_TIMEOUT_SECONDS)
         found = [*self.folder.glob("*/checks.json")]
         assert found, (self.folder / SAID).read_text()
         return found

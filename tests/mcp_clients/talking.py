@@ -14,8 +14,8 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 from pydantic import BaseModel
 
-from tests.cli.running import PATIENCE, environment
-from tests.mcp_clients.conftest import Way
+from tests.cli.running import SERVER_TIMEOUT_SECONDS, environment
+from tests.mcp_clients.conftest import ServerAccess
 from tests.mcp_clients.conversation import Outcome, Step
 from tests.mcp_clients.packages import HERE, PROGRAM, TYPESCRIPT, node
 
@@ -24,12 +24,12 @@ VERSIONS = {"legacy": "2025-11-25", "auto": "2026-07-28", "modern": "2026-07-28"
 Era = Literal["legacy", "auto"]
 
 
-def in_python(way: Way, plan: Sequence[Step], era: Era) -> Outcome:
+def in_python(way: ServerAccess, plan: Sequence[Step], era: Era) -> Outcome:
     """Run a conversation with the official Python client."""
     return asyncio.run(_in_python(way, plan, era))
 
 
-async def _in_python(way: Way, plan: Sequence[Step], era: Era) -> Outcome:
+async def _in_python(way: ServerAccess, plan: Sequence[Step], era: Era) -> Outcome:
     program, *options = way.command or [""]
     target = StdioServerParameters(command=program, args=options, cwd=TOP)
     async with create_mcp_http_client(headers=way.headers) as http:
@@ -44,7 +44,7 @@ def _wire(value: BaseModel) -> dict[str, Any]:
     return value.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
-def in_typescript(packages: Path, way: Way, plan: Sequence[Step], client: str, era: str) -> Outcome:
+def in_typescript(packages: Path, way: ServerAccess, plan: Sequence[Step], client: str, era: str) -> Outcome:
     """Run a conversation with an official TypeScript client: "sdk" is version 1, "client" version 2."""
     calls = [{"tool": step.tool, "arguments": step.arguments} for step in plan]
     told = msgspec.structs.asdict(way) | {"client": client, "era": era, "folder": str(TOP), "steps": calls}
@@ -62,7 +62,7 @@ def run(command: list[str], folder: Path, home: Path) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=PATIENCE,
+        timeout=SERVER_TIMEOUT_SECONDS,
     )
     assert done.returncode == 0, f"{done.returncode}: {done.stderr} {done.stdout}"
     return done.stdout

@@ -7,8 +7,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.cli.running import PATIENCE, Running
-from tests.mcp_clients.conftest import Way, way_to
+from tests.cli.running import SERVER_TIMEOUT_SECONDS, ServerProcessHandle
+from tests.mcp_clients.conftest import ServerAccess, way_to
 from tests.mcp_clients.conversation import Outcome, Step, at, check, check_results, entity_steps
 from tests.mcp_clients.packages import INSTALL_SECONDS
 from tests.mcp_clients.talking import VERSIONS, Era, in_python, in_typescript
@@ -16,18 +16,18 @@ from tests.platform.access.keys import bearer, given
 from tests.server.http.serving import Served, accepted
 from tests.server.mcp.test_entity_memory import ARGUMENTS, NO_DEFAULT, SET
 
-pytestmark = pytest.mark.timeout(2 * INSTALL_SECONDS + PATIENCE)
+pytestmark = pytest.mark.timeout(2 * INSTALL_SECONDS + SERVER_TIMEOUT_SECONDS)
 
 CLIENTS = [("python", "legacy"), ("python", "auto"), ("sdk", "legacy"), ("client", "legacy"), ("client", "auto")]
 
 
-def talk(packages: Path, way: Way, plan: list[Step], client: str, era: Era) -> Outcome:
+def talk(packages: Path, way: ServerAccess, plan: list[Step], client: str, era: Era) -> Outcome:
     return in_python(way, plan, era) if client == "python" else in_typescript(packages, way, plan, client, era)
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids="-".join)
 def test_the_ten_tools_are_listed_as_documented_and_callable(
-    packages: Path, server: Running, store: str, client: tuple[str, Era]
+    packages: Path, server: ServerProcessHandle, store: str, client: tuple[str, Era]
 ) -> None:
     plan = entity_steps(store)
     # Each client uses one of the two kinds of access.
@@ -45,9 +45,11 @@ def test_the_ten_tools_are_listed_as_documented_and_callable(
 
 
 @pytest.mark.parametrize("client", [("python", "legacy"), ("sdk", "legacy"), ("client", "auto")], ids="-".join)
-def test_unlisted_tools_are_callable(packages: Path, server: Running, store: str, client: tuple[str, Era]) -> None:
+def test_unlisted_tools_are_callable(
+    packages: Path, server: ServerProcessHandle, store: str, client: tuple[str, Era]
+) -> None:
     plan = entity_steps(store)
-    outcome = talk(packages, Way(f"{server.url}/mcp", None), plan, *client)
+    outcome = talk(packages, ServerAccess(f"{server.url}/mcp", None), plan, *client)
     check_results(outcome, plan, VERSIONS[client[1]])
     assert not {*outcome.names} & ARGUMENTS.keys()
     assert "search_knowledge" in outcome.names
@@ -64,7 +66,7 @@ def test_a_read_only_caller_recalls_and_changes_nothing(
     accepted(admin.post("/api/memories/search", json=indexed, headers=named))
     before = admin.get(f"/api/memory/{store}/export").content
     headers = bearer(given(keyed.data, "read", name="-".join((*client, store)))) | named
-    way = Way(f"{keyed.url}/mcp?tools={SET}", None, headers)
+    way = ServerAccess(f"{keyed.url}/mcp?tools={SET}", None, headers)
     reads = {"recall_memories", "get_entity_graph", "get_memory_stats"}
     plan = entity_steps(store)
     outcome = talk(packages, way, plan, *client)

@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.cli.running import PATIENCE
+from tests.cli.running import SERVER_TIMEOUT_SECONDS
 from tests.fuzzing import is_thorough
-from tests.mcp_clients.conftest import Way
+from tests.mcp_clients.conftest import ServerAccess
 from tests.mcp_clients.conversation import check, check_result, steps
 from tests.mcp_clients.packages import INSTALL_SECONDS, NEWEST, node
 from tests.mcp_clients.talking import TOP, VERSIONS, Era, in_python, in_typescript, run
 
-pytestmark = pytest.mark.timeout(2 * INSTALL_SECONDS + PATIENCE)
+pytestmark = pytest.mark.timeout(2 * INSTALL_SECONDS + SERVER_TIMEOUT_SECONDS)
 
 INSPECTED = {
     "legacy": ("inject_knowledge_graph", "list_stores", "drop_store"),
@@ -26,20 +26,20 @@ INSPECTOR = "node_modules/@modelcontextprotocol/inspector/clients/launcher/build
 
 
 @pytest.mark.parametrize("era", ["legacy", "auto"])
-def test_the_python_client(way: Way, store: str, era: Era) -> None:
+def test_the_python_client(way: ServerAccess, store: str, era: Era) -> None:
     plan = steps(store)
     check(in_python(way, plan, era), plan, VERSIONS[era])
 
 
 @pytest.mark.parametrize(("client", "era"), [("sdk", "legacy"), ("client", "legacy"), ("client", "auto")])
-def test_the_typescript_clients(packages: Path, way: Way, store: str, client: str, era: str) -> None:
+def test_the_typescript_clients(packages: Path, way: ServerAccess, store: str, client: str, era: str) -> None:
     plan = steps(store)
     check(in_typescript(packages, way, plan, client, era), plan, VERSIONS[era])
 
 
 # One protocol revision per kind of access.
 @pytest.mark.parametrize(("way", "era"), [("http", "legacy"), ("bridge", "modern")], indirect=["way"])
-def test_the_inspector(packages: Path, way: Way, store: str, era: str, tmp_path: Path) -> None:
+def test_the_inspector(packages: Path, way: ServerAccess, store: str, era: str, tmp_path: Path) -> None:
     plan = steps(store)
     target = ["--server-url", way.url, "--transport", "http"] if way.url else [*(way.command or ()), "--cwd", str(TOP)]
     command = [node(packages, NEWEST), str(packages / INSPECTOR), "--cli", *target, "--protocol-era", era]

@@ -13,11 +13,11 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.types import CallToolResult, TextContent
 
-from tests.cli.running import PATIENCE, Running, environment, kgserve
+from tests.cli.running import SERVER_TIMEOUT_SECONDS, ServerProcessHandle, environment, kgserve
 from tests.fuzzing import is_thorough
 from tests.mcp_clients.packages import INSTALL_SECONDS, TYPESCRIPT, node
 
-pytestmark = pytest.mark.timeout(2 * INSTALL_SECONDS + PATIENCE)
+pytestmark = pytest.mark.timeout(2 * INSTALL_SECONDS + SERVER_TIMEOUT_SECONDS)
 
 PROGRAM = "node_modules/@modelcontextprotocol/server-memory/dist/index.js"
 NAMES = ("Ann", "John Smith", "Zürich 🏔", "a/b?c", "nobody")
@@ -99,13 +99,15 @@ def made_up(seed: int, count: int) -> list[Step]:
 
 
 @pytest.mark.parametrize("plan", [TOLD, *(made_up(seed, 120) for seed in range(20 if is_thorough() else 1))])
-def test_both_servers_agree(plan: list[Step], packages: Path, server: Running, store: str, tmp_path: Path) -> None:
+def test_both_servers_agree(
+    plan: list[Step], packages: Path, server: ServerProcessHandle, store: str, tmp_path: Path
+) -> None:
     theirs, ours = asyncio.run(_both(plan, packages, server, store, tmp_path / "memory.jsonl"))
     for (tool, arguments), one, other in zip(plan, theirs, ours, strict=True):
         assert _meant(other) == _meant(one), (tool, arguments)
 
 
-def test_its_file_imports_alike(packages: Path, server: Running, store: str, tmp_path: Path) -> None:
+def test_its_file_imports_alike(packages: Path, server: ServerProcessHandle, store: str, tmp_path: Path) -> None:
     file = tmp_path / "memory.jsonl"
     asyncio.run(_both(made_up(7, 60), packages, server, store, file))
     place = ("--server", server.url)
@@ -122,7 +124,7 @@ def test_its_file_imports_alike(packages: Path, server: Running, store: str, tmp
 
 
 async def _both(
-    plan: list[Step], packages: Path, server: Running, store: str, file: Path
+    plan: list[Step], packages: Path, server: ServerProcessHandle, store: str, file: Path
 ) -> list[list[CallToolResult]]:
     """Return the answers of both servers: theirs, then ours."""
     official = StdioServerParameters(

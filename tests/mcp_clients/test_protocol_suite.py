@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.cli.running import PATIENCE
+from tests.cli.running import SERVER_TIMEOUT_SECONDS
 from tests.mcp_clients.packages import INSTALL_SECONDS
 from tests.mcp_clients.suite import Run
 
-pytestmark = pytest.mark.timeout(INSTALL_SECONDS + 6 * PATIENCE)
+pytestmark = pytest.mark.timeout(INSTALL_SECONDS + 6 * SERVER_TIMEOUT_SECONDS)
 
 NO_TOOL = "unknown tool 'test_|[Tt]ool '(test_|json_schema_)|exposes no tool with x-mcp-header"
 NO_PROMPT = "unknown prompt 'test_"

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kgserve.embedding.embedder import load_embedder
-from kgserve.graph.handle import Graph, Graphs
-from kgserve.graph.transfer.transfer import export
+from kgserve.graph.handle import StoreHandle, StoreHandles
+from kgserve.graph.transfer.transfer import open_export
 from kgserve.memory.maintenance import MemoryMaintenance
-from kgserve.projections.indexer import Indexer
+from kgserve.projections.indexer import IndexWorker
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.fields import NodeExtrasPut
 from kgserve.storage.model.rows import NodeRow
@@ -35,18 +35,18 @@ class Place(NamedTuple):
     """A pool whose stores are indexed."""
 
     pool: StorePool
-    indexer: Indexer
+    indexer: IndexWorker
     keeper: MemoryMaintenance | None = None
 
-    def graph(self, name: str) -> Graph:
-        return Graphs(self.pool, self.indexer).graph(name)
+    def graph(self, name: str) -> StoreHandle:
+        return StoreHandles(self.pool, self.indexer).graph(name)
 
 
 @contextmanager
 def placed(data: Path, *, tick: float | None = None, **options: Any) -> Generator[Place]:
     """Yield a pool with the real model; `tick`, in seconds, enables maintenance."""
     wanted = settings(data, models_dir=model_settings().models_dir, **options)
-    with closing(Indexer(load_embedder(wanted))) as indexer, StorePool(wanted) as pool:
+    with closing(IndexWorker(load_embedder(wanted))) as indexer, StorePool(wanted) as pool:
         pool.companions.append(indexer)
         if tick is None:
             yield Place(pool, indexer)
@@ -78,9 +78,9 @@ def row_of(store: OpenStore, node_id: str) -> NodeRow:
     return row
 
 
-def exported(of: Graph) -> list[str]:
+def exported(of: StoreHandle) -> list[str]:
     """Return sorted export lines without the fields that every write changes."""
-    with export(of) as stream:
+    with open_export(of) as stream:
         lines = [json.loads(line) for line in b"".join(stream).splitlines()]
     return sorted(json.dumps(_still(line), sort_keys=True) for line in lines if line.get("kind") in {"node", "edge"})
 

@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 from kgserve.admin import backup as backups
-from kgserve.graph.history import changes
+from kgserve.graph.history import list_changes
 from kgserve.graph.queries import ChangesQuery
 from kgserve.memory.api import Memory, MemoryRequest, StoreMemoryRequest
 from kgserve.memory.store_memory import get_memory, store_memory
-from kgserve.storage.changefeed import Reader
-from kgserve.storage.model.events import Position, Selection
+from kgserve.storage.changefeed import ChangeFeedReader
+from kgserve.storage.model.events import EventSelection, FeedPosition
 from kgserve.stores.backup.create import BackupOptions
 from kgserve.stores.pool import StorePool
 from tests.graph.transfer.test_importing import exported
@@ -69,11 +69,11 @@ def test_accesses_survive_restart_compaction_kill_and_restore(pool: StorePool, t
     (memory,) = put(pool, "tea is green")
     for _ in range(2):
         read(pool, memory)
-    backups.backup_one(pool, tmp_path / "backup", NAME, BackupOptions(live=False))
+    backups.back_up_single_store(pool, tmp_path / "backup", NAME, BackupOptions(live=False))
     read(pool, memory)
     last = read(pool, memory, touch=False)
     assert (last.access_count, last.last_accessed_at) == (3, last.last_accessed_at)
-    backups.restore(pool, tmp_path / "backup", [backups.Source(NAME, "restored")])
+    backups.restore_stores(pool, tmp_path / "backup", [backups.RestoreSource(NAME, "restored")])
     assert read(pool, memory, store="restored", touch=False).access_count == 2
     pool.close()
     for is_view_gone in (False, True):
@@ -87,17 +87,17 @@ def test_accesses_survive_restart_compaction_kill_and_restore(pool: StorePool, t
 def test_access_is_not_in_events_or_change_list(pool: StorePool) -> None:
     (memory,) = put(pool, "tea is green")
     with pool.lease(NAME) as store:
-        reader = Reader(store.feed, Position.after(0), lambda: None)
-        told = [entry.event.kind for entry in reader.take(Selection()) or ()]
+        reader = ChangeFeedReader(store.feed, FeedPosition.after(0), lambda: None)
+        told = [entry.event.kind for entry in reader.take(EventSelection()) or ()]
         before, sequence = exported(pool), store.state.sequence
         for _ in range(5):
             read(pool, memory)
             flush_accesses(pool)
         assert store.state.sequence == sequence + 5
         assert told == ["node_created", "memory_created"]
-        assert [entry.event for entry in reader.take(Selection()) or ()] == []
+        assert [entry.event for entry in reader.take(EventSelection()) or ()] == []
         reader.close()
-    assert [entry.sequence for entry in changes(graph_of(pool, NAME), ChangesQuery()).changes] == [sequence]
+    assert [entry.sequence for entry in list_changes(graph_of(pool, NAME), ChangesQuery()).changes] == [sequence]
     (was,), (now,) = (list(map(msgspec.json.decode, lines)) for lines in (before, exported(pool)))
     assert {name for name in now if now[name] != was.get(name)} == READ
     assert now["access_count"] == 5

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from kgserve.graph.transfer.transfer import export
+from kgserve.graph.transfer.transfer import open_export
 from kgserve.storage.model.batch import NodePut, WriteBatch
-from kgserve.storage.model.change import Access
+from kgserve.storage.model.change import AccessRecord
 from kgserve.storage.model.fields import NodeExtrasPut
 from kgserve.stores.pool import StorePool
 from kgserve.stores.store import OpenStore
@@ -44,7 +44,7 @@ def store(pool: StorePool) -> Iterator[OpenStore]:
 
 
 def exported(pool: StorePool, store: str = "s") -> bytes:
-    with export(graph_of(pool, store)) as stream:
+    with open_export(graph_of(pool, store)) as stream:
         return b"".join(stream)
 
 
@@ -91,7 +91,7 @@ def test_import_keeps_latest_access(pool: StorePool, store: OpenStore) -> None:
     store.accesses.update(["b"], once_more)
     for text in (old, new, old):
         assert imported(pool, text).ok
-    assert store.accesses.of("ab") == {"a": Access("a", 2, 2, 0.5), "b": Access("b", 2, 2, 0.5)}
+    assert store.accesses.of("ab") == {"a": AccessRecord("a", 2, 2, 0.5), "b": AccessRecord("b", 2, 2, 0.5)}
     imported(pool, new, old, store="copy")
     with pool.lease("copy") as copy:
         assert kept(copy) == {"a": 2, "b": 1}

@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kgserve.memory.concept_placement import ConceptScores, Vectors, groups, places
+from kgserve.memory.concept_placement import ConceptScores, UnitVectors, cluster_memories, score_concepts
 
 DIMENSIONS = 64
 EACH = 12
 
 
-def normalize(vectors: Vectors) -> Vectors:
+def normalize(vectors: UnitVectors) -> UnitVectors:
     return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
 
 
-def make_topics(topics: int, seed: int = 0) -> tuple[Vectors, Vectors]:
+def make_topics(topics: int, seed: int = 0) -> tuple[UnitVectors, UnitVectors]:
     """Return topic names and twelve memories each, with a cosine of about 0.4 to the name."""
     chance = np.random.default_rng(seed)
     names = normalize(chance.standard_normal((topics, DIMENSIONS)).astype(np.float32))
@@ -23,9 +23,11 @@ def make_topics(topics: int, seed: int = 0) -> tuple[Vectors, Vectors]:
     return names, normalize((0.4 * np.repeat(names, EACH, axis=0) + 0.9 * noise).astype(np.float32))
 
 
-def placements(memories: Vectors, concepts: Vectors, below: list[Vectors] | None = None) -> list[ConceptScores]:
+def placements(
+    memories: UnitVectors, concepts: UnitVectors, below: list[UnitVectors] | None = None
+) -> list[ConceptScores]:
     shared = np.zeros((len(memories), len(concepts)), np.float32)
-    return places(memories, concepts, below or [memories[:0]] * len(concepts), shared)
+    return score_concepts(memories, concepts, below or [memories[:0]] * len(concepts), shared)
 
 
 @pytest.mark.parametrize(("topics", "given"), [(20, 12), (20, 4), (5, 2), (3, 3), (4, 1)])
@@ -81,7 +83,7 @@ def test_shared_entities_raise_score() -> None:
     without = placements(memories, names)[0]
     shared = np.zeros((len(memories), len(names)), np.float32)
     shared[0, 0] = 1.0
-    assert places(memories, names, [memories[:0]] * 4, shared)[0].score > without.score
+    assert score_concepts(memories, names, [memories[:0]] * 4, shared)[0].score > without.score
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -91,4 +93,4 @@ def test_placement_of_few_memories(count: int) -> None:
         some = placements(memories[:count], concepts)
         assert [place.best for place in some] == [0] * count
         assert all(0 <= place.second_score <= place.score <= 1 for place in some)
-    assert all(len(group) >= 3 for group in groups(memories[:count], 0.7))
+    assert all(len(group) >= 3 for group in cluster_memories(memories[:count], 0.7))

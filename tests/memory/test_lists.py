@@ -13,9 +13,9 @@ import msgspec
 import pytest
 
 from kgserve.errors import Conflict, InvalidInput, NotFound
-from kgserve.graph.handle import Graph
-from kgserve.graph.merge import merge
-from kgserve.graph.merge_api import MergeNode
+from kgserve.graph.handle import StoreHandle
+from kgserve.graph.merge import merge_nodes
+from kgserve.graph.merge_api import MergeNodeRequest
 from kgserve.memory import analytics, lists, store_memory
 from kgserve.memory.api import MemoriesQuery, Memory, MemoryRequest
 from kgserve.memory.entities_api import (
@@ -29,7 +29,7 @@ from kgserve.memory.entities_api import (
 from kgserve.memory.presentation import now_in_microseconds
 from kgserve.platform.times import DAY_MICROSECONDS, format_time
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.storage.model.change import Access
+from kgserve.storage.model.change import AccessRecord
 from kgserve.storage.model.fields import NodeExtrasPut
 from kgserve.storage.model.store_settings import MemorySettings
 from kgserve.stores.pool import StorePool
@@ -45,9 +45,9 @@ SLACK = 2e-3
 
 
 class World(NamedTuple):
-    graph: Graph
+    graph: StoreHandle
     open: OpenStore
-    accesses: dict[str, Access]
+    accesses: dict[str, AccessRecord]
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield World(graph_of(pool, NAME), opened, fill(opened))
 
 
-def fill(store: OpenStore) -> dict[str, Access]:
+def fill(store: OpenStore) -> dict[str, AccessRecord]:
     """Write memories of all kinds, entities and relations; use some memories."""
     choice = random.Random(3)
     names = {"e0": "Alice", "e1": "alice ", "e2": "Bob", "e3": "Zoë", "e4": "Alicia"}
@@ -75,7 +75,7 @@ def fill(store: OpenStore) -> dict[str, Access]:
     knows = [EdgePut(0, (a, b, kind), 0.25 * at) for at, (a, b, kind) in enumerate(RELATIONS)]
     write(store, WriteBatch(nodes=[*entities, *nodes], edges=[*about, *knows]))
     accesses = {
-        node_id: Access(node_id, number, NOW - number * DAY_MICROSECONDS, 0.9)
+        node_id: AccessRecord(node_id, number, NOW - number * DAY_MICROSECONDS, 0.9)
         for number, node_id in enumerate((put.id for put in nodes[::7]), 1)
     }
     write(store, WriteBatch(accesses=list(accesses.values())))
@@ -241,11 +241,11 @@ def test_invalid_cursor_and_query_are_rejected(store: World) -> None:
 
 def test_list_memories_of_entity_by_id_or_name(store: World) -> None:
     request = EntityMemoriesRequest(entity_id="e2", limit=1000)
-    found = lists.entity_memories(store.graph, request).memories
+    found = lists.list_entity_memories(store.graph, request).memories
     assert {each.id for each in found} == {
         each.id for each in in_force(store) if "e2" in [entity.id for entity in each.entities]
     }
-    by_name = lists.entity_memories(store.graph, msgspec.structs.replace(request, entity_id="bob"))
+    by_name = lists.list_entity_memories(store.graph, msgspec.structs.replace(request, entity_id="bob"))
     assert ids(by_name.memories) == ids(found)
 
 
@@ -300,7 +300,7 @@ def test_list_relations_between_entities(
 
 def test_statistics_equal_recount(store: World) -> None:
     there = [each for each in everything(store) if not_ended(each)]
-    stats = analytics.overview(store.graph)
+    stats = analytics.compute_memory_stats(store.graph)
     worths = [each.effective_confidence for each in there]
     assert (stats.total_memories, stats.total_entities, stats.total_relations) == (len(there), 5, len(RELATIONS))
     assert stats.memories_by_type == Counter(each.memory_type for each in there)
@@ -310,7 +310,7 @@ def test_statistics_equal_recount(store: World) -> None:
     assert stats.low_confidence_count == sum(worth < 0.1 for worth in worths)
     assert stats.ended == Counter(each.ended for each in everything(store) if not not_ended(each))
     assert stats.sequence == store.open.state.sequence
-    found = analytics.confidence(store.graph, ConfidenceQuery(buckets=7))
+    found = analytics.get_confidence_histogram(store.graph, ConfidenceQuery(buckets=7))
     assert [bucket.count for bucket in found.buckets] == [
         sum(min(int(worth * 7), 6) == at for worth in worths) for at in range(7)
     ]
@@ -319,10 +319,10 @@ def test_statistics_equal_recount(store: World) -> None:
 
 def test_type_tag_and_growth_statistics(store: World) -> None:
     there = [each for each in everything(store) if not_ended(each)]
-    types = analytics.types(store.graph, CountsQuery())
+    types = analytics.count_memory_types(store.graph, CountsQuery())
     assert {each.memory_type: each.count for each in types.types} == Counter(each.memory_type for each in there)
     assert sum(each.share for each in types.types) == pytest.approx(1)
-    tags = analytics.tags(store.graph, CountsQuery(limit=2)).tags
+    tags = analytics.count_memory_tags(store.graph, CountsQuery(limit=2)).tags
     assert [(each.tag, each.count) for each in tags] == Counter(
         tag for each in sorted(there, key=lambda each: each.id) for tag in sorted(each.tags)
     ).most_common(2)
@@ -333,18 +333,18 @@ def test_type_tag_and_growth_statistics(store: World) -> None:
         "month": [day.replace(day=1).isoformat() for day in days],
     }
     for by, periods in firsts.items():
-        found = analytics.growth(store.graph, msgspec.convert({"by": by, "limit": 1000}, GrowthQuery)).periods
+        found = analytics.get_growth(store.graph, msgspec.convert({"by": by, "limit": 1000}, GrowthQuery)).periods
         assert {each.period: each.created for each in found} == Counter(periods)
         assert [each.period for each in found] == sorted(set(periods))
         assert found[-1].total == len(there)
-        last = analytics.growth(store.graph, msgspec.convert({"by": by, "limit": 2}, GrowthQuery)).periods
+        last = analytics.get_growth(store.graph, msgspec.convert({"by": by, "limit": 2}, GrowthQuery)).periods
         assert last == found[-2:]
 
 
 def test_use_is_visible_in_lists_and_statistics(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path)) as pool, pool.lease(NAME, create=True) as opened:
         graph = graph_of(pool, NAME)
-        assert analytics.overview(graph).average_confidence is None
+        assert analytics.compute_memory_stats(graph).average_confidence is None
         old = NodePut(
             0, "old", "fact", "x", extras=NodeExtrasPut(confidence=0.5, confidence_at=NOW - 30 * DAY_MICROSECONDS)
         )
@@ -356,7 +356,7 @@ def test_use_is_visible_in_lists_and_statistics(tmp_path: Path) -> None:
         assert ids(list_all_pages(world, min_confidence=0.34)) == ["old"]
         assert ids(list_all_pages(world, sort="confidence")) == ["old", "new"]
         assert ids(list_all_pages(world, sort="accessed")) == ["old", "new"]
-        assert analytics.overview(graph).average_confidence == pytest.approx((0.6 + 0.3) / 2, abs=SLACK)
+        assert analytics.compute_memory_stats(graph).average_confidence == pytest.approx((0.6 + 0.3) / 2, abs=SLACK)
 
 
 def test_lists_follow_entity_merge(tmp_path: Path) -> None:
@@ -366,12 +366,12 @@ def test_lists_follow_entity_merge(tmp_path: Path) -> None:
         told = NodePut(0, "m", "fact", "likes tea", extras=NodeExtrasPut(confidence=1.0))
         edges = [EdgePut(0, ("Al", "Bob", "knows")), EdgePut(0, ("m", "Al", "is_about"))]
         write(opened, WriteBatch(nodes=[*named, told], edges=edges))
-        stats = analytics.overview(graph)
+        stats = analytics.compute_memory_stats(graph)
         assert (stats.total_entities, stats.total_relations) == (3, 1)
-        merge(graph, MergeNode(node_id="Al", into="Alice")).result(30)
-        stats = analytics.overview(graph)
+        merge_nodes(graph, MergeNodeRequest(node_id="Al", into="Alice")).result(30)
+        stats = analytics.compute_memory_stats(graph)
         assert (stats.total_entities, stats.total_relations) == (2, 1)
         [relation] = lists.list_relations(graph, RelationsQuery()).relations
         assert (relation.source, relation.target) == ("Alice", "Bob")
-        about = lists.entity_memories(graph, EntityMemoriesRequest(entity_id="Alice"))
+        about = lists.list_entity_memories(graph, EntityMemoriesRequest(entity_id="Alice"))
         assert ids(about.memories) == ["m"]

@@ -11,10 +11,10 @@ import pytest
 from kgserve.memory.api import ConsolidationRun, ConsolidationsQuery, UndoConsolidationRequest
 from kgserve.memory.consolidation import candidates
 from kgserve.memory.consolidation.plan import RunRecord
-from kgserve.memory.consolidation.use_cases import consolidations, undo_consolidation
+from kgserve.memory.consolidation.use_cases import list_consolidations, undo_consolidation
 from kgserve.platform.times import DAY_MICROSECONDS
 from kgserve.storage.model.batch import KIND_CONSOLIDATION, NodePut
-from kgserve.storage.model.change import Access
+from kgserve.storage.model.change import AccessRecord
 from kgserve.storage.model.fields import NO_EXTRAS
 from kgserve.stores.store import OpenStore
 from tests.memory.memory_stores import HOOKS, Place, memory, placed, put, row_of
@@ -40,7 +40,7 @@ def awaited(what: Callable[[], Any]) -> Any:
 
 
 def runs(place: Place) -> list[ConsolidationRun]:
-    return consolidations(place.graph(NAME), ConsolidationsQuery()).runs
+    return list_consolidations(place.graph(NAME), ConsolidationsQuery()).runs
 
 
 def finished_runs(store: OpenStore, node_id: str) -> str:
@@ -143,7 +143,7 @@ def test_maintenance_prunes_and_flushes_accesses(tmp_path: Path) -> None:
         assert finished_runs(store, "new") == ""
         many = [f"m{at}" for at in range(1_000)]
         put(store, [memory(each, each) for each in many])
-        store.accesses.update(many, lambda node_id, _: Access(node_id, 1, now, 1.0))
+        store.accesses.update(many, lambda node_id, _: AccessRecord(node_id, 1, now, 1.0))
         awaited(lambda: len(store.accesses) == 0)
 
 

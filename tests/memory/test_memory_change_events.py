@@ -9,9 +9,9 @@ import pytest
 
 from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.storage.model.change import ChangeSet, StoreState
-from kgserve.storage.model.events import BULK_ROWS, Selection, StoreEvent, expand
+from kgserve.storage.model.events import MAX_SINGLE_EVENT_ROWS, EventSelection, StoreEvent, expand_events
 from kgserve.storage.model.fields import NodeExtrasPut
-from kgserve.storage.plan import Workspace, plan
+from kgserve.storage.plan import PlanningWorkspace, plan_batch
 
 OURS = ("sequence", "store", "time")
 
@@ -20,7 +20,7 @@ class Listener:
     """Plans batches in order, and returns the events of each after a journal round trip."""
 
     def __init__(self, *batches: WriteBatch) -> None:
-        self.workspace = Workspace()
+        self.workspace = PlanningWorkspace()
         self.state = StoreState()
         self.told: list[StoreEvent] = []
         for batch in batches:
@@ -29,12 +29,12 @@ class Listener:
     def hears(self, batch: WriteBatch) -> list[tuple[str, dict[str, Any]]]:
         """Plan a batch; return its memory events, without row events."""
         self.workspace.incident = {node_id: set() for node_id in batch.delete_nodes}
-        planned, _ = plan(batch, self.workspace, self.state, 1)
+        planned, _ = plan_batch(batch, self.workspace, self.state, 1)
         if planned is None:
             return []
         self.state = planned.state
         change = msgspec.msgpack.decode(msgspec.msgpack.encode(planned), type=ChangeSet)
-        self.told = expand("s", change)
+        self.told = expand_events("s", change)
         assert [event.index for event in self.told] == list(range(len(self.told)))
         rows = sum(event.kind.startswith(("node_", "edge_")) for event in self.told)
         assert not any(event.kind.startswith(("node_", "edge_")) for event in self.told[rows:])
@@ -149,17 +149,19 @@ def test_event_order_and_filters() -> None:
         "node_deleted", "node_created", "node_created", "node_updated",
         "memory_deleted", "entity_created", "memory_created", "memory_updated",
     ]  # fmt: skip
-    facts = Selection(types=frozenset({"fact"}))
+    facts = EventSelection(types=frozenset({"fact"}))
     assert [event.kind for event in listener.told if facts.takes(event)] == [
         "node_deleted", "node_updated", "memory_deleted", "memory_updated",
     ]  # fmt: skip
-    kinds = Selection(kinds=frozenset({"memory_created", "entity_created"}))
+    kinds = EventSelection(kinds=frozenset({"memory_created", "entity_created"}))
     assert [event.index for event in listener.told if kinds.takes(event)] == [5, 6]
     assert all(event.cost >= 100 for event in listener.told)
 
 
 def test_large_write_emits_counts() -> None:
-    nodes = [NodePut(n, f"m{n}", "fact", extras=NodeExtrasPut(confidence=1.0)) for n in range(BULK_ROWS + 1)]
+    nodes = [
+        NodePut(n, f"m{n}", "fact", extras=NodeExtrasPut(confidence=1.0)) for n in range(MAX_SINGLE_EVENT_ROWS + 1)
+    ]
     run = NodePut(0, "run", "consolidation", "", RUN % "done")
     listener = Listener()
     listener.hears(WriteBatch(nodes=[*nodes, *ENTITY.nodes, run]))
@@ -168,8 +170,8 @@ def test_large_write_emits_counts() -> None:
     assert (bulk["nodes_created"], bulk["memories_created"], bulk["entities_created"]) == (1003, 1001, 1)
     assert "memories_deleted" not in bulk
     listener.hears(WriteBatch(delete_nodes=[put.id for put in nodes]))
-    assert data(listener.told[0])["memories_deleted"] == BULK_ROWS + 1
-    plain = [NodePut(n, f"p{n}", "t") for n in range(BULK_ROWS + 1)]
+    assert data(listener.told[0])["memories_deleted"] == MAX_SINGLE_EVENT_ROWS + 1
+    plain = [NodePut(n, f"p{n}", "t") for n in range(MAX_SINGLE_EVENT_ROWS + 1)]
     listener.hears(WriteBatch(nodes=plain))
     assert data(listener.told[0]).keys() == {
         f"{rows}_{done}" for rows in ("nodes", "edges") for done in ("created", "updated", "deleted")
@@ -179,6 +181,6 @@ def test_large_write_emits_counts() -> None:
 def test_change_set_without_previous_rows() -> None:
     """A repaired or older change set without previous rows emits no invented values."""
     listener = Listener(MEMORY)
-    planned, _ = plan(put("m", content="new"), listener.workspace, listener.state, 1)
+    planned, _ = plan_batch(put("m", content="new"), listener.workspace, listener.state, 1)
     assert planned is not None
-    assert [event.kind for event in expand("s", msgspec.structs.replace(planned, former=[]))] == ["node_updated"]
+    assert [event.kind for event in expand_events("s", msgspec.structs.replace(planned, former=[]))] == ["node_updated"]

@@ -11,8 +11,8 @@ import pytest
 from kgserve.memory.api import ConsolidateRequest, PruneMemoriesRequest, UndoConsolidationRequest
 from kgserve.memory.consolidation.use_cases import consolidate, prune_memories, undo_consolidation
 from kgserve.platform.times import DAY_MICROSECONDS
-from kgserve.storage.changefeed import Reader
-from kgserve.storage.model.events import Position, Selection
+from kgserve.storage.changefeed import ChangeFeedReader
+from kgserve.storage.model.events import EventSelection, FeedPosition
 from tests.memory.memory_stores import HOOKS, Place, memory, placed, put
 
 ROWS = ("node_", "edge_")
@@ -34,8 +34,8 @@ def put_duplicates(place: Place, name: str) -> int:
 def events_after(place: Place, name: str, after: int) -> list[tuple[str, dict[str, Any]]]:
     """Return the memory events after a commit, without row events."""
     with place.pool.lease(name) as store:
-        reader = Reader(store.feed, Position.after(after), lambda: None)
-        entries = reader.take(Selection()) or []
+        reader = ChangeFeedReader(store.feed, FeedPosition.after(after), lambda: None)
+        entries = reader.take(EventSelection()) or []
         reader.close()
     found = [(entry.event.kind, msgspec.json.decode(entry.data)) for entry in entries]
     return [each for each in found if not each[0].startswith(ROWS)]

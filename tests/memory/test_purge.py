@@ -9,18 +9,18 @@ from typing import Any, Literal
 import pytest
 
 import kgserve
-from kgserve.admin.composition import open_all
+from kgserve.admin.composition import open_services
 from kgserve.client.embedded import Library
 from kgserve.errors import Conflict, Forbidden, Gone, InvalidInput
 from kgserve.graph.events import EventReader, EventSubscription
-from kgserve.graph.handle import Graphs
+from kgserve.graph.handle import StoreHandles
 from kgserve.memory.forget import forget
 from kgserve.memory.retain import retain
 from kgserve.memory.retain_api import ForgetRequest, RetainRequest
 from kgserve.platform.access.authentication import Caller
-from kgserve.storage.layout import Layout
-from kgserve.storage.model.events import Position
-from kgserve.stores.purge_record import Intention, intend, intended
+from kgserve.storage.layout import StoreLayout
+from kgserve.storage.model.events import FeedPosition
+from kgserve.stores.purge_record import PurgeRecord, read_purge_record, write_purge_record
 from tests.cli.running import PythonProcess
 from tests.memory.disk_search import traces
 from tests.stores.writing import PATIENCE, settings
@@ -38,8 +38,8 @@ def open_library(data: Path, **options: Any) -> Library:
     return kgserve.open(data, embedding_provider="hashing", **options)
 
 
-def layout(data: Path) -> Layout:
-    return Layout(data, STORE)
+def layout(data: Path) -> StoreLayout:
+    return StoreLayout(data, STORE)
 
 
 def fill_store(library: Library, name: str = STORE) -> Any:
@@ -108,7 +108,7 @@ def test_erase_removes_memory_from_every_file(data: Path) -> None:
         for word in WORDS[:3]:
             assert store.search(word, mode="keyword", as_of=moment).hits == []
         assert twin.memory("m").content == "A bumbershoot is in the hall."
-        kept = traces(Layout(data, "twin").root, WORDS)
+        kept = traces(StoreLayout(data, "twin").root, WORDS)
         assert {*WORDS[:5]} <= {word for words in kept.values() for word in words}
 
         again = store.forget(ids=["m", "red-too"], erase=True)
@@ -123,11 +123,11 @@ def test_erase_removes_memory_from_every_file(data: Path) -> None:
 
 def test_erased_memory_is_absent_from_change_feed(data: Path) -> None:
     with ExitStack() as stack:
-        everything = open_all(settings(data, embedding_provider="hashing"), stack)
-        graphs = Graphs(everything.pool, everything.indexer, everything.historian)
+        everything = open_services(settings(data, embedding_provider="hashing"), stack)
+        graphs = StoreHandles(everything.pool, everything.indexer, everything.historian)
         graph = graphs.graph(STORE)
         retain(graph, RetainRequest(content="Something else altogether.")).result(PATIENCE)
-        listener = EventReader(graphs, EventSubscription((STORE,), {STORE: Position(1)}), lambda: None)
+        listener = EventReader(graphs, EventSubscription((STORE,), {STORE: FeedPosition(1)}), lambda: None)
         listener.open()
         retain(graph, RetainRequest(content="A quetzalcoatl is in the hall.", entity_id="m")).result(PATIENCE)
         assert "quetzalcoatl" in read_events(listener)
@@ -138,10 +138,10 @@ def test_erased_memory_is_absent_from_change_feed(data: Path) -> None:
         # Subscribers receive the deletion, but not the former content.
         assert read_events(listener).count("memory_deleted") == 1
         listener.close()
-        late = EventReader(graphs, EventSubscription((STORE,), {STORE: Position(0)}), lambda: None)
+        late = EventReader(graphs, EventSubscription((STORE,), {STORE: FeedPosition(0)}), lambda: None)
         with pytest.raises(Gone):
             late.open()
-        again = EventReader(graphs, EventSubscription((STORE,), {STORE: Position(done.sequence + 1)}), lambda: None)
+        again = EventReader(graphs, EventSubscription((STORE,), {STORE: FeedPosition(done.sequence + 1)}), lambda: None)
         again.open()
         assert read_events(again) == ""
         again.close()
@@ -171,12 +171,12 @@ def test_interrupted_erasure_resumes_when_store_opens(data: Path) -> None:
                 through = store.forget(ids=["m"], hard=True).sequence
                 store.retain("A pelican is in the hall.", entity_id="m")
         versions = [f"m@{at}" for at in range(through)]
-        intend(layout(data), Intention(["m", *versions], [], through, through, []))
+        write_purge_record(layout(data), PurgeRecord(["m", *versions], [], through, through, []))
         with open_library(data) as library:
             store = library.store(STORE)
             store.stats()
             deadline = time.monotonic() + PATIENCE
-            while intended(layout(data)) is not None:
+            while read_purge_record(layout(data)) is not None:
                 assert time.monotonic() < deadline
                 time.sleep(0.02)
             assert traces(layout(data).root, WORDS) == {}
@@ -204,14 +204,14 @@ def test_erasure_completes_after_kill(data: Path, seconds: float) -> None:
         read_projections(fill_store(library))
     with PythonProcess(ERASE, str(data)) as process:
         assert process.stdout.readline() == "ready\n"
-        while intended(layout(data)) is None and process.process.poll() is None:
+        while read_purge_record(layout(data)) is None and process.process.poll() is None:
             time.sleep(0.002)
         time.sleep(seconds)
     with open_library(data) as library:
         store = library.store(STORE)
         # A second request waits for the first erasure.
         assert store.forget(ids=["m"], erase=True).memories_removed == 0
-        assert intended(layout(data)) is None
+        assert read_purge_record(layout(data)) is None
         assert {each.id for each in store.memories(limit=100).memories} == {f"other-{at}" for at in range(50)}
         assert traces(layout(data).root, WORDS) == {}
 

@@ -14,7 +14,7 @@ import pytest
 
 from kgserve.embedding.embedder import HashingEmbedder
 from kgserve.errors import Conflict, InvalidInput, NotFound
-from kgserve.graph.handle import Graph, Graphs
+from kgserve.graph.handle import StoreHandle, StoreHandles
 from kgserve.memory import recall as recaller
 from kgserve.memory import store_memory
 from kgserve.memory.api import MemoryRequest, RecallAnswer, RecallRequest
@@ -23,8 +23,8 @@ from kgserve.memory.recall_scoring import MIN_TOP_KEYWORD_SCORE
 from kgserve.memory.recall_stores import recall
 from kgserve.platform.access.authentication import Caller
 from kgserve.platform.times import DAY_MICROSECONDS, format_time
-from kgserve.projections.history_follower import Historian
-from kgserve.projections.indexer import Indexer
+from kgserve.projections.history_follower import HistoryWorker
+from kgserve.projections.indexer import IndexWorker
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.fields import EdgeExtrasPut, NodeExtrasPut
 from kgserve.stores.pool import StorePool
@@ -44,14 +44,14 @@ class World:
     """An open store with indexes and a history."""
 
     def __init__(self, data: Path, stack: ExitStack) -> None:
-        self.indexer = stack.enter_context(closing(Indexer(HashingEmbedder())))
-        self.historian = stack.enter_context(closing(Historian()))
+        self.indexer = stack.enter_context(closing(IndexWorker(HashingEmbedder())))
+        self.historian = stack.enter_context(closing(HistoryWorker()))
         self.pool = stack.enter_context(StorePool(settings(data)))
         self.pool.companions += [self.indexer, self.historian]
         self.store: OpenStore = stack.enter_context(self.pool.lease(NAME, create=True))
 
-    def graph(self, role: Any = "admin") -> Graph:
-        return Graphs(self.pool, self.indexer, self.historian, Caller("tester", role)).graph(NAME)
+    def graph(self, role: Any = "admin") -> StoreHandle:
+        return StoreHandles(self.pool, self.indexer, self.historian, Caller("tester", role)).graph(NAME)
 
     def write(self, *batches: WriteBatch) -> int:
         write(self.store, *batches)

@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgserve.graph.search.fusion import weighted
+from kgserve.graph.search.fusion import fuse_weighted
 from kgserve.memory.recall_scoring import (
     MAX_SPREAD_ENTITIES,
     MemoryScoreInputs,
-    Recalled,
     RecallPath,
-    in_order,
-    joined,
-    named_in,
-    plain,
+    ScoredMemory,
+    count_withheld,
+    fuse_scores,
+    iterate_paths,
+    match_names,
     possible_names,
-    ways,
-    withheld,
+    rank_memories,
+    to_scored,
 )
 from tests.fuzzing import examples
 
@@ -30,7 +30,7 @@ FULL = MemoryScoreInputs(1.0, 0.5)
 def test_hybrid_score_is_multiplied_by_confidence() -> None:
     words, meaning = {"a": 8.0, "b": 4.0}, {"a": 0.5, "b": 0.75, "c": 1.0}
     standing = {"a": MemoryScoreInputs(0.5, 0.5), "b": FULL, "c": FULL}
-    found = joined(weighted(words, meaning, 0.4), words, meaning, standing)
+    found = fuse_scores(fuse_weighted(words, meaning, 0.4), words, meaning, standing)
     scores = [(each.id, each.score) for each in found]
     assert scores == [("b", pytest.approx(0.65)), ("c", pytest.approx(0.6)), ("a", pytest.approx(0.35))]
     assert (found[2].match, found[2].keyword, found[2].semantic) == (pytest.approx(0.7), 8.0, 0.5)
@@ -38,27 +38,27 @@ def test_hybrid_score_is_multiplied_by_confidence() -> None:
 
 
 def test_single_index_keeps_order_and_scores() -> None:
-    found = plain({"a": 7.5, "b": 2.0}, by_words=True)
+    found = to_scored({"a": 7.5, "b": 2.0}, by_words=True)
     assert [(each.id, each.score, each.keyword, each.semantic) for each in found] == [
         ("a", 7.5, 7.5, None),
         ("b", 2.0, 2.0, None),
     ]
-    assert plain({"a": 0.25}, by_words=False)[0].why == "meaning 0.25"
+    assert to_scored({"a": 0.25}, by_words=False)[0].why == "meaning 0.25"
 
 
 def test_importance_breaks_ties() -> None:
-    found = [Recalled(key, 0.5, 0.5) for key in "abc"]
-    order = in_order(found, {"a": FULL, "b": MemoryScoreInputs(1.0, 1.0), "c": FULL})
+    found = [ScoredMemory(key, 0.5, 0.5) for key in "abc"]
+    order = rank_memories(found, {"a": FULL, "b": MemoryScoreInputs(1.0, 1.0), "c": FULL})
     assert [each.id for each in order] == ["b", "a", "c"]
 
 
 def test_withheld_counts_only_equal_or_better_matches() -> None:
-    shown = [Recalled("a", 0.4, 0.8), Recalled("b", 0.3, 0.5)]
+    shown = [ScoredMemory("a", 0.4, 0.8), ScoredMemory("b", 0.3, 0.5)]
     left_out = {"x": 0.6, "y": 0.5, "z": 0.4}
     why = {"x": "superseded", "y": "below_confidence", "z": "below_confidence"}
-    assert withheld(shown, 2, left_out, why) == {"below_confidence": 1, "superseded": 1}
-    assert withheld(shown, 3, left_out, why) == {"below_confidence": 2, "superseded": 1}
-    assert withheld([], 1, {}, {}) == {}
+    assert count_withheld(shown, 2, left_out, why) == {"below_confidence": 1, "superseded": 1}
+    assert count_withheld(shown, 3, left_out, why) == {"below_confidence": 2, "superseded": 1}
+    assert count_withheld([], 1, {}, {}) == {}
 
 
 ENTITIES = "abcdefg"
@@ -89,7 +89,7 @@ def test_paths_have_maximum_strength(starts: dict[str, float], edges: list[tuple
     for one, other, worth in edges:
         around.setdefault(one, []).append((other, worth))
         around.setdefault(other, []).append((one, worth))
-    found = list(ways(starts, lambda entity: around.get(entity, ()), depth))
+    found = list(iterate_paths(starts, lambda entity: around.get(entity, ()), depth))
     assert {way.entity: way.strength for way in found} == all_walks(starts, edges, depth)
     assert len({way.entity for way in found}) == len(found)
     assert [way.strength for way in found] == sorted((way.strength for way in found), reverse=True)
@@ -98,14 +98,14 @@ def test_paths_have_maximum_strength(starts: dict[str, float], edges: list[tuple
 
 def test_short_weak_path_reaches_further_than_long_strong_one() -> None:
     around = {"a": [("b", 1.0), ("c", 0.1)], "b": [("c", 1.0)], "c": [("d", 1.0)]}
-    found = {way.entity: way for way in ways({"a": 1.0}, lambda entity: around.get(entity, ()), 2)}
+    found = {way.entity: way for way in iterate_paths({"a": 1.0}, lambda entity: around.get(entity, ()), 2)}
     assert found["c"] == RecallPath("c", 1.0, 2)
     assert found["d"] == RecallPath("d", 0.1, 2)
 
 
 def test_visited_entities_are_limited() -> None:
     chance = random.Random(3)
-    found = ways({"0": 1.0}, lambda _: ((str(chance.randrange(10**9)), chance.random()) for _ in range(50)), 9)
+    found = iterate_paths({"0": 1.0}, lambda _: ((str(chance.randrange(10**9)), chance.random()) for _ in range(50)), 9)
     assert sum(1 for _ in found) <= MAX_SPREAD_ENTITIES + 1
 
 
@@ -123,7 +123,7 @@ def test_visited_entities_are_limited() -> None:
 )
 def test_longest_known_name_in_query_wins(query: str, named: list[str]) -> None:
     known = {name: [name] for name in ("alice smith", "alice", "smith", "bob", "web shop", "what", "ab", "is")}
-    assert named_in(possible_names(query), known) == named
+    assert match_names(possible_names(query), known) == named
 
 
 def test_name_search_in_long_query_is_limited() -> None:

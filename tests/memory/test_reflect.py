@@ -7,11 +7,11 @@ import pytest
 
 from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.memory.reflect import reflect
-from kgserve.memory.reflect_api import CONTRADICTS, Reflection, ReflectRequest
+from kgserve.memory.reflect_api import CONTRADICTS, ReflectAnswer, ReflectRequest
 from kgserve.storage.model.batch import EdgePut, NodePut
-from kgserve.storage.model.names import IS_ABOUT
-from kgserve.storage.model.parents import CHILD_OF
-from kgserve.storage.rows.ways import parents
+from kgserve.storage.model.names import IS_ABOUT_RELATION
+from kgserve.storage.model.parents import CHILD_OF_RELATION
+from kgserve.storage.rows.ways import find_parents
 from tests.memory.memory_stores import Place, exported, memory, placed, put, row_of
 
 _BLOCKS = Path(__file__).with_name("topics.txt").read_text(encoding="utf-8").split("# ")[1:]
@@ -25,7 +25,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         yield opened
 
 
-def run(place: Place, name: str, **wanted: object) -> Reflection:
+def run(place: Place, name: str, **wanted: object) -> ReflectAnswer:
     return reflect(place.graph(name), ReflectRequest(**wanted))  # type: ignore[arg-type]
 
 
@@ -53,8 +53,10 @@ def test_certain_memories_are_placed_and_others_proposed(place: Place, store: st
     assert right > 32
     assert len(done.linked) - right < 4
     with place.pool.lease(store) as leased, leased.reading() as rows:
-        assert parents(rows, [link.id for link in done.linked]) == {link.id: link.parent_id for link in done.linked}
-        edge = rows.edge((done.linked[0].id, done.linked[0].parent_id, CHILD_OF))
+        assert find_parents(rows, [link.id for link in done.linked]) == {
+            link.id: link.parent_id for link in done.linked
+        }
+        edge = rows.edge((done.linked[0].id, done.linked[0].parent_id, CHILD_OF_RELATION))
         assert edge is not None
         assert edge.weight == done.linked[0].score
     texts = {f"{topic}/{at:02}": text for topic in TOPICS for at, text in enumerate(TOPICS[topic])}
@@ -111,7 +113,7 @@ def test_shared_entities_support_placement_and_contradiction(place: Place, store
     ports = [memory(f"port{at}", f"The shop's database listens on port 543{at}.") for at in (2, 3)]
     with place.pool.lease(store, create=True) as leased:
         put(leased, [NodePut(0, "Shop", "project", "")])
-        put(leased, ports, [EdgePut(0, (each.id, "Shop", IS_ABOUT)) for each in ports])
+        put(leased, ports, [EdgePut(0, (each.id, "Shop", IS_ABOUT_RELATION)) for each in ports])
     done = run(place, store)
     [proposal] = done.proposals
     assert (proposal.kind, sorted(proposal.ids), proposal.differs) == ("contradiction", ["port2", "port3"], "numbers")

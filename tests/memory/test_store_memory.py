@@ -10,15 +10,15 @@ import pytest
 from msgspec import UNSET
 
 from kgserve.errors import Conflict, InvalidInput, NotFound
-from kgserve.graph.handle import Graph
-from kgserve.graph.merge_api import MergeNode
+from kgserve.graph.handle import StoreHandle
+from kgserve.graph.merge_api import MergeNodeRequest
 from kgserve.memory import entities as named
 from kgserve.memory import store_memory
 from kgserve.memory.api import (
     AssociatedEntity,
     DeleteMemoriesRequest,
     Memory,
-    MemoryId,
+    MemoryIdRequest,
     MemoryRequest,
     StoredMemory,
     StoreMemoriesRequest,
@@ -31,7 +31,7 @@ from kgserve.memory.entities_api import (
     DeleteEntitiesRequest,
     DeleteRelationsRequest,
     EntityGraphRequest,
-    EntityId,
+    EntityIdRequest,
     EntityInput,
     RelationInput,
     RelationKey,
@@ -49,7 +49,7 @@ DARK = "User prefers dark mode"
 
 
 class World(NamedTuple):
-    graph: Graph
+    graph: StoreHandle
     open: OpenStore
 
 
@@ -261,12 +261,12 @@ def test_update_changes_only_given_fields(store: World) -> None:
 
 def test_delete_memory_keeps_entities(store: World) -> None:
     stored = put(store, DARK, entity_names=["Alice"])
-    done = store_memory.delete_memory(store.graph, MemoryId(memory_id=stored.id)).result(PATIENCE)
+    done = store_memory.delete_memory(store.graph, MemoryIdRequest(memory_id=stored.id)).result(PATIENCE)
     assert done.existed
     assert all_rows(store).keys() == {"Alice"}
-    assert not store_memory.delete_memory(store.graph, MemoryId(memory_id=stored.id)).result(PATIENCE).existed
+    assert not store_memory.delete_memory(store.graph, MemoryIdRequest(memory_id=stored.id)).result(PATIENCE).existed
     with pytest.raises(Conflict, match="not a memory"):
-        store_memory.delete_memory(store.graph, MemoryId(memory_id="Alice")).result(PATIENCE)
+        store_memory.delete_memory(store.graph, MemoryIdRequest(memory_id="Alice")).result(PATIENCE)
 
 
 def test_bulk_delete_requires_filter_and_supports_dry_run(store: World) -> None:
@@ -306,7 +306,7 @@ def test_entity_name_is_unique_in_any_spelling(store: World) -> None:
     assert entities(store, EntityInput(name="al", entity_type="person")) == [("Alice", "existing")]
     with pytest.raises(Conflict, match="name of 2 entities"):
         put(store, "which one?", entity_names=["Alice"])
-    found = named.get_entity(store.graph, EntityId(entity_id="Alice"))
+    found = named.get_entity(store.graph, EntityIdRequest(entity_id="Alice"))
     assert (found.entity_type, found.memories, found.aliases) == ("person", 1, ["Al"])
 
 
@@ -315,7 +315,7 @@ def test_a_renamed_entity_keeps_its_id(store: World) -> None:
     change = UpdateEntityRequest(entity_id="Bob", name="Robert", description="a colleague")
     new = named.update_entity(store.graph, change).result(PATIENCE)
     assert (new.id, new.name, new.description) == ("Bob", "Robert", "a colleague")
-    assert named.get_entity(store.graph, EntityId(entity_id="robert")).id == "Bob"
+    assert named.get_entity(store.graph, EntityIdRequest(entity_id="robert")).id == "Bob"
     with pytest.raises(Conflict, match="merge"):
         named.update_entity(store.graph, UpdateEntityRequest(entity_id="Bob", name="eve")).result(PATIENCE)
 
@@ -323,9 +323,9 @@ def test_a_renamed_entity_keeps_its_id(store: World) -> None:
 def test_merged_entity_is_found_by_both_names(store: World) -> None:
     entities(store, EntityInput(name="Bob", entity_type="person"), EntityInput(name="Robert", entity_type="person"))
     put(store, "about Bob", entity_names=["Bob"])
-    named.merge_entities(store.graph, MergeNode(node_id="bob", into="robert")).result(PATIENCE)
+    named.merge_entities(store.graph, MergeNodeRequest(node_id="bob", into="robert")).result(PATIENCE)
     assert [each.name for each in put(store, "about him, too", entity_names=["BOB"]).entities] == ["Robert"]
-    found = named.get_entity(store.graph, EntityId(entity_id="Bob"))
+    found = named.get_entity(store.graph, EntityIdRequest(entity_id="Bob"))
     assert (found.name, found.memories) == ("Robert", 2)
 
 

@@ -14,14 +14,14 @@ from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.graph import history, mutations, reading
 from kgserve.graph.answers import EntityVersion
 from kgserve.graph.cypher import write_transaction
-from kgserve.graph.handle import Graph
-from kgserve.graph.queries import EntityHistoryRequest, NodeId, NodesQuery
+from kgserve.graph.handle import StoreHandle
+from kgserve.graph.queries import EntityHistoryRequest, NodeIdRequest, NodesQuery
 from kgserve.graph.requests import CypherRequest, DeleteNodesRequest, TraverseRequest
 from kgserve.memory import forget, lists, retain, store_memory
 from kgserve.memory.api import (
     AssociatedEntity,
     MemoriesQuery,
-    MemoryId,
+    MemoryIdRequest,
     MemoryRequest,
     StoreMemoryRequest,
     UpdateMemoryRequest,
@@ -29,14 +29,14 @@ from kgserve.memory.api import (
 from kgserve.memory.retain_api import (
     ForgetRequest,
     RetainAnswer,
+    RetainBatchAnswer,
     RetainBatchRequest,
-    RetainedBatch,
     RetainOperation,
     RetainRequest,
 )
 from kgserve.platform.times import format_time
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.storage.model.soft_delete import VERSION_OF
+from kgserve.storage.model.soft_delete import VERSION_OF_RELATION
 from kgserve.stores import bulk_delete
 from kgserve.stores.pool import StorePool
 from tests.fuzzing import is_thorough
@@ -57,25 +57,25 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorePool]:
 
 
 @pytest.fixture
-def graph(place: StorePool, store: str) -> Graph:
+def graph(place: StorePool, store: str) -> StoreHandle:
     # Neither indexes nor history: valid time is in the rows alone.
     return graph_of(place, store)
 
 
-def retain_text(graph: Graph, content: str, **wanted: Any) -> RetainAnswer:
+def retain_text(graph: StoreHandle, content: str, **wanted: Any) -> RetainAnswer:
     return retain.retain(graph, RetainRequest(content=content, **wanted)).result(PATIENCE)
 
 
-def retain_operation(graph: Graph, content: str, **wanted: Any) -> RetainOperation:
+def retain_operation(graph: StoreHandle, content: str, **wanted: Any) -> RetainOperation:
     """Retain a text; return the operation on the memory itself."""
     return next(each for each in retain_text(graph, content, **wanted).operations if each.type != "link")
 
 
-def versions(graph: Graph, memory: str) -> list[EntityVersion]:
-    return history.entity_history(graph, EntityHistoryRequest(entity_id=memory)).versions
+def versions(graph: StoreHandle, memory: str) -> list[EntityVersion]:
+    return history.list_entity_versions(graph, EntityHistoryRequest(entity_id=memory)).versions
 
 
-def true_at(graph: Graph, moment: str | None) -> dict[str, str]:
+def true_at(graph: StoreHandle, moment: str | None) -> dict[str, str]:
     """Return listed contents by memory id at a valid time."""
     page = lists.list_memories(graph, MemoriesQuery(valid_at=moment, limit=1000))
     assert page.next_cursor is None
@@ -84,7 +84,7 @@ def true_at(graph: Graph, moment: str | None) -> dict[str, str]:
     return found
 
 
-def put_home_versions(graph: Graph) -> None:
+def put_home_versions(graph: StoreHandle) -> None:
     retain_operation(
         graph, "Alice lives in Berlin.", entity_id="home", valid_from="2022-01-01T00:00:00Z", entities=ALICE
     )
@@ -95,7 +95,7 @@ def put_home_versions(graph: Graph) -> None:
     retain_operation(graph, "Alice lives in Madrid.", entity_id="home", entities=ALICE, **late)
 
 
-def test_valid_time_reads_work_without_history(graph: Graph) -> None:
+def test_valid_time_reads_work_without_history(graph: StoreHandle) -> None:
     put_home_versions(graph)
     done = retain_operation(graph, "Alice lives in London, England.", entity_id="home", update="correct")
     assert (done.type, done.memory_id) == ("update", "home")
@@ -131,35 +131,35 @@ def test_valid_time_reads_work_without_history(graph: Graph) -> None:
     assert retain_operation(graph, "Alice lives in London, England.", entity_id="home").type == "noop"
     assert retain_operation(graph, "Alice lives in Berlin.").type == "create"
     # Deletion includes all versions.
-    store_memory.delete_memory(graph, MemoryId(memory_id="home")).result(PATIENCE)
+    store_memory.delete_memory(graph, MemoryIdRequest(memory_id="home")).result(PATIENCE)
     assert [*true_at(graph, "2020-01-01T00:00:00Z").values()] == ["Alice lives in Berlin."]
     with pytest.raises((NotFound, Conflict)):
         versions(graph, "home")
 
 
-def delete_by_node(graph: Graph) -> None:
-    assert mutations.delete_node(graph, NodeId(node_id="home")).result(PATIENCE).edges_deleted == 5
+def delete_by_node(graph: StoreHandle) -> None:
+    assert mutations.delete_node(graph, NodeIdRequest(node_id="home")).result(PATIENCE).edges_deleted == 5
 
 
-def delete_by_filter(graph: Graph) -> None:
+def delete_by_filter(graph: StoreHandle) -> None:
     wanted = DeleteNodesRequest(types=["fact"], limit=1)
     foretold = reading.delete_nodes(graph, msgspec.structs.replace(wanted, dry_run=True)).result(PATIENCE)
     done = reading.delete_nodes(graph, wanted).result(PATIENCE)
     assert (done.ids, done.edges_deleted) == (foretold.ids, foretold.edges_deleted) == (["home"], 5)
 
 
-def delete_by_statement(graph: Graph) -> None:
+def delete_by_statement(graph: StoreHandle) -> None:
     query = "MATCH (n:Entity {id: 'home'}) DETACH DELETE n"
-    changes = write_transaction.run(graph, CypherRequest(query=query, mode="write")).changes
+    changes = write_transaction.run_cypher_request(graph, CypherRequest(query=query, mode="write")).changes
     assert changes is not None
     assert (changes.nodes_deleted, changes.edges_deleted) == (3, 5)
 
 
-def delete_with_another_version(graph: Graph) -> None:
+def delete_with_another_version(graph: StoreHandle) -> None:
     with graph.lease() as store, held(store):
         request = RetainRequest(content="Alice lives in Rome.", entity_id="home", valid_from="2026-01-01T00:00:00Z")
         later = retain.retain(graph, request)
-        gone = mutations.delete_node(graph, NodeId(node_id="home"))
+        gone = mutations.delete_node(graph, NodeIdRequest(node_id="home"))
     later.result(PATIENCE)
     gone.result(PATIENCE)
 
@@ -167,7 +167,7 @@ def delete_with_another_version(graph: Graph) -> None:
 @pytest.mark.parametrize("delete", [delete_by_node, delete_by_filter, delete_by_statement, delete_with_another_version])
 @pytest.mark.parametrize("is_large", [False, True])
 def test_deletion_includes_former_versions(
-    graph: Graph, monkeypatch: pytest.MonkeyPatch, delete: Callable[[Graph], None], *, is_large: bool
+    graph: StoreHandle, monkeypatch: pytest.MonkeyPatch, delete: Callable[[StoreHandle], None], *, is_large: bool
 ) -> None:
     put_home_versions(graph)
     if is_large:
@@ -176,18 +176,19 @@ def test_deletion_includes_former_versions(
         # Nodes of other callers with such names are not versions.
         nodes = [NodePut(0, "draft", "paper", "x"), NodePut(1, "other@1", "paper", "y")]
         edges = [
-            EdgePut(0, (source, target, VERSION_OF)) for source, target in (("draft", "other@1"), ("draft", "Alice"))
+            EdgePut(0, (source, target, VERSION_OF_RELATION))
+            for source, target in (("draft", "other@1"), ("draft", "Alice"))
         ]
         store.submit(WriteBatch(nodes=nodes, edges=edges)).result(PATIENCE)
         delete(graph)
-        mutations.delete_node(graph, NodeId(node_id="other@1")).result(PATIENCE)
+        mutations.delete_node(graph, NodeIdRequest(node_id="other@1")).result(PATIENCE)
         with store.reading() as rows:
             assert {row.id for row in rows.all_nodes()} == {"Alice", "draft"}
-            assert [row.key for row in rows.all_edges()] == [("draft", "Alice", VERSION_OF)]
+            assert [row.key for row in rows.all_edges()] == [("draft", "Alice", VERSION_OF_RELATION)]
         assert_whole(store)
 
 
-def test_overlapping_validity_is_rejected(graph: Graph) -> None:
+def test_overlapping_validity_is_rejected(graph: StoreHandle) -> None:
     put_home_versions(graph)
 
     def changed(**wanted: Any) -> None:
@@ -207,20 +208,20 @@ def test_overlapping_validity_is_rejected(graph: Graph) -> None:
     retain_operation(graph, "Alice lives in Rome.", entity_id="home", update="correct", valid_to="2021-05-01T00:00:00Z")
 
 
-def retain_concurrently(graph: Graph, requests: list[RetainRequest]) -> list[Operations]:
+def retain_concurrently(graph: StoreHandle, requests: list[RetainRequest]) -> list[Operations]:
     """Retain each in a separate write of the same group commit: later ones see earlier decisions."""
     waiting = [retain.retain(graph, request) for request in requests]
     return [each.result(PATIENCE).operations for each in waiting]
 
 
-def retain_as_batch(graph: Graph, requests: list[RetainRequest]) -> list[Operations]:
+def retain_as_batch(graph: StoreHandle, requests: list[RetainRequest]) -> list[Operations]:
     done = retain.retain_batch(graph, RetainBatchRequest(items=requests)).result(PATIENCE)
     return [each.operations for each in done.results]
 
 
 @pytest.mark.parametrize("tell", [retain_concurrently, retain_as_batch])
 def test_fact_order_does_not_change_result(
-    place: StorePool, store: str, tell: Callable[[Graph, list[RetainRequest]], list[Operations]]
+    place: StorePool, store: str, tell: Callable[[StoreHandle, list[RetainRequest]], list[Operations]]
 ) -> None:
     made = random.Random(7)
     graph = graph_of(place, store)
@@ -274,7 +275,7 @@ def test_fact_order_does_not_change_result(
         assert [each.id for each in told_of][-1].startswith(f"{subject}@")
 
 
-def retain_items(graph: Graph, *items: dict[str, Any]) -> RetainedBatch:
+def retain_items(graph: StoreHandle, *items: dict[str, Any]) -> RetainBatchAnswer:
     request = msgspec.convert({"items": items}, RetainBatchRequest)
     return retain.retain_batch(graph, request).result(PATIENCE)
 
@@ -324,7 +325,7 @@ def test_batch_equals_sequential_retains(place: StorePool, store: str) -> None:
     assert len({version.id for version in versions(one, "home")}) == 5
 
 
-def test_batch_is_atomic_and_reports_fault_position(graph: Graph) -> None:
+def test_batch_is_atomic_and_reports_fault_position(graph: StoreHandle) -> None:
     fine = {"content": "Fine.", "entity_id": "fine"}
     for wanted, kind, said in (
         ({"content": "x", "supersedes": "missing"}, NotFound, "items[1]: there is no memory 'missing'"),
@@ -349,7 +350,7 @@ def test_batch_is_atomic_and_reports_fault_position(graph: Graph) -> None:
     assert retain_items(graph, fine).results[0].operations[0].type == "create"
 
 
-def test_adjacent_and_equal_bounds(graph: Graph) -> None:
+def test_adjacent_and_equal_bounds(graph: StoreHandle) -> None:
     # A fact with the same start replaces the other: a version of zero length would never be valid.
     retain_operation(graph, "a", entity_id="m", valid_from="2020-01-01T00:00:00Z")
     assert retain_operation(graph, "b", entity_id="m", valid_from="2020-01-01T00:00:00Z").type == "update"
@@ -382,7 +383,7 @@ def test_adjacent_and_equal_bounds(graph: Graph) -> None:
         retain_operation(graph, "missing", supersedes="nobody")
 
 
-def test_version_like_ids_are_rejected_and_concurrent_facts_kept(graph: Graph) -> None:
+def test_version_like_ids_are_rejected_and_concurrent_facts_kept(graph: StoreHandle) -> None:
     for wanted in (
         StoreMemoryRequest(content="x", memory_id="a@12"),
         StoreMemoryRequest(content="x", memory_id="a@1.2"),
@@ -402,7 +403,7 @@ def test_version_like_ids_are_rejected_and_concurrent_facts_kept(graph: Graph) -
     assert all(each.valid_to is not None for each in found[:-1])
 
 
-def test_entities_follow_superseded_text(graph: Graph) -> None:
+def test_entities_follow_superseded_text(graph: StoreHandle) -> None:
     for name in ("Berlin", "London"):
         retain_text(graph, f"{name} is a city.", entities=[AssociatedEntity(name=name, entity_type="location")])
     retain_operation(graph, "Alice lives in Berlin.", entity_id="home", entities=ALICE)
@@ -417,7 +418,7 @@ def test_entities_follow_superseded_text(graph: Graph) -> None:
     assert {each.id for each in then.entities} == {"Alice", "Berlin"}
 
 
-def test_forget_single_version(graph: Graph) -> None:
+def test_forget_single_version(graph: StoreHandle) -> None:
     put_home_versions(graph)
     done = forget.forget(graph, ForgetRequest(entity_id="home@1")).result(PATIENCE)
     assert (done.memories_removed, done.ids) == (1, ["home@1"])

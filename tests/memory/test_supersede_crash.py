@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kgserve.graph.history import entity_history
+from kgserve.graph.history import list_entity_versions
 from kgserve.graph.queries import EntityHistoryRequest
 from kgserve.stores.pool import StorePool
 from tests.cli.running import PythonProcess
@@ -52,7 +52,7 @@ def test_killed_supersede_batch_is_atomic(tmp_path: Path) -> None:
         with StorePool(settings(tmp_path)) as pool:
             graph = graph_of(pool, NAME)
             chains = [
-                entity_history(graph, EntityHistoryRequest(entity_id=f"m{at}")).versions for at in range(SUBJECTS)
+                list_entity_versions(graph, EntityHistoryRequest(entity_id=f"m{at}")).versions for at in range(SUBJECTS)
             ]
         told = [[(each.content, each.valid_from, each.valid_to) for each in chain] for chain in chains]
         # Each batch is in all chains or in none.

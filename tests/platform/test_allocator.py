@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from kgserve.platform.allocator import ARENAS_PER_CORE, give_back
+from kgserve.platform.allocator import MAX_ARENAS_PER_CORE, release_free_memory
 
 SPREADING = """
 import ctypes, sys, threading
@@ -50,9 +50,9 @@ def test_malloc_arenas_are_bounded(tmp_path: Path) -> None:
         subprocess.run([sys.executable, "-c", SPREADING, told, how, str(6 * cores)], check=True, timeout=60)
         return told.read_text().count("<heap ")
 
-    assert arenas("bound") <= ARENAS_PER_CORE * cores < arenas("free")
+    assert arenas("bound") <= MAX_ARENAS_PER_CORE * cores < arenas("free")
 
 
 def test_a_partially_imported_pyarrow_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", ModuleType("pyarrow"))
-    give_back()
+    release_free_memory()

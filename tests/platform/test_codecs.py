@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 import pytest
 
-from kgserve.platform.codecs import convert, decode_json, json_decoder, msgpack_decoder, place_of
+from kgserve.platform.codecs import convert, decode_json, json_decoder, locate_validation_error, msgpack_decoder
 
 
 class _Part(msgspec.Struct, forbid_unknown_fields=True):
@@ -96,6 +96,6 @@ def test_unknown_values_and_fields_are_reported_with_the_allowed_ones() -> None:
     ):
         with pytest.raises(msgspec.ValidationError) as refused:
             decode_json(text, _Whole)
-        fault = place_of(refused.value, _Whole)
+        fault = locate_validation_error(refused.value, _Whole)
         assert fault.path == place
         assert fault.message.endswith(told)

@@ -7,21 +7,21 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.cli.running import PATIENCE, Running, environment, serving
+from tests.cli.running import SERVER_TIMEOUT_SECONDS, ServerProcessHandle, environment, serving
 from tests.project.ready_commands import ready_commands
 
 
 @pytest.fixture(scope="package")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcessHandle]:
     """One server for all tests of a worker process; each test uses stores of its own."""
     with serving(tmp_path_factory.mktemp("served") / "data") as running:
         yield running
 
 
 @pytest.fixture
-def empty_server(server: Running) -> Running:
+def empty_server(server: ServerProcessHandle) -> ServerProcessHandle:
     """The worker's server, without any store: what earlier tests have left is dropped."""
-    with httpx.Client(base_url=server.url, timeout=PATIENCE) as client:
+    with httpx.Client(base_url=server.url, timeout=SERVER_TIMEOUT_SECONDS) as client:
         for store in client.get("/api/memory").raise_for_status().json()["stores"]:
             client.delete(f"/api/memory/{store['name']}", params={"confirm": store["name"]}).raise_for_status()
     return server

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 import yaml
 
-from kgserve.platform.settings import ENVIRONMENT_PREFIX, Settings, load
+from kgserve.platform.settings import ENVIRONMENT_PREFIX, Settings, load_settings
 from tests.project.command_lines import command_lines, fault
 from tests.project.reading import TOP
 
@@ -127,7 +127,7 @@ def test_the_process_is_a_fixed_user_and_gets_its_signals() -> None:
 
 
 def test_the_volume_is_the_data_folder() -> None:
-    settings = load({}, variables())
+    settings = load_settings({}, variables())
     assert of("VOLUME") == [str(settings.data_dir)] == ["/data"]
     assert final("EXPOSE") == str(settings.port)
     assert settings.host == "0.0.0.0"  # noqa: S104 - a container's ports are published one by one
@@ -188,7 +188,7 @@ def test_compose_keeps_data_in_a_named_volume(service: dict[str, Any]) -> None:
 
 
 def test_compose_waits_until_the_stores_are_closed(service: dict[str, Any]) -> None:
-    settings = load({}, service["environment"])
+    settings = load_settings({}, service["environment"])
     assert seconds(service["stop_grace_period"]) > settings.shutdown_grace
 
 
@@ -196,7 +196,7 @@ def test_the_engines_fit_into_the_memory_that_is_allowed(service: dict[str, Any]
     files = [(service["environment"], service["deploy"]["resources"]["limits"]["memory"])]
     files += [(environment_file(), unit(SYSTEMD / "kgserve.service")["Service"]["MemoryHigh"])]
     for variables, limit in files:
-        settings = load({}, variables)
+        settings = load_settings({}, variables)
         gibibytes = int(limit.lower().removesuffix("g"))
         assert settings.buffer_pool_mb * settings.max_open_stores + 1024 <= gibibytes * 1024
 
@@ -239,7 +239,7 @@ def filled_in(service: dict[str, Any]) -> dict[str, str]:
 def test_a_node_of_the_cluster_takes_what_its_file_says(machine: dict[str, Any]) -> None:
     given = filled_in(machine["kgserve"])
     assert set(given) <= SETTINGS
-    settings = load({}, given)
+    settings = load_settings({}, given)
     here = machine["nats"]["ports"][0].split(":")[-1]
     assert f"@{settings.node_name}:{here}" in settings.cluster
     assert settings.advertise_url == f"http://{settings.node_name}:{machine['kgserve']['ports'][0].split(':')[-1]}"
@@ -363,7 +363,7 @@ def test_the_timer_belongs_to_the_backup() -> None:
 def test_the_environment_file_can_be_loaded() -> None:
     given = environment_file()
     assert set(given) <= SETTINGS
-    assert load({}, given).port == 8080
+    assert load_settings({}, given).port == 8080
 
 
 def test_the_instructions_install_every_file() -> None:

@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from kgserve.platform.settings import ENVIRONMENT_PREFIX, Settings
-from scripts.pages import DOCS, FILE_MARK, expanded
-from tests.cli.running import PATIENCE, Running, environment, serving
+from scripts.pages import DOCS, FILE_MARK, expand_page
+from tests.cli.running import SERVER_TIMEOUT_SECONDS, ServerProcessHandle, environment, serving
 from tests.project.command_lines import all_options, command_lines, fault
 from tests.project.pages import FENCE, MARKED, Block, blocks_of, pages
 from tests.project.reading import TOP, assert_within, whole_values
@@ -53,7 +53,9 @@ def test_every_block_says_what_is_to_be_done_with_it(page: Path) -> None:
 
 @pytest.mark.timeout(600)  # a page has many commands, and the machine may have other things to do
 @pytest.mark.parametrize("page", SHARING, ids=name)
-def test_the_examples_run_in_order(page: Path, empty_server: Running, commands: Path, tmp_path: Path) -> None:
+def test_the_examples_run_in_order(
+    page: Path, empty_server: ServerProcessHandle, commands: Path, tmp_path: Path
+) -> None:
     run_in_order(page, empty_server, commands, tmp_path)
 
 
@@ -64,7 +66,7 @@ def test_examples_that_make_keys_run_on_a_server_of_their_own(page: Path, comman
         run_in_order(page, server, commands, tmp_path)
 
 
-def run_in_order(page: Path, server: Running, commands: Path, folder: Path) -> None:
+def run_in_order(page: Path, server: ServerProcessHandle, commands: Path, folder: Path) -> None:
     """Run a page's blocks against the server, in ``folder``, and compare what is shown with what they print."""
     printed = ""
     for block in blocks_of(page):
@@ -81,7 +83,7 @@ def run_in_order(page: Path, server: Running, commands: Path, folder: Path) -> N
                 pass
 
 
-def output(block: Block, server: Running, commands: Path, folder: Path) -> str:
+def output(block: Block, server: ServerProcessHandle, commands: Path, folder: Path) -> str:
     """Return the output of a block that runs against the server."""
     text = re.sub(r"(localhost|127\.0\.0\.1):8080", server.url.removeprefix("http://"), block.text)
     path = os.pathsep.join([str(commands), str(Path(sys.executable).parent), environment()["PATH"]])
@@ -94,7 +96,7 @@ def output(block: Block, server: Running, commands: Path, folder: Path) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=4 * PATIENCE,
+        timeout=4 * SERVER_TIMEOUT_SECONDS,
     )
     assert done.returncode == 0, f"line {block.line}: {done.stdout}\n{done.stderr}"
     return done.stdout
@@ -130,7 +132,7 @@ def test_options_that_are_named_in_sentences_exist(page: Path) -> None:
     assert named <= all_options() | OF_OTHERS
 
 
-def test_every_metric_is_documented(server: Running) -> None:
+def test_every_metric_is_documented(server: ServerProcessHandle) -> None:
     families = set(re.findall(r"^# TYPE (kgserve_\w+)", httpx.get(f"{server.url}/metrics").text, re.MULTILINE))
     assert families
     named: set[str] = set()
@@ -162,13 +164,13 @@ def test_the_site_lists_every_page_once() -> None:
 
 
 def test_links_lead_on_from_the_site() -> None:
-    assert "](design.md#the-past)" in expanded("[past](../DESIGN.md#the-past)")
-    assert "](rest.md)" in expanded("[all](rest.md)")
-    assert "](../engines.md)" in expanded("[engines](../engines.md)", DOCS / "adr")
-    assert "](../design.md)" in expanded("[design](../../DESIGN.md)", DOCS / "adr")
-    assert "](adr/0020-history-in-sqlite.md)" in expanded("<!-- file: DESIGN.md -->")
-    assert "/blob/main/kgserve/storage/rows/DESIGN.md)" in expanded("[why](../kgserve/storage/rows/DESIGN.md)")
-    taken = expanded("<!-- run -->\n<!-- file: CONTRIBUTING.md -->")
+    assert "](design.md#the-past)" in expand_page("[past](../DESIGN.md#the-past)")
+    assert "](rest.md)" in expand_page("[all](rest.md)")
+    assert "](../engines.md)" in expand_page("[engines](../engines.md)", DOCS / "adr")
+    assert "](../design.md)" in expand_page("[design](../../DESIGN.md)", DOCS / "adr")
+    assert "](adr/0020-history-in-sqlite.md)" in expand_page("<!-- file: DESIGN.md -->")
+    assert "/blob/main/kgserve/storage/rows/DESIGN.md)" in expand_page("[why](../kgserve/storage/rows/DESIGN.md)")
+    taken = expand_page("<!-- run -->\n<!-- file: CONTRIBUTING.md -->")
     assert "](design.md)" in taken
     assert "](../" not in taken
     assert "<!-- run -->" not in taken

@@ -12,14 +12,14 @@ import pytest
 from kgserve.client import Client, Store
 from kgserve.platform.settings import Settings
 from scripts.pages import DOCS, PAPERS, TOP, anchors
-from tests.cli.running import Running
+from tests.cli.running import ServerProcessHandle
 from tests.project.pages import pages
 
 REST = "\n".join((DOCS / name).read_text() for name in ("rest.md", "memories.md"))
 LINKED = [*pages(), *PAPERS, TOP / "DESIGN.md", TOP / "CHANGELOG.md", *sorted((TOP / "kgserve").rglob("DESIGN.md"))]
 
 
-def test_every_route_is_documented(server: Running) -> None:
+def test_every_route_is_documented(server: ServerProcessHandle) -> None:
     described = {
         (method.upper(), path)
         for path, operations in httpx.get(f"{server.url}/openapi.json").json()["paths"].items()
@@ -28,7 +28,7 @@ def test_every_route_is_documented(server: Running) -> None:
     assert set(re.findall(r"^\| (GET|PUT|PATCH|POST|DELETE) \| `([^`]+)` \|", REST, re.MULTILINE)) == described
 
 
-def test_every_status_is_documented(server: Running) -> None:
+def test_every_status_is_documented(server: ServerProcessHandle) -> None:
     responses = {
         status
         for operations in httpx.get(f"{server.url}/openapi.json").json()["paths"].values()

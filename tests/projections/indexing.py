@@ -14,8 +14,8 @@ from typing_extensions import override
 
 from kgserve.embedding.embedder import Embedder, HashingEmbedder
 from kgserve.errors import Unavailable
-from kgserve.projections.indexer import Indexer
-from kgserve.projections.indexes import Indexes
+from kgserve.projections.indexer import IndexWorker
+from kgserve.projections.indexes import TextIndexes
 from kgserve.stores.pool import StorePool
 from kgserve.stores.store import OpenStore
 from tests.stores.writing import NAME, PATIENCE, settings
@@ -78,26 +78,26 @@ class StuckEmbedder(HashingEmbedder):
 
 
 @contextmanager
-def indexed(data: Path, embedder: Embedder | None = None, **options: Any) -> Generator[tuple[StorePool, Indexer]]:
+def indexed(data: Path, embedder: Embedder | None = None, **options: Any) -> Generator[tuple[StorePool, IndexWorker]]:
     """Yield a pool with an indexer; both are closed at the end, as the server does."""
-    with closing(Indexer(embedder or HashingEmbedder())) as indexer, StorePool(settings(data, **options)) as pool:
+    with closing(IndexWorker(embedder or HashingEmbedder())) as indexer, StorePool(settings(data, **options)) as pool:
         pool.companions.append(indexer)
         yield pool, indexer
 
 
 @contextmanager
-def followed(data: Path, embedder: Embedder | None = None, **options: Any) -> Generator[tuple[OpenStore, Indexes]]:
+def followed(data: Path, embedder: Embedder | None = None, **options: Any) -> Generator[tuple[OpenStore, TextIndexes]]:
     """Yield one store and its indexes."""
     with indexed(data, embedder, **options) as (pool, indexer), pool.lease(NAME, create=True) as store:
         yield store, indexer.of(store)
 
 
-def caught_up(store: OpenStore, indexes: Indexes) -> None:
+def caught_up(store: OpenStore, indexes: TextIndexes) -> None:
     """Wait until both indexes have applied the newest commit."""
     assert indexes.wait(store.state.sequence, PATIENCE), (indexes.keyword.state(), indexes.vector.state())
 
 
-def contents(indexes: Indexes, embedder: Embedder, query: str) -> tuple[dict[str, float], dict[str, float]]:
+def contents(indexes: TextIndexes, embedder: Embedder, query: str) -> tuple[dict[str, float], dict[str, float]]:
     """Return everything that both indexes find for a query, with comparable scores."""
     words = {hit.id: round(hit.score, 4) for hit in indexes.keyword.search(query, 10_000)}
     near = indexes.vector.search(embedder.embed([query])[0], 10_000)

@@ -17,9 +17,9 @@ from kgserve.graph.answers import SearchAnswer
 from kgserve.graph.requests import SearchRequest
 from kgserve.graph.search.search import search
 from kgserve.platform.times import format_time
-from kgserve.projections.history_follower import Historian
-from kgserve.projections.indexer import Indexer
-from kgserve.projections.indexes import Indexes
+from kgserve.projections.history_follower import HistoryWorker
+from kgserve.projections.indexer import IndexWorker
+from kgserve.projections.indexes import TextIndexes
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.fields import EdgeExtrasPut, NodeExtrasPut
 from kgserve.storage.model.rows import EdgeKey
@@ -83,9 +83,9 @@ class Watched:
         self.open()
 
     def open(self) -> None:
-        self.indexer = self._stack.enter_context(closing(Indexer(self.embedder)))
-        historian = self._stack.enter_context(closing(Historian()))
-        self.historian: Historian | None = historian
+        self.indexer = self._stack.enter_context(closing(IndexWorker(self.embedder)))
+        historian = self._stack.enter_context(closing(HistoryWorker()))
+        self.historian: HistoryWorker | None = historian
         self.pool = self._stack.enter_context(StorePool(settings(self.data, **self.options)))
         self.pool.companions += [self.indexer, historian]
         self.store: OpenStore = self._stack.enter_context(self.pool.lease(NAME, create=True))
@@ -98,7 +98,7 @@ class Watched:
         self.open()
 
     @property
-    def indexes(self) -> Indexes:
+    def indexes(self) -> TextIndexes:
         return self.indexer.of(self.store)
 
     def put(self, **nodes: Known) -> None:

@@ -14,10 +14,10 @@ import pytest
 from kgserve.embedding.embedder import HashingEmbedder
 from kgserve.errors import Conflict, Unavailable
 from kgserve.projections.indexes import IndexSyncNotifier, KeywordProjection, VectorProjection
-from kgserve.storage.changefeed import Reader
+from kgserve.storage.changefeed import ChangeFeedReader
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.storage.model.change import Access
-from kgserve.storage.model.events import Selection
+from kgserve.storage.model.change import AccessRecord
+from kgserve.storage.model.events import EventSelection
 from tests.captured_log import capture_log
 from tests.projections.indexing import (
     FailingEmbedder,
@@ -171,10 +171,10 @@ def test_an_index_that_was_behind_publishes_index_ready(tmp_path: Path, monkeypa
     with followed(tmp_path, embedder) as (store, indexes):
         until(lambda: indexes.vector.state().error is not None)
         heard: list[tuple[str, object]] = []
-        reader = Reader(store.feed, None, lambda: None)
+        reader = ChangeFeedReader(store.feed, None, lambda: None)
 
         def has_received(kind: str, subject: object = None) -> bool:
-            heard.extend((entry.event.kind, entry.event.subject) for entry in reader.take(Selection()) or ())
+            heard.extend((entry.event.kind, entry.event.subject) for entry in reader.take(EventSelection()) or ())
             return any(heard_kind == kind and subject in (None, about) for heard_kind, about in heard)
 
         embedder.broken = False
@@ -302,14 +302,14 @@ def test_listeners_receive_sync_complete(tmp_path: Path, monkeypatch: pytest.Mon
     with followed(tmp_path) as (store, indexes):
         store.each_second.clear()
         sync = IndexSyncNotifier(store, (indexes.keyword, indexes.vector))
-        reader = Reader(store.feed, None, lambda: None)
+        reader = ChangeFeedReader(store.feed, None, lambda: None)
 
         def published(batch: WriteBatch | None = None) -> list[int]:
             if batch is not None:
                 write(store, batch)
             caught_up(store, indexes)
             sync.look()
-            only = Selection(kinds=frozenset({"sync_complete"}))
+            only = EventSelection(kinds=frozenset({"sync_complete"}))
             found = [msgspec.json.decode(entry.data) for entry in reader.take(only) or reader.take(only) or ()]
             assert all(data["timestamp"] <= data["time"] for data in found)
             return [data["sequence"] for data in found]
@@ -320,7 +320,7 @@ def test_listeners_receive_sync_complete(tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setattr("kgserve.projections.indexes.SINK_SYNC_SECONDS", 0.0)
         assert published() == [2]
         assert published() == []
-        assert published(WriteBatch(accesses=[Access("n0", 1, 1, 1.0)])) == []
+        assert published(WriteBatch(accesses=[AccessRecord("n0", 1, 1, 1.0)])) == []
         assert published(many(1, "cat", 5)) == [4]
         reader.close()
 

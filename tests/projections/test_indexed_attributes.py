@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from kgserve.embedding.embedder import HashingEmbedder
-from kgserve.projections.text import Text, words_of
+from kgserve.projections.text import IndexedText, extract_attribute_words
 from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.storage.model.fields import NodeExtras
 from kgserve.storage.model.rows import NodeRow
@@ -31,7 +31,7 @@ from tests.stores.writing import until, write
     ],
 )
 def test_words_of_attributes_include_nested_values(attributes: str, indexed: list[str], words: str) -> None:
-    assert words_of(attributes, indexed) == words
+    assert extract_attribute_words(attributes, indexed) == words
 
 
 def choose(store: OpenStore, *names: str) -> None:
@@ -130,6 +130,6 @@ def test_conflicting_versions_are_found_by_attributes(tmp_path: Path) -> None:
 
 def test_memory_embeddings_omit_attributes() -> None:
     node = NodeRow("m", "fact", "the hen clucks", '{"cry":"hoot"}', 1, 1, 0, 0, NodeExtras(confidence=0.5))
-    text = Text.of(node, ["cry"])
+    text = IndexedText.of(node, ["cry"])
     assert text.meaning == "the hen clucks"
     assert "hoot" in text.words

@@ -9,7 +9,7 @@ import pytest
 from kgserve.errors import InvalidInput
 from kgserve.projections.keyword import KeywordIndex
 from kgserve.projections.manifest import INDEX_MANIFEST_FILE
-from kgserve.projections.text import Filter, Text
+from kgserve.projections.text import IndexedText, IndexFilter
 from tests.stores.writing import flip
 
 ODD = [chr(code) for code in range(1, 128) if not chr(code).isalnum()] + [
@@ -33,12 +33,12 @@ def index(folder: Path) -> KeywordIndex:
     return KeywordIndex(folder)
 
 
-def text(node_id: str, content: str, node_type: str = "t") -> Text:
-    return Text(node_id, node_type, content)
+def text(node_id: str, content: str, node_type: str = "t") -> IndexedText:
+    return IndexedText(node_id, node_type, content)
 
 
-def found(index: KeywordIndex, query: str, only: Filter | None = None, *, limit: int = 50) -> list[str]:
-    return [hit.id for hit in index.search(query, limit, only or Filter())]
+def found(index: KeywordIndex, query: str, only: IndexFilter | None = None, *, limit: int = 50) -> list[str]:
+    return [hit.id for hit in index.search(query, limit, only or IndexFilter())]
 
 
 def test_words_match_after_stemming(index: KeywordIndex) -> None:
@@ -89,38 +89,38 @@ def test_type_filter_is_exact(index: KeywordIndex) -> None:
     types = ["A", "a", "a b", "a-b", "ab", ""]
     index.write([text(f"n{i}", "fox", kind) for i, kind in enumerate(types)], (), 1)
     for place, kind in enumerate(types):
-        assert found(index, "fox", Filter(frozenset({kind}))) == [f"n{place}"]
-    assert sorted(found(index, "fox", Filter(frozenset({"A", "a b"})))) == ["n0", "n2"]
-    assert found(index, "fox", Filter(frozenset())) == []
+        assert found(index, "fox", IndexFilter(frozenset({kind}))) == [f"n{place}"]
+    assert sorted(found(index, "fox", IndexFilter(frozenset({"A", "a b"})))) == ["n0", "n2"]
+    assert found(index, "fox", IndexFilter(frozenset())) == []
 
 
 def test_a_filter_returns_all_matches(index: KeywordIndex) -> None:
     index.write([text(f"n{i}", "fox", "rare" if i % 100 == 0 else "frequent") for i in range(1000)], (), 1)
-    assert len(found(index, "fox", Filter(frozenset({"rare"})), limit=10)) == 10
+    assert len(found(index, "fox", IndexFilter(frozenset({"rare"})), limit=10)) == 10
 
 
 def test_id_prefixes_may_contain_any_character(index: KeywordIndex) -> None:
     index.write([text(f"a{sign}b{place}", "fox") for place, sign in enumerate(ODD)], (), 1)
     for place, sign in enumerate(ODD):
-        assert found(index, "fox", Filter(None, f"a{sign}"), limit=500) == [f"a{sign}b{place}"]
-    assert len(found(index, "fox", Filter(None, "a"), limit=500)) == len(ODD)
+        assert found(index, "fox", IndexFilter(None, f"a{sign}"), limit=500) == [f"a{sign}b{place}"]
+    assert len(found(index, "fox", IndexFilter(None, "a"), limit=500)) == len(ODD)
 
 
 @pytest.mark.parametrize("prefix", ["x" * 1024, "ü" * 512, "(" * 1024])
 def test_long_id_prefixes(index: KeywordIndex, prefix: str) -> None:
     index.write([text(prefix, "fox"), text(prefix[:-1], "fox"), text(prefix[:-1] + "~", "fox")], (), 1)
-    assert found(index, "fox", Filter(None, prefix)) == [prefix]
+    assert found(index, "fox", IndexFilter(None, prefix)) == [prefix]
 
 
 def test_id_prefix_excludes_the_next_prefix(index: KeywordIndex) -> None:
     index.write([text(name, "fox") for name in ("a", "ab", "ab\U0010ffff", "abc", "ac", "b", "Ab")], (), 1)
-    assert sorted(found(index, "fox", Filter(None, "ab"))) == ["ab", "abc", "ab\U0010ffff"]
+    assert sorted(found(index, "fox", IndexFilter(None, "ab"))) == ["ab", "abc", "ab\U0010ffff"]
 
 
 def test_filters_do_not_change_scores(index: KeywordIndex) -> None:
     index.write([text("a", "fox fox hen"), text("b", "fox")], (), 1)
     free = {hit.id: hit.score for hit in index.search("fox", 9)}
-    narrow = {hit.id: hit.score for hit in index.search("fox", 9, Filter(frozenset({"t"}), "a"))}
+    narrow = {hit.id: hit.score for hit in index.search("fox", 9, IndexFilter(frozenset({"t"}), "a"))}
     assert narrow["a"] == pytest.approx(free["a"])
 
 
@@ -185,7 +185,7 @@ def test_a_kill_before_the_seal_empties_the_index(folder: Path) -> None:
 
 
 def test_a_failed_write_changes_nothing_and_releases_the_lock(folder: Path, index: KeywordIndex) -> None:
-    def entities() -> Iterator[Text]:
+    def entities() -> Iterator[IndexedText]:
         yield text("b", "fox")
         raise RuntimeError("the end")
 

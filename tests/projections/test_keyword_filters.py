@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kgserve.projections.keyword import KeywordIndex
-from kgserve.projections.text import Facets, Filter, Marks, Text
+from kgserve.projections.text import EntityFacets, IndexedText, IndexFilter, MemoryFacets
 from kgserve.storage.model.fields import NodeExtras
 from kgserve.storage.model.rows import NodeRow
 
@@ -14,22 +14,22 @@ WORDS = [f"word{number}" for number in range(40)]
 COUNT = 600
 
 
-def marks_of(chance: random.Random) -> Marks | None:
+def marks_of(chance: random.Random) -> MemoryFacets | None:
     """Return random marks; two in three entities are memories."""
-    marks = Marks(chance.randint(-3, 3), chance.choice([None, 1, 2]), chance.choice(["", "chat", "word3 mail"]))
+    marks = MemoryFacets(chance.randint(-3, 3), chance.choice([None, 1, 2]), chance.choice(["", "chat", "word3 mail"]))
     return chance.choice([None, marks, marks])
 
 
 @pytest.fixture(scope="module")
-def texts() -> list[Text]:
+def texts() -> list[IndexedText]:
     """Return texts with rare and common words, five types, some tags and times; 300 replace an earlier version."""
     chance = random.Random(5)
     return [
-        Text(
+        IndexedText(
             f"n{number}",
             f"t{min(number % 7, 4)}",
             " ".join(chance.choices(WORDS, weights=range(1, 41), k=chance.randint(1, 12))),
-            facets=Facets(
+            facets=EntityFacets(
                 tuple(tag for tag, share in (("usual", 0.7), ("odd", 0.05)) if chance.random() < share),
                 chance.choice([None, None, 3]),
                 chance.choice([None, None, None, 8]),
@@ -44,16 +44,16 @@ def texts() -> list[Text]:
 
 
 @pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory, texts: list[Text]) -> KeywordIndex:
+def index(tmp_path_factory: pytest.TempPathFactory, texts: list[IndexedText]) -> KeywordIndex:
     made = KeywordIndex(tmp_path_factory.mktemp("keyword") / "index")
-    made.write((Text(each.id, "t0", "word1 word39 before") for each in texts[:300]), (), 1)
-    made.write((*texts, Text("gone", "t4", "word39")), (), 2)
+    made.write((IndexedText(each.id, "t0", "word1 word39 before") for each in texts[:300]), (), 1)
+    made.write((*texts, IndexedText("gone", "t4", "word39")), (), 2)
     made.write((), ["gone"], 3)
     return made
 
 
-def filters(chance: random.Random) -> Filter:
-    return Filter(
+def filters(chance: random.Random) -> IndexFilter:
+    return IndexFilter(
         chance.choice([None, None, frozenset({"t4"}), frozenset({"t0", "t1", "t4"}), frozenset({"t2", "unknown"})]),
         chance.choice(["", "", "", "n1"]),
         chance.choice([frozenset[str](), frozenset({"usual"}), frozenset({"odd"}), frozenset({"usual", "odd"})]),
@@ -66,7 +66,7 @@ def filters(chance: random.Random) -> Filter:
     )
 
 
-def test_filtered_search_returns_the_best_matches(index: KeywordIndex, texts: list[Text]) -> None:
+def test_filtered_search_returns_the_best_matches(index: KeywordIndex, texts: list[IndexedText]) -> None:
     chance = random.Random(6)
     known = {each.id: each for each in texts}
     for _ in range(150):
@@ -81,14 +81,14 @@ def test_filtered_search_returns_the_best_matches(index: KeywordIndex, texts: li
 @pytest.mark.parametrize("word", ["eve", "gossip", "decision", "rumour", "paris"])
 def test_a_memory_is_found_by_its_type_source_and_context(tmp_path: Path, word: str) -> None:
     index = KeywordIndex(tmp_path / "index")
-    marks = Facets(marks=Marks(1, 2, "rumour mill"))
-    index.write([Text("m1", "decision", "Paris it is", facets=marks, name="Eve", context="gossip")], (), 1)
+    marks = EntityFacets(marks=MemoryFacets(1, 2, "rumour mill"))
+    index.write([IndexedText("m1", "decision", "Paris it is", facets=marks, name="Eve", context="gossip")], (), 1)
     assert [hit.id for hit in index.search(word, 5)] == ["m1"]
 
 
 def test_type_and_context_are_indexed_for_memories_only(tmp_path: Path) -> None:
     row = NodeRow("n1", "decision", "Paris", "{}", 1, 1, 0, 0, NodeExtras(name="Eve", source="mail", context="gossip"))
     index = KeywordIndex(tmp_path / "index")
-    index.write([Text.of(row)], (), 1)
+    index.write([IndexedText.of(row)], (), 1)
     found = [index.search(word, 5) != [] for word in ("paris", "eve", "decision", "mail", "gossip")]
     assert found == [True, True, False, False, False]

@@ -9,9 +9,9 @@ import pytest
 
 from kgserve.errors import Conflict, Gone, InvalidInput
 from kgserve.graph.requests import BatchSearchRequest, ContextRequest, SearchRequest, SearchVariant
-from kgserve.graph.search.search import context, search_batch
+from kgserve.graph.search.search import build_context, search_batch
 from kgserve.platform.times import format_time
-from kgserve.projections.text import Text, past_key
+from kgserve.projections.text import IndexedText, parse_past_key
 from tests.graphs import graph_of
 from tests.projections.indexing import OtherEmbedder
 from tests.projections.looking_back import Known, Watched, some_node, watched
@@ -164,7 +164,7 @@ def test_a_store_without_history_has_no_past_indexes(tmp_path: Path) -> None:
         for work in (
             lambda: of.search(asked("fox", 1)),
             lambda: search_batch(graph_of(of.pool, NAME, of.indexer), BatchSearchRequest(queries=words, as_of="1")),
-            lambda: context(graph_of(of.pool, NAME, of.indexer), ContextRequest(query="fox", as_of="1")),
+            lambda: build_context(graph_of(of.pool, NAME, of.indexer), ContextRequest(query="fox", as_of="1")),
         ):
             of.historian, kept = None, of.historian
             with pytest.raises(Conflict, match="histories are turned off"):
@@ -247,7 +247,7 @@ def test_batch_search_and_context_as_of_a_commit(tmp_path: Path) -> None:
         found = search_batch(graph_of(of.pool, NAME, of.indexer, of.historian), request)
         assert (sorted(hit.node.id for hit in found.hits), found.index_sequence) == (["a", "b"], 2)
         for at, edge in ((1, False), (2, True), (3, False)):
-            text = context(
+            text = build_context(
                 graph_of(of.pool, NAME, of.indexer, of.historian), ContextRequest(query="fox", as_of=str(at))
             ).text
             assert ("EATS" in text, "hen" in text) == (edge, at < 3)
@@ -303,8 +303,8 @@ def test_keyword_search_of_the_past_works_with_another_model(tmp_path: Path) -> 
 
 def test_past_keys_support_any_id() -> None:
     for node_id in ("a", "nul\0end", "\0", "a\x001\0b"):
-        text = Text(node_id, "t", "fox", 3, until=7)
-        assert past_key(text.key) == (node_id, 3, text.digest.hex())
+        text = IndexedText(node_id, "t", "fox", 3, until=7)
+        assert parse_past_key(text.key) == (node_id, 3, text.digest.hex())
 
 
 def test_random_searches_as_of_a_commit_match_the_model(tmp_path: Path) -> None:

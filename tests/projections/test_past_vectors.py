@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kgserve.projections.text import Facets, Filter, Text
+from kgserve.projections.text import EntityFacets, IndexedText, IndexFilter
 from kgserve.projections.vector.index import VectorHit
-from kgserve.projections.vector.matrix import VectorFile, products
-from kgserve.projections.vector.past import UNUSED_ROWS_ALLOWANCE, PastVectors
+from kgserve.projections.vector.matrix import VectorFile, dot_products
+from kgserve.projections.vector.past import UNUSED_ROWS_ALLOWANCE, PastTextVectorIndex
 from tests.cli.running import PythonProcess
 from tests.stores.writing import flip
 
@@ -23,17 +23,23 @@ QUERY = np.arange(WIDTH, dtype=np.float32)
 BATCH = 100
 
 
-def some_texts(source: random.Random, count: int) -> list[Text]:
+def some_texts(source: random.Random, count: int) -> list[IndexedText]:
     """Return texts of 40 entities, in the order of their ends."""
     return [
-        Text(
+        IndexedText(
             f"{source.choice('ab')}{number % 20}",
             source.choice("tu"),
             f"text {source.randrange(count)}",
             number,
             "",
             source.choice(
-                [None, Facets(("red",)), Facets(("red", "blue"), 5), Facets((), 7, 3, 6), Facets((), None, 4)]
+                [
+                    None,
+                    EntityFacets(("red",)),
+                    EntityFacets(("red", "blue"), 5),
+                    EntityFacets((), 7, 3, 6),
+                    EntityFacets((), None, 4),
+                ]
             ),
             number + 15,
         )
@@ -47,19 +53,19 @@ def vector_of(content: str) -> np.ndarray[Any, np.dtype[np.float32]]:
     return np.random.default_rng([*content.encode()]).standard_normal(WIDTH, np.float32)
 
 
-def fill(index: PastVectors, texts: list[Text], ended: int = 0) -> None:
+def fill(index: PastTextVectorIndex, texts: list[IndexedText], ended: int = 0) -> None:
     """Add texts in batches, as an index does."""
     for first in range(0, len(texts), BATCH):
         some = texts[first : first + BATCH]
         index.write(some, {text.content: vector_of(text.content) for text in some}, first, ended)
 
 
-def opened(folder: Path) -> closing[PastVectors]:
-    return closing(PastVectors(folder, WIDTH, "m"))
+def opened(folder: Path) -> closing[PastTextVectorIndex]:
+    return closing(PastTextVectorIndex(folder, WIDTH, "m"))
 
 
-def everything(index: PastVectors, last: int) -> list[list[VectorHit]]:
-    return [sorted(index.search(QUERY, 99, Filter(as_of=at)), key=lambda hit: hit.id) for at in range(0, last, 7)]
+def everything(index: PastTextVectorIndex, last: int) -> list[list[VectorHit]]:
+    return [sorted(index.search(QUERY, 99, IndexFilter(as_of=at)), key=lambda hit: hit.id) for at in range(0, last, 7)]
 
 
 def assert_same(found: list[list[VectorHit]], wanted: list[list[VectorHit]]) -> None:
@@ -70,17 +76,17 @@ def assert_same(found: list[list[VectorHit]], wanted: list[list[VectorHit]]) -> 
 
 
 def test_past_vectors_are_searched_as_of_a_commit(tmp_path: Path) -> None:
-    def text(node_id: str, since: int, until: int, place: int, facets: Facets | None = None) -> Text:
-        return Text(node_id, "t", f"text {place}", since, "", facets, until)
+    def text(node_id: str, since: int, until: int, place: int, facets: EntityFacets | None = None) -> IndexedText:
+        return IndexedText(node_id, "t", f"text {place}", since, "", facets, until)
 
-    index = PastVectors(tmp_path / "past", WIDTH, "m")
+    index = PastTextVectorIndex(tmp_path / "past", WIDTH, "m")
     vectors = {f"text {place}": VECTORS[place] for place in range(3)}
-    index.write([text("a", 1, 3, 0), text("a", 3, 4, 1), text("b", 2, 9, 2, Facets(("red",)))], vectors, 9, 0)
+    index.write([text("a", 1, 3, 0), text("a", 3, 4, 1), text("b", 2, 9, 2, EntityFacets(("red",)))], vectors, 9, 0)
     index.write([text("a", 4, 6, 1), text("a", 4, 6, 1)], {}, 9, 0)
     assert len(index) == 3, "consecutive equal texts are one, even if added twice"
 
     def found(at: int, limit: int = 9, **only: Any) -> list[str]:
-        hits = index.search(VECTORS[0] + VECTORS[1] * 0.5, limit, Filter(as_of=at, **only))
+        hits = index.search(VECTORS[0] + VECTORS[1] * 0.5, limit, IndexFilter(as_of=at, **only))
         return [hit.id for hit in hits]
 
     assert [found(at) for at in (0, 1, 2, 5, 6, 9)] == [[], ["a"], ["a", "b"], ["a", "b"], ["b"], []]
@@ -90,18 +96,18 @@ def test_past_vectors_are_searched_as_of_a_commit(tmp_path: Path) -> None:
     index.write([], {}, 9, 6)
     assert (len(index), found(2), index.sequence) == (1, ["b"], 9)
     index.close()
-    assert PastVectors(tmp_path / "past", WIDTH, "m").sequence == 9
-    assert PastVectors(tmp_path / "past", WIDTH, "other").sequence == 0
+    assert PastTextVectorIndex(tmp_path / "past", WIDTH, "m").sequence == 9
+    assert PastTextVectorIndex(tmp_path / "past", WIDTH, "other").sequence == 0
 
 
 @pytest.mark.parametrize("of", ["one entity", "one text"])
 def test_cost_of_adding_a_text_does_not_grow_with_the_index(tmp_path: Path, of: str) -> None:
     steps: list[int] = []
 
-    def text(number: int) -> Text:
+    def text(number: int) -> IndexedText:
         if of == "one text":
-            return Text(f"n{number}", "t", "said by all", 1, until=2)
-        return Text("n", "t", f"text {number % 2}", number, until=number + 1)
+            return IndexedText(f"n{number}", "t", "said by all", 1, until=2)
+        return IndexedText("n", "t", f"text {number % 2}", number, until=number + 1)
 
     with opened(tmp_path) as index:
         for first in (1, 401):
@@ -119,7 +125,7 @@ def test_past_filters_equal_current_filters(tmp_path: Path) -> None:
     with opened(tmp_path / "past") as index:
         fill(index, texts)
         for _ in range(300):
-            only = Filter(
+            only = IndexFilter(
                 source.choice([None, frozenset("t"), frozenset("x")]),
                 source.choice(["", "a", "b1", "c"]),
                 source.choice([frozenset[str](), frozenset({"red"}), frozenset({"blue", "red"}), frozenset({"x"})]),
@@ -145,11 +151,13 @@ def test_similarities_of_any_row_subset_are_equal(tmp_path: Path) -> None:
     source = np.random.default_rng(2)
     for count in (0, 1, 50, 5_000, 60_000):
         places = source.integers(0, len(rows), count)
-        np.testing.assert_allclose(products(file.rows, places, QUERY), rows[places] @ QUERY, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(dot_products(file.rows, places, QUERY), rows[places] @ QUERY, rtol=1e-3, atol=1e-4)
 
 
 def test_the_file_shrinks_after_most_texts_are_pruned(tmp_path: Path) -> None:
-    texts = [Text("a", "t", f"text {number}", number, until=number + 1) for number in range(4 * UNUSED_ROWS_ALLOWANCE)]
+    texts = [
+        IndexedText("a", "t", f"text {number}", number, until=number + 1) for number in range(4 * UNUSED_ROWS_ALLOWANCE)
+    ]
     folder = tmp_path / "past"
     folder.mkdir()
     (folder / "vectors-9").write_bytes(b"left behind by a kill")
@@ -165,19 +173,19 @@ def test_the_file_shrinks_after_most_texts_are_pruned(tmp_path: Path) -> None:
         assert len(index) == UNUSED_ROWS_ALLOWANCE
         late = 3 * UNUSED_ROWS_ALLOWANCE + 5
         for _ in range(2):
-            [hit] = index.search(QUERY, 9, Filter(as_of=late))
+            [hit] = index.search(QUERY, 9, IndexFilter(as_of=late))
             assert hit.similarity == pytest.approx(float(vector_of(f"text {late}") @ QUERY), rel=1e-4)
             fill(
                 index,
                 [
-                    Text("b", "t", "text 0", 1, until=2),
-                    Text("a", "t", "new", 4 * UNUSED_ROWS_ALLOWANCE, until=4 * UNUSED_ROWS_ALLOWANCE + 1),
+                    IndexedText("b", "t", "text 0", 1, until=2),
+                    IndexedText("a", "t", "new", 4 * UNUSED_ROWS_ALLOWANCE, until=4 * UNUSED_ROWS_ALLOWANCE + 1),
                 ],
             )
     with opened(folder) as index:
         assert len(index) == UNUSED_ROWS_ALLOWANCE + 2
-        [hit] = index.search(QUERY, 9, Filter(as_of=late))
-        [new] = index.search(QUERY, 9, Filter(as_of=4 * UNUSED_ROWS_ALLOWANCE))
+        [hit] = index.search(QUERY, 9, IndexFilter(as_of=late))
+        [new] = index.search(QUERY, 9, IndexFilter(as_of=4 * UNUSED_ROWS_ALLOWANCE))
         assert new.similarity == pytest.approx(float(vector_of("new") @ QUERY), rel=1e-4)
 
 
@@ -202,7 +210,7 @@ def test_a_damaged_file_is_replaced_by_an_empty_one(tmp_path: Path, harm: str) -
     with opened(folder) as index:
         assert (len(index), index.sequence) == (0, 0)
         fill(index, some_texts(random.Random(1), 300))
-        assert index.search(QUERY, 1, Filter(as_of=99))
+        assert index.search(QUERY, 1, IndexFilter(as_of=99))
 
 
 WRITER = """

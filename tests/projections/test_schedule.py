@@ -11,7 +11,7 @@ import pytest
 from kgserve.embedding.embedder import HashingEmbedder
 from kgserve.projections.follower import BackgroundProjection
 from kgserve.projections.indexes import EMBEDDING_BATCH_SIZE, KeywordProjection, VectorProjection
-from kgserve.projections.schedule import Schedule, ScheduledProjection
+from kgserve.projections.schedule import ProjectionSchedule, ScheduledProjection
 from tests.stores.writing import batch, opened, until, write
 
 Three = tuple[BackgroundProjection, BackgroundProjection, BackgroundProjection]
@@ -23,7 +23,7 @@ def three(tmp_path: Path) -> Generator[Three]:
         yield KeywordProjection(store), KeywordProjection(store), KeywordProjection(store)
 
 
-def taken(schedule: Schedule) -> ScheduledProjection | None:
+def taken(schedule: ProjectionSchedule) -> ScheduledProjection | None:
     """Return the projection that is served next, and end its step at once."""
     found = schedule.take()
     schedule.done()
@@ -32,7 +32,7 @@ def taken(schedule: Schedule) -> ScheduledProjection | None:
 
 def test_an_awaited_projection_is_served_first(three: Three) -> None:
     a, b, c = three
-    schedule = Schedule()
+    schedule = ProjectionSchedule()
     for each in three:
         schedule.wake(each)
     schedule.hurry(c)
@@ -41,7 +41,7 @@ def test_an_awaited_projection_is_served_first(three: Three) -> None:
 
 def test_a_projection_awaited_during_its_step_is_served_first_again(three: Three) -> None:
     a, b, _ = three
-    schedule = Schedule()
+    schedule = ProjectionSchedule()
     schedule.wake(a)
     schedule.wake(b)
     assert schedule.take() is a
@@ -53,7 +53,7 @@ def test_a_projection_awaited_during_its_step_is_served_first_again(three: Three
 
 def test_a_postponed_projection_is_not_prioritized(three: Three) -> None:
     a, b, _ = three
-    schedule = Schedule()
+    schedule = ProjectionSchedule()
     schedule.put_off(a, 3600)
     schedule.wake(b)
     schedule.hurry(a)
@@ -62,7 +62,7 @@ def test_a_postponed_projection_is_not_prioritized(three: Three) -> None:
 
 def test_priority_ends_after_one_step(three: Three) -> None:
     a, b, _ = three
-    schedule = Schedule()
+    schedule = ProjectionSchedule()
     schedule.wake(a)
     schedule.hurry(a)
     assert taken(schedule) is a
@@ -72,14 +72,14 @@ def test_priority_ends_after_one_step(three: Three) -> None:
 
 
 def test_no_projection_is_served_after_close(three: Three) -> None:
-    schedule = Schedule()
+    schedule = ProjectionSchedule()
     schedule.wake(three[0])
     schedule.close()
     assert schedule.take() is None
 
 
 def test_take_returns_none_after_its_timeout(three: Three) -> None:
-    schedule = Schedule()
+    schedule = ProjectionSchedule()
     assert schedule.take(0.01) is None
     assert not schedule.closed
     schedule.put_off(three[0], 0.01)
@@ -93,7 +93,7 @@ def test_take_returns_none_after_its_timeout(three: Three) -> None:
 def test_awaited_projections_of_other_stores_run_within_a_long_step(tmp_path: Path) -> None:
     with opened(tmp_path / "one") as one, opened(tmp_path / "two") as two:
         schedule, long, beside, other = (
-            Schedule(),
+            ProjectionSchedule(),
             KeywordProjection(one),
             KeywordProjection(one),
             KeywordProjection(two),
@@ -125,7 +125,7 @@ def test_awaited_projections_of_other_stores_run_within_a_long_step(tmp_path: Pa
 
 def test_building_a_vector_graph_does_not_delay_other_stores(tmp_path: Path) -> None:
     with opened(tmp_path / "one") as one, opened(tmp_path / "two") as two:
-        schedule = Schedule()
+        schedule = ProjectionSchedule()
         large, small = (
             VectorProjection(one, HashingEmbedder(), exact_up_to=200),
             VectorProjection(two, HashingEmbedder()),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from kgserve.projections.keyword import KeywordIndex
-from kgserve.projections.text import NO_FACETS, Facets, Filter, Marks, Text
+from kgserve.projections.text import NO_FACETS, EntityFacets, IndexedText, IndexFilter, MemoryFacets
 from kgserve.projections.vector import index as vector
 from kgserve.projections.vector import matrix
 from kgserve.projections.vector.index import FairLock, VectorIndex
@@ -26,10 +26,10 @@ TAGS = st.frozensets(st.sampled_from("xyz"), max_size=2)
 TYPES = st.sampled_from(["person", "place", "thing"])
 IDS = st.text("aé/\0", min_size=1, max_size=3)
 LAYERS, SOURCES = st.integers(0, 3), st.sampled_from(["", "chat", "mail"])
-MARKS = st.none() | st.builds(Marks, st.integers(-2, 2), st.none() | LAYERS, SOURCES)
-FACETS = st.builds(lambda tags, *rest: Facets(tuple(sorted(tags)), *rest), TAGS, TIMES, TIMES, TIMES, MARKS)
+MARKS = st.none() | st.builds(MemoryFacets, st.integers(-2, 2), st.none() | LAYERS, SOURCES)
+FACETS = st.builds(lambda tags, *rest: EntityFacets(tuple(sorted(tags)), *rest), TAGS, TIMES, TIMES, TIMES, MARKS)
 FILTERS = st.builds(
-    Filter,
+    IndexFilter,
     st.none() | st.frozensets(TYPES | st.just("unknown"), max_size=3),
     st.just("") | IDS | st.just("unknown"),
     TAGS,
@@ -49,7 +49,7 @@ class Entity(msgspec.Struct, frozen=True):
     id: str
     type: str
     number: int
-    facets: Facets | None
+    facets: EntityFacets | None
     since: int
 
 
@@ -65,7 +65,7 @@ def vectors_of(count: int, seed: int = 0, width: int = WIDTH) -> Vectors:
 KNOWN = vectors_of(100)
 
 
-def passes(entity: Entity, only: Filter) -> bool:
+def passes(entity: Entity, only: IndexFilter) -> bool:
     held = only.as_of is None or entity.since <= only.as_of
     return held and only.passes(entity.id, entity.type, entity.facets)
 
@@ -108,7 +108,7 @@ def present(steps: list[list[Entity] | tuple[str, ...] | str]) -> dict[str, Enti
 @given(steps=STEPS, filters=st.lists(FILTERS, min_size=5, max_size=10), limit=st.integers(1, 40))
 @examples(25)
 def test_filters_equal_a_full_scan(
-    exact_up_to: int, steps: list[list[Entity] | tuple[str, ...] | str], filters: list[Filter], limit: int
+    exact_up_to: int, steps: list[list[Entity] | tuple[str, ...] | str], filters: list[IndexFilter], limit: int
 ) -> None:
     query = vectors_of(1, seed=7)[0]
     with tempfile.TemporaryDirectory() as folder:
@@ -130,7 +130,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[VectorIndex, Vector
     vectors = vectors_of(6_000, seed=1)
     index = VectorIndex(tmp_path_factory.mktemp("large") / "vector", WIDTH, "m", exact_up_to=100)
     ids, types = [f"n{number}" for number in range(6_000)], [f"t{number % 20}" for number in range(6_000)]
-    facets = [Facets(valid_to=5) if number % 50 == 0 else NO_FACETS for number in range(6_000)]
+    facets = [EntityFacets(valid_to=5) if number % 50 == 0 else NO_FACETS for number in range(6_000)]
     index.put(ids, types, vectors, facets=facets)
     vectors[::3] = vectors_of(2_000, seed=2)
     index.put(ids[::3], types[::3], vectors[::3], facets=facets[::3])
@@ -141,21 +141,22 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[VectorIndex, Vector
 @pytest.mark.parametrize(
     "only",
     [
-        Filter(valid_at=9),
-        Filter(frozenset(f"t{number}" for number in range(12))),
-        Filter(frozenset({"t3"})),
-        Filter(id_prefix="n5"),
+        IndexFilter(valid_at=9),
+        IndexFilter(frozenset(f"t{number}" for number in range(12))),
+        IndexFilter(frozenset({"t3"})),
+        IndexFilter(id_prefix="n5"),
     ],
 )
 @pytest.mark.parametrize("limit", [1, 10, 300, 6_000])
 def test_filters_on_a_large_graph_return_all_matches(
-    large: tuple[VectorIndex, Vectors], only: Filter, limit: int
+    large: tuple[VectorIndex, Vectors], only: IndexFilter, limit: int
 ) -> None:
     index, vectors = large
     numbers = [
         number
         for number in range(6_000)
-        if number % 7 and only.passes(f"n{number}", f"t{number % 20}", Facets(valid_to=5) if number % 50 == 0 else None)
+        if number % 7
+        and only.passes(f"n{number}", f"t{number % 20}", EntityFacets(valid_to=5) if number % 50 == 0 else None)
     ]
     found = near = 0
     for query in vectors_of(20, seed=3):
@@ -177,7 +178,7 @@ def test_small_result_sets_are_exact_despite_a_graph(tmp_path: Path) -> None:
     ones = np.flatnonzero(np.arange(4_000) % 4 != 3)
     for query in queries:
         order = ones[np.argsort(-(vectors[ones] @ query), kind="stable")][:40]
-        assert [hit.id for hit in index.search(query, 40, Filter(frozenset({"one"})))] == [f"n{n}" for n in order]
+        assert [hit.id for hit in index.search(query, 40, IndexFilter(frozenset({"one"})))] == [f"n{n}" for n in order]
 
 
 def test_matches_far_from_the_query_are_found(tmp_path: Path) -> None:
@@ -189,7 +190,7 @@ def test_matches_far_from_the_query_are_found(tmp_path: Path) -> None:
     index = VectorIndex(tmp_path / "vector", WIDTH, "m", exact_up_to=100)
     index.put([f"n{number}" for number in range(4_000)], ["far", "near"] * 2_000, vectors)
     order = np.argsort(-(vectors[::2] @ query), kind="stable")[:30] * 2
-    assert [hit.id for hit in index.search(query, 30, Filter(frozenset({"far"})))] == [f"n{n}" for n in order]
+    assert [hit.id for hit in index.search(query, 30, IndexFilter(frozenset({"far"})))] == [f"n{n}" for n in order]
 
 
 @pytest.mark.parametrize("exact_up_to", [100_000, 100])
@@ -259,12 +260,12 @@ def test_a_fair_lock_serves_waiters_before_its_last_holder() -> None:
 
 def test_a_withdrawn_memory_is_never_valid(tmp_path: Path) -> None:
     """Neither index finds it with any `valid_at`; both find it without one."""
-    withdrawn = Facets(valid_from=5, valid_to=5, marks=Marks(5))
+    withdrawn = EntityFacets(valid_from=5, valid_to=5, marks=MemoryFacets(5))
     vectors, words = VectorIndex(tmp_path / "vector", WIDTH, "m"), KeywordIndex(tmp_path / "keyword")
     vectors.put(["m1"], ["fact"], KNOWN[:1], facets=[withdrawn])
-    words.write([Text("m1", "fact", "paris", facets=withdrawn)], (), 1)
+    words.write([IndexedText("m1", "fact", "paris", facets=withdrawn)], (), 1)
     for moment in (-1, 4, 5, 6, 1 << 60):
-        only = Filter(valid_at=moment, memories=True)
+        only = IndexFilter(valid_at=moment, memories=True)
         assert (vectors.search(KNOWN[0], 5, only), words.search("paris", 5, only)) == ([], [])
-    everything = Filter(memories=True)
+    everything = IndexFilter(memories=True)
     assert len(vectors.search(KNOWN[0], 5, everything)) == len(words.search("paris", 5, everything)) == 1

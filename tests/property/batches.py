@@ -11,9 +11,9 @@ from msgspec import UNSET
 from kgserve.graph.queries import NodesQuery
 from kgserve.platform.times import format_time
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.storage.model.fields import EdgeExtrasPut, Moment, NodeExtrasPut
+from kgserve.storage.model.fields import EdgeExtrasPut, NodeExtrasPut, TimestampPut
 from kgserve.storage.model.rows import EdgeKey
-from kgserve.storage.model.walk import Direction, Walk
+from kgserve.storage.model.walk import TraversalDirection, TraversalRequest
 from tests.property.graph import Graph
 
 Kind = Literal["inject", "update", "import", "delete nodes", "delete edges", "mixed"]
@@ -43,7 +43,7 @@ _MOMENTS = ("2020-02-29T12:00:00Z", "2021-01-01T00:00:00.250000+02:00")
 # Valid times: the minimum and maximum, one before 1970, and 1970 itself.
 DATES = (-62_135_596_800_000_000, -1, 0, 1, 1_000_000_000_000_000, 1_600_000_000_000_000, 253_402_300_799_999_999)
 TAGS = ("red", "blue", "topic:ü", "topic:it's", "topic:", ":", "a,b", "[x]", "NULL", "日本")
-_DIRECTIONS: tuple[Direction, ...] = ("outgoing", "incoming", "both")
+_DIRECTIONS: tuple[TraversalDirection, ...] = ("outgoing", "incoming", "both")
 
 
 CLEARED = NodeExtrasPut("", (), None, "", None, None)
@@ -88,12 +88,14 @@ class Batches:
         number = self.random.randrange(self._ids)
         return _ODD[number] if number < len(_ODD) else f"n{number}"
 
-    def walk(self) -> Walk:
+    def walk(self) -> TraversalRequest:
         """Return a random traversal."""
         choice = self.random.choice
         types = choice((None, None, frozenset(_RELATIONS[:1]), frozenset(_RELATIONS[1:])))
         weight, nodes = choice((None, None, 0.5)), choice((1, 2, 7, 1000, 5000))
-        return Walk(self.some_id(), self.random.randrange(5), choice(_DIRECTIONS), types, weight, nodes, self.moment())
+        return TraversalRequest(
+            self.some_id(), self.random.randrange(5), choice(_DIRECTIONS), types, weight, nodes, self.moment()
+        )
 
     def moment(self) -> int | None:
         """Return a random valid time: a date, or just before or after one, or None."""
@@ -198,7 +200,7 @@ class Batches:
         confidence, context = self.random.choice(((UNSET, UNSET), (0.5, "x"), (None, "")))
         return EdgeExtrasPut(ordinal, author, valid_from, valid_to, confidence, context)
 
-    def _interval(self) -> tuple[Moment, Moment]:
+    def _interval(self) -> tuple[TimestampPut, TimestampPut]:
         begins, ends = self._date(), self._date()
         if self._rarely(500):
             # It may end before it begins, alone or with the stored value: then the whole batch is rejected.
@@ -207,7 +209,7 @@ class Batches:
             return min(begins, ends), max(begins, ends)
         return (begins, None) if isinstance(begins, int) else (None, ends) if isinstance(ends, int) else (begins, ends)
 
-    def _date(self) -> Moment:
+    def _date(self) -> TimestampPut:
         return self.random.choice((msgspec.UNSET, None, *DATES))
 
     def _rarely(self, times: int) -> bool:

@@ -22,14 +22,14 @@ from kgserve.platform.settings import Settings
 from kgserve.platform.times import format_time, parse_time
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import list_segments, read_frame
-from kgserve.storage.layout import Layout
+from kgserve.storage.layout import StoreLayout
 from kgserve.storage.model.batch import WriteBatch
 from kgserve.storage.model.filters import NodeFilter, PagePosition
 from kgserve.storage.model.rows import EdgeRow, NodeRow
 from kgserve.storage.model.store_settings import StoreSettings
-from kgserve.storage.model.walk import Walk
-from kgserve.storage.plan import Report
-from kgserve.storage.rows.walk import reached, walk
+from kgserve.storage.model.walk import TraversalRequest
+from kgserve.storage.plan import WriteReport
+from kgserve.storage.rows.walk import load_traversal_result, traverse_rows
 from kgserve.stores.pool import StorePool
 from kgserve.stores.store import OpenStore
 from tests.engines import ENGINE
@@ -39,7 +39,7 @@ from tests.property.graph import Graph, Outcome, Refused, extras_of
 from tests.stores.writing import ask, copy_in_use, held, until
 
 NAME = "s"
-PATIENCE = 120
+CATCH_UP_TIMEOUT_SECONDS = 120
 Damage = Literal[
     "engine gone",
     "engine cut",
@@ -73,18 +73,18 @@ class Driver:
 
     def write(self, *batches: WriteBatch) -> None:
         """Queue batches, wait for all of them, and compare their reports."""
-        self._settle(batches, [self.store.submit(batch, wait=PATIENCE) for batch in batches])
+        self._settle(batches, [self.store.submit(batch, wait=CATCH_UP_TIMEOUT_SECONDS) for batch in batches])
 
     def write_group(self, *batches: WriteBatch) -> None:
         """Write batches as one group: the writer is blocked until all of them are queued."""
         with held(self.store):
-            futures = [self.store.submit(batch, wait=PATIENCE) for batch in batches]
+            futures = [self.store.submit(batch, wait=CATCH_UP_TIMEOUT_SECONDS) for batch in batches]
         self._settle(batches, futures)
 
-    def _settle(self, batches: Sequence[WriteBatch], futures: Sequence[Future[Report]]) -> list[Graph]:
+    def _settle(self, batches: Sequence[WriteBatch], futures: Sequence[Future[WriteReport]]) -> list[Graph]:
         """Apply batches to the graph. Return the graph after each batch, starting with the one before the first."""
         for future in futures:
-            future.exception(PATIENCE)
+            future.exception(CATCH_UP_TIMEOUT_SECONDS)
         times = {change.sequence: change.time for change in self.store.journal.read(self.graph.sequence)}
         stages = [self.graph]
         for batch, future in zip(batches, futures, strict=True):
@@ -130,7 +130,7 @@ class Driver:
         ``torn`` bytes of an unfinished frame are left at the journal's end.
         """
         acknowledged = self.graph.sequence
-        futures = [self.store.submit(batch, wait=PATIENCE) for batch in under_way]
+        futures = [self.store.submit(batch, wait=CATCH_UP_TIMEOUT_SECONDS) for batch in under_way]
         copy = self.root / f"{self._life + 1}"
         copy_in_use(self._data, copy)
         stages = self._settle(under_way, futures)
@@ -153,11 +153,11 @@ class Driver:
             ConcurrentTask(self.store.compactor.run) as compacting,
             ConcurrentTask(lambda: self._read_on(stop)) as reading,
         ):
-            futures = [self.store.submit(batch, wait=PATIENCE) for batch in under_way]
+            futures = [self.store.submit(batch, wait=CATCH_UP_TIMEOUT_SECONDS) for batch in under_way]
             try:
                 self._settle(under_way, futures)
             finally:
-                compacting.join(PATIENCE)
+                compacting.join(CATCH_UP_TIMEOUT_SECONDS)
                 stop.set()
         for error in (*compacting.errors, *reading.errors):
             raise error
@@ -175,8 +175,8 @@ class Driver:
         """Fold the rows into a new base with batches in progress."""
         with self.store.reading() as rows, ConcurrentTask(self.store.rows.fold) as folding:
             before = sorted(rows.all_nodes(), key=lambda row: row.id), rows.at
-            self._settle(under_way, [self.store.submit(batch, wait=PATIENCE) for batch in under_way])
-            folding.join(PATIENCE)
+            self._settle(under_way, [self.store.submit(batch, wait=CATCH_UP_TIMEOUT_SECONDS) for batch in under_way])
+            folding.join(CATCH_UP_TIMEOUT_SECONDS)
             assert (sorted(rows.all_nodes(), key=lambda row: row.id), rows.at) == before, "a snapshot has changed"
         for error in folding.errors:
             raise error
@@ -186,15 +186,15 @@ class Driver:
 
     # Reads
 
-    def look(self, request: Walk, wanted: NodesQuery | None = None) -> None:
+    def look(self, request: TraversalRequest, wanted: NodesQuery | None = None) -> None:
         """Traverse from a node, get it, and list all nodes in small pages; optionally at a valid time."""
         self._look_around(request)
         self._look_at(request.start, request.valid_at)
         self._list(wanted or NodesQuery(), request.depth + 3)
 
-    def _look_around(self, request: Walk) -> None:
+    def _look_around(self, request: TraversalRequest) -> None:
         with self.store.reading() as rows:
-            found = reached(rows, walk(rows, request))
+            found = load_traversal_result(rows, traverse_rows(rows, request))
         graph = self.graph.true_at(request.valid_at)
         depths, edges, more = graph.walk(msgspec.structs.replace(request, valid_at=None))
         assert {row.id: depth for row, depth in found.nodes} == depths
@@ -213,7 +213,7 @@ class Driver:
         outgoing, incoming = (
             {(e.source, e.target, e.relation_type) for e in es} for es in (found.outgoing, found.incoming)
         )
-        assert found.node == render.node(graph.nodes[node_id])
+        assert found.node == render.to_node(graph.nodes[node_id])
         if not found.edges_truncated:
             assert outgoing == {key for key in graph.edges if key[0] == node_id}
             assert incoming == {key for key in graph.edges if key[1] == node_id}
@@ -225,7 +225,7 @@ class Driver:
         for start in range(0, pages * limit, limit):
             asked = msgspec.structs.replace(wanted, limit=limit, cursor=cursor)
             page = nodes_of(graph_of(self.pool, NAME), asked)
-            assert page.nodes == [render.node(row) for row in rows[start : start + limit]]
+            assert page.nodes == [render.to_node(row) for row in rows[start : start + limit]]
             cursor = page.next_cursor
             if cursor is None:
                 break
@@ -253,7 +253,7 @@ class Driver:
             return False
 
     def _compare_rows(self) -> None:
-        until(self._can_be_read, PATIENCE)
+        until(self._can_be_read, CATCH_UP_TIMEOUT_SECONDS)
         with self.store.reading() as rows:
             nodes, edges, ids = list(rows.all_nodes()), list(rows.all_edges()), list(rows.ids_behind(""))
             incoming = [row for node_id in ids for row in rows.incoming(node_id)]
@@ -288,7 +288,9 @@ class Driver:
         while not stop.is_set():
             with self.store.engine.reading(timeout=0) as session:
                 state = session.dump(folder)
-            assert snapshot.measure(folder) == (state.digest, state.nodes, state.edges), "a reader saw half a write"
+            assert snapshot.measure_row_files(folder) == (state.digest, state.nodes, state.edges), (
+                "a reader saw half a write"
+            )
 
     # Files
 
@@ -296,8 +298,8 @@ class Driver:
     def _data(self) -> Path:
         return self.root / f"{self._life}"
 
-    def _layout(self) -> Layout:
-        return Layout(self._data, NAME)
+    def _layout(self) -> StoreLayout:
+        return StoreLayout(self._data, NAME)
 
     def _open(self) -> None:
         self.pool = StorePool(Settings(data_dir=self._data, engine=ENGINE, **self._options))
@@ -341,7 +343,7 @@ def listed(graph: Graph, wanted: NodesQuery) -> list[NodeRow]:
     ]
 
 
-def _counts(report: Report) -> Outcome:
+def _counts(report: WriteReport) -> Outcome:
     return msgspec.convert(report, Outcome, from_attributes=True)
 
 
@@ -365,14 +367,14 @@ class ConcurrentTask(threading.Thread):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.join(PATIENCE)
+        self.join(CATCH_UP_TIMEOUT_SECONDS)
 
 
 def _tally(names: Iterable[str]) -> dict[str, int]:
     return dict(Counter(names))
 
 
-def _damage(layout: Layout, damage: Damage) -> None:
+def _damage(layout: StoreLayout, damage: Damage) -> None:
     match damage:
         case "engine gone" | "engine cut" | "engine flipped":
             _harm(layout.engine, damage)

@@ -13,7 +13,7 @@ from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.digest import row_hash
 from kgserve.storage.model.fields import EdgeExtras, EdgeExtrasPut, NodeExtras, NodeExtrasPut
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
-from kgserve.storage.model.walk import Walk
+from kgserve.storage.model.walk import TraversalRequest
 
 _Put = TypeVar("_Put", NodePut, EdgePut)
 _Value = TypeVar("_Value")
@@ -208,7 +208,7 @@ class Graph:
         self.edges[put.key] = row
         return row != old
 
-    def walk(self, request: Walk) -> tuple[dict[str, int], set[EdgeKey], bool]:
+    def walk(self, request: TraversalRequest) -> tuple[dict[str, int], set[EdgeKey], bool]:
         """Return ids with their depth, nearest first; the keys of edges between them; whether there were more nodes."""
         if request.start not in self.nodes:
             return {}, set(), False
@@ -304,7 +304,7 @@ def attributes_text(created_at: str, updated_at: str, own: dict[str, Any]) -> st
     return json.dumps(held, separators=(",", ":"), ensure_ascii=False)
 
 
-def _next(edges: list[EdgeRow], frontier: set[str], request: Walk) -> Iterator[str]:
+def _next(edges: list[EdgeRow], frontier: set[str], request: TraversalRequest) -> Iterator[str]:
     for edge in edges:
         if request.direction != "incoming" and edge.source in frontier:
             yield edge.target

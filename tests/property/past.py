@@ -17,26 +17,26 @@ from kgserve.errors import InvalidInput, NotFound
 from kgserve.graph import history as history_ops
 from kgserve.graph import render
 from kgserve.graph.answers import Edge, Node, NodePage
-from kgserve.graph.as_of_graph import AsOfMoment
+from kgserve.graph.as_of_graph import PastMoment
 from kgserve.graph.compat.versioned_api import RetireAnswer, RetireEdgeRequest, RetireRequest
 from kgserve.graph.mutations import retire_edge, retire_node
-from kgserve.graph.queries import HistoryRequest, NodesQuery, RetireNode, RevertNode
+from kgserve.graph.queries import HistoryRequest, NodesQuery, RetireNodeRequest, RevertNodeRequest
 from kgserve.graph.requests import RevertRequest, TraverseRequest
-from kgserve.graph.transfer.transfer import export
+from kgserve.graph.transfer.transfer import open_export
 from kgserve.platform.settings import Settings
 from kgserve.platform.times import format_time, parse_time
-from kgserve.projections.history_follower import Historian
-from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch, conflicts
+from kgserve.projections.history_follower import HistoryWorker
+from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch, conflicting_versions
 from kgserve.storage.model.fields import NODE, TIMESTAMP_TYPE, EdgeExtrasPut, NodeExtrasPut
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
-from kgserve.storage.model.walk import Walk
-from kgserve.storage.plan import Report
+from kgserve.storage.model.walk import TraversalRequest
+from kgserve.storage.plan import WriteReport
 from kgserve.stores.pool import StorePool
 from kgserve.stores.store import OpenStore
 from tests.engines import ENGINE
 from tests.graphs import graph_of, node_of, nodes_of, walked
 from tests.property.batches import Batches
-from tests.property.driver import NAME, PATIENCE, Driver, listed
+from tests.property.driver import CATCH_UP_TIMEOUT_SECONDS, NAME, Driver, listed
 from tests.property.graph import Graph, edge_extras_of, extras_of
 
 N = TypeVar("N", bound=Node)
@@ -62,19 +62,20 @@ class PastDriver(Driver):
         request = RevertRequest(version=version)
         if version not in rows:
             with pytest.raises(NotFound):
-                history_ops.revert(
+                history_ops.revert_node(
                     graph_of(self.pool, NAME, historian=self.historian),
-                    RevertNode(node_id=node_id, version=request.version),
+                    RevertNodeRequest(node_id=node_id, version=request.version),
                 )
             return
         row = rows[version]
         was = {name: value for name, value in extras_of(row).items() if name not in ("created_by", "conflicts")}
         put = NodePut(0, row.id, row.type, row.content, row.attributes, extras=NodeExtrasPut(**was))
-        answer = history_ops.revert(
-            graph_of(self.pool, NAME, historian=self.historian), RevertNode(node_id=node_id, version=request.version)
+        answer = history_ops.revert_node(
+            graph_of(self.pool, NAME, historian=self.historian),
+            RevertNodeRequest(node_id=node_id, version=request.version),
         )
         counts = ("nodes_created", "nodes_updated", "nodes_unchanged", "sequence")
-        told = _report(answer, lambda given: Report(**{name: getattr(given, name) for name in counts}))
+        told = _report(answer, lambda given: WriteReport(**{name: getattr(given, name) for name in counts}))
         self._settle([WriteBatch(nodes=[put])], [told])
 
     def _versions(self, node_id: str, since: int) -> dict[int, NodeRow]:
@@ -86,20 +87,20 @@ class PastDriver(Driver):
         """Delete states that ended before a random commit."""
         self.oldest = source.randrange(self.oldest, len(self.past))
         follower = self.historian.of(self.store)
-        assert follower.wait(self.graph.sequence, PATIENCE)
+        assert follower.wait(self.graph.sequence, CATCH_UP_TIMEOUT_SECONDS)
         follower.prune(self.oldest)
 
     def look_at_heads(self) -> None:
         """Check that every conflicting head that a node names exists, whatever was pruned."""
-        assert self.historian.of(self.store).wait(self.graph.sequence, PATIENCE)
+        assert self.historian.of(self.store).wait(self.graph.sequence, CATCH_UP_TIMEOUT_SECONDS)
         graph = graph_of(self.pool, NAME, historian=self.historian)
         for row in self.graph.nodes.values():
-            for version in conflicts(row):
-                found = history_ops.node_version(graph, row.id, version).node
-                was = render.node(self._versions(row.id, 0)[version])
+            for version in conflicting_versions(row):
+                found = history_ops.get_node_version(graph, row.id, version).node
+                was = render.to_node(self._versions(row.id, 0)[version])
                 assert found == msgspec.structs.replace(was, is_current=True)
         for node_id in {node_id for node_id, version, _ in self.graph.said if self._is_present(node_id, version)}:
-            states = history_ops.node_history(graph, HistoryRequest(node_id=node_id, limit=1)).states
+            states = history_ops.get_node_history(graph, HistoryRequest(node_id=node_id, limit=1)).states
             assert {
                 (node_id, states[0].node.version, each.created_by): each.sequence for each in states[0].also_by or ()
             } == {key: at for key, at in self.graph.said.items() if self._is_present(*key[:2]) and key[0] == node_id}
@@ -113,12 +114,12 @@ class PastDriver(Driver):
         request = RetireRequest(valid_to=None if date is None else format_time(date), created_by=author)
         answer = retire_node(
             graph_of(self.pool, NAME),
-            RetireNode(node_id=node_id, valid_to=request.valid_to, created_by=request.created_by),
+            RetireNodeRequest(node_id=node_id, valid_to=request.valid_to, created_by=request.created_by),
         )
         row = self.graph.nodes.get(node_id)
         if row is None:
             with pytest.raises(NotFound):
-                answer.result(PATIENCE)
+                answer.result(CATCH_UP_TIMEOUT_SECONDS)
             return
         end = _end(answer, date, extras_of(row)["valid_to"])
         told = _report(answer, lambda a: _told(a, "nodes_updated" if a.changed else "nodes_unchanged"))
@@ -139,7 +140,7 @@ class PastDriver(Driver):
         row = self.graph.edges.get(key)
         if row is None:
             with pytest.raises(NotFound):
-                answer.result(PATIENCE)
+                answer.result(CATCH_UP_TIMEOUT_SECONDS)
             return
         end = _end(answer, date, edge_extras_of(row)["valid_to"])
         told = _report(answer, lambda a: _told(a, "edges_updated" if a.changed else "edges_unchanged"))
@@ -147,7 +148,7 @@ class PastDriver(Driver):
         self._settle([WriteBatch(edges=[put], touch=False)], [told])
 
     @override
-    def _settle(self, batches: Sequence[WriteBatch], futures: Sequence[Future[Report]]) -> list[Graph]:
+    def _settle(self, batches: Sequence[WriteBatch], futures: Sequence[Future[WriteReport]]) -> list[Graph]:
         stages = super()._settle(batches, futures)
         times = {change.sequence: change.time for change in self.store.journal.read(len(self.past) - 1)}
         for stage in stages:
@@ -167,7 +168,7 @@ class PastDriver(Driver):
     def restart_harmed(self, harm: Harm) -> None:
         """Close cleanly, damage the history in a way that the journal can repair, and open again."""
         # A store that was closed immediately may not have one yet.
-        assert self.historian.of(self.store).wait(self.graph.sequence, PATIENCE)
+        assert self.historian.of(self.store).wait(self.graph.sequence, CATCH_UP_TIMEOUT_SECONDS)
         self._close()
         path = self._layout().root / "history.sqlite"
         match harm:
@@ -184,7 +185,7 @@ class PastDriver(Driver):
 
     @override
     def _open(self) -> None:
-        self.historian = Historian()
+        self.historian = HistoryWorker()
         self.pool = StorePool(Settings(data_dir=self._data, engine=ENGINE, **self._options))
         self.pool.companions.append(self.historian)
         self.store: OpenStore = self.pool.acquire(NAME, create=True)
@@ -200,7 +201,7 @@ class PastDriver(Driver):
     def look_back(self, source: Batches, count: int) -> None:
         """Get, list, traverse and export as of random commits and valid times."""
         # Only the history knows what superseded a version.
-        assert self.historian.of(self.store).wait(self.graph.sequence, PATIENCE)
+        assert self.historian.of(self.store).wait(self.graph.sequence, CATCH_UP_TIMEOUT_SECONDS)
         for wanted in (source.walk() for _ in range(count)):
             past, graph = self._moment(source.random)
             true = graph.true_at(wanted.valid_at)
@@ -211,7 +212,7 @@ class PastDriver(Driver):
             self._export_then(past, true, valid_at)
             self._look_unasked(past, graph, wanted)
 
-    def _look_unasked(self, past: AsOfMoment | None, graph: Graph, wanted: Walk) -> None:
+    def _look_unasked(self, past: PastMoment | None, graph: Graph, wanted: TraversalRequest) -> None:
         """Check reads without a valid time: they find what was valid then, or is now; by id, a node is always found."""
         true = graph.true_at(self._time_of(past))
         self._walk_then(past, true, wanted, None)
@@ -220,24 +221,24 @@ class PastDriver(Driver):
         self._get_then(past, graph, wanted.start, None)
         self._export_then(past, graph, None)
 
-    def _time_of(self, past: AsOfMoment | None) -> int:
+    def _time_of(self, past: PastMoment | None) -> int:
         if past is None:
             return time.time_ns() // 1000
         text = str(past.as_of)
         return self.times[int(text)] if text.isdecimal() else parse_time(text)
 
-    def _moment(self, source: random.Random) -> tuple[AsOfMoment | None, Graph]:
+    def _moment(self, source: random.Random) -> tuple[PastMoment | None, Graph]:
         """Return the present, or a commit by number, by time, or by a time shortly before or after it."""
         if source.random() < 0.2:
             return None, self.graph
         sequence = source.randrange(self.oldest, len(self.past))
         if sequence == self.oldest or source.random() < 0.5:
-            return AsOfMoment(self.historian, str(sequence)), self.past[sequence]
+            return PastMoment(self.historian, str(sequence)), self.past[sequence]
         moment = self.times[sequence] + source.choice((-1, 0, 0, 1))
         before = [number for number, at in enumerate(self.times) if at <= moment]
-        return AsOfMoment(self.historian, format_time(moment)), self.past[before[-1]]
+        return PastMoment(self.historian, format_time(moment)), self.past[before[-1]]
 
-    def _get_then(self, past: AsOfMoment | None, graph: Graph, node_id: str, valid_at: str | None) -> None:
+    def _get_then(self, past: PastMoment | None, graph: Graph, node_id: str, valid_at: str | None) -> None:
         if node_id not in graph.nodes:
             with pytest.raises(NotFound):
                 node_of(
@@ -252,11 +253,11 @@ class PastDriver(Driver):
             assert _seen(found.outgoing) == _rows(e for e in graph.edges.values() if e.source == node_id)
             assert _seen(found.incoming) == _rows(e for e in graph.edges.values() if e.target == node_id)
 
-    def _page(self, wanted: NodesQuery, past: AsOfMoment | None) -> NodePage:
+    def _page(self, wanted: NodesQuery, past: PastMoment | None) -> NodePage:
         asked = msgspec.structs.replace(wanted, as_of=_text(past))
         return nodes_of(graph_of(self.pool, NAME, historian=self.historian), asked)
 
-    def _list_then(self, past: AsOfMoment | None, graph: Graph, wanted: NodesQuery, pages: int) -> None:
+    def _list_then(self, past: PastMoment | None, graph: Graph, wanted: NodesQuery, pages: int) -> None:
         rows = listed(graph, wanted)
         limit, cursor, found = min(1000, len(rows) // pages + 1), None, []
         while True:
@@ -267,23 +268,23 @@ class PastDriver(Driver):
                 break
         assert found == [self._shown(row, past) for row in rows]
 
-    def _shown(self, row: NodeRow, past: AsOfMoment | None) -> Node:
-        return self._standing(render.node(row), row, past)
+    def _shown(self, row: NodeRow, past: PastMoment | None) -> Node:
+        return self._standing(render.to_node(row), row, past)
 
-    def _standing(self, node: N, row: NodeRow, past: AsOfMoment | None) -> N:
+    def _standing(self, node: N, row: NodeRow, past: PastMoment | None) -> N:
         """Return a node as it was, with its current status: conflicting until a state that does not name it."""
         if past is None:
             return node
         for graph in self.past[row.sequence + 1 :]:
             later = graph.nodes.get(row.id)
-            if later is None or (later.version != row.version and row.version not in conflicts(later)):
+            if later is None or (later.version != row.version and row.version not in conflicting_versions(later)):
                 return msgspec.structs.replace(
                     node, is_current=False, superseded_by=msgspec.UNSET if later is None else later.version
                 )
         is_present = self.graph.nodes[row.id].version == row.version
         return node if is_present else msgspec.structs.replace(node, is_current=True)
 
-    def _walk_then(self, past: AsOfMoment | None, graph: Graph, wanted: Walk, valid_at: str | None) -> None:
+    def _walk_then(self, past: PastMoment | None, graph: Graph, wanted: TraversalRequest, valid_at: str | None) -> None:
         request = TraverseRequest(
             start_id=wanted.start,
             depth=wanted.depth,
@@ -297,15 +298,15 @@ class PastDriver(Driver):
         found = walked(graph_of(self.pool, NAME, historian=self.historian), request)
         depths, edges, more = graph.walk(msgspec.structs.replace(wanted, valid_at=None))
         assert found.nodes == [
-            self._standing(render.reached(graph.nodes[node_id], depth), graph.nodes[node_id], past)
+            self._standing(render.to_reached_node(graph.nodes[node_id], depth), graph.nodes[node_id], past)
             for node_id, depth in depths.items()
         ]
         assert _seen(found.edges) == _rows(graph.edges[key] for key in edges)
         assert (len(found.edges), found.truncated, found.sequence) == (len(edges), more, graph.sequence)
 
-    def _export_then(self, past: AsOfMoment | None, graph: Graph, valid_at: str | None) -> None:
+    def _export_then(self, past: PastMoment | None, graph: Graph, valid_at: str | None) -> None:
         asked = graph_of(self.pool, NAME, historian=self.historian)
-        stream = export(asked, valid_at, past)
+        stream = open_export(asked, valid_at, past)
         with stream:
             lines = [msgspec.json.decode(line) for block in stream for line in block.splitlines()]
         self._check_beside([line for line in lines if line["kind"] in {"head", "node"}], graph, all_known=past is None)
@@ -327,14 +328,14 @@ class PastDriver(Driver):
                 assert line | {"kind": "node"} == _line(self._versions(line["id"], 0)[line["version"]])
                 before.append(line["version"])
             else:
-                named = conflicts(graph.nodes[line["id"]])
+                named = conflicting_versions(graph.nodes[line["id"]])
                 assert (before == sorted(named)) if all_known else {*before} <= {*named}
 
 
-def _report(answer: Future[Any], report: Callable[[Any], Report]) -> Future[Report]:
+def _report(answer: Future[Any], report: Callable[[Any], WriteReport]) -> Future[WriteReport]:
     """Return an answer as the writer's report."""
-    told: Future[Report] = Future()
-    error = answer.exception(PATIENCE)
+    told: Future[WriteReport] = Future()
+    error = answer.exception(CATCH_UP_TIMEOUT_SECONDS)
     if error is not None:
         told.set_exception(error)
     else:
@@ -342,23 +343,23 @@ def _report(answer: Future[Any], report: Callable[[Any], Report]) -> Future[Repo
     return told
 
 
-def _told(answer: RetireAnswer, counted: str) -> Report:
-    return msgspec.structs.replace(Report(sequence=answer.sequence), **{counted: 1})
+def _told(answer: RetireAnswer, counted: str) -> WriteReport:
+    return msgspec.structs.replace(WriteReport(sequence=answer.sequence), **{counted: 1})
 
 
 def _end(answer: Future[RetireAnswer], date: int | None, ended: int | None) -> int:
     """Return the actual end of a row that was retired at a date, or now; an earlier end is kept."""
-    error, now = answer.exception(PATIENCE), time.time_ns() // 1000
+    error, now = answer.exception(CATCH_UP_TIMEOUT_SECONDS), time.time_ns() // 1000
     if error is not None:
         assert isinstance(error, InvalidInput)
         return now if date is None else date
     end = parse_time(answer.result().valid_to)
     if date is not None:
         assert end == date
-    elif ended is not None and ended < now - PATIENCE * 1_000_000:
+    elif ended is not None and ended < now - CATCH_UP_TIMEOUT_SECONDS * 1_000_000:
         assert end == ended
     else:
-        assert 0 <= now - end < PATIENCE * 1_000_000
+        assert 0 <= now - end < CATCH_UP_TIMEOUT_SECONDS * 1_000_000
     return end
 
 
@@ -407,5 +408,5 @@ def _timeless(edge: dict[str, Any]) -> dict[str, Any]:
     return {"attributes": attributes, **{name: edge[name] for name in names if name in edge}}
 
 
-def _text(past: AsOfMoment | None) -> str | None:
+def _text(past: PastMoment | None) -> str | None:
     return None if past is None else str(past.as_of)

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from typing_extensions import override
 
 from kgserve.storage.model.batch import WriteBatch
-from kgserve.storage.model.store_settings import Keeping
+from kgserve.storage.model.store_settings import HistoryRetention
 from tests.fuzzing import examples
 from tests.property.batches import KINDS, Batches, Kind
 from tests.stores.backup.keeping import KeepingDriver
@@ -68,7 +68,7 @@ class BackupMachine(RuleBasedStateMachine):
         self.driver.change_rules(keeps_both=keeps_both, kinds=())
 
     @rule(keeping=st.sampled_from(("all", "none", 30)))
-    def keep_history(self, keeping: Keeping) -> None:
+    def keep_history(self, keeping: HistoryRetention) -> None:
         self.driver.keep_history(keeping)
 
     @rule(seed=SEEDS)

@@ -10,17 +10,19 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgserve.storage.changefeed import Reader
-from kgserve.storage.model.events import BULK_ROWS, Position, Selection
+from kgserve.storage.changefeed import ChangeFeedReader
+from kgserve.storage.model.events import MAX_SINGLE_EVENT_ROWS, EventSelection, FeedPosition
 from kgserve.stores.store import OpenStore
 from tests.fuzzing import examples
 from tests.stores.writing import batch, opened, write
 
-EVERYTHING = Selection()
+EVERYTHING = EventSelection()
 
 # Sizes of writes, pages read after each, and whether the listener leaves and resumes by its last id.
 STEPS = st.lists(
-    st.tuples(st.sampled_from([0, 1, 2, 7, BULK_ROWS + 1]), st.integers(0, 3), st.booleans(), st.booleans()),
+    st.tuples(
+        st.sampled_from([0, 1, 2, 7, MAX_SINGLE_EVENT_ROWS + 1]), st.integers(0, 3), st.booleans(), st.booleans()
+    ),
     min_size=1,
     max_size=12,
 )
@@ -37,7 +39,7 @@ class Visitor:
 
     def __init__(self, store: OpenStore) -> None:
         self._store = store
-        self._reader = self._enter(Position(1))
+        self._reader = self._enter(FeedPosition(1))
         self.seen: list[str] = []
 
     def take(self, pages: int, *, may_block: bool) -> None:
@@ -47,7 +49,7 @@ class Visitor:
 
     def leave_and_return(self) -> None:
         self._reader.close()
-        self._reader = self._enter(Position.parse(self.seen[-1]) if self.seen else Position(1))
+        self._reader = self._enter(FeedPosition.parse(self.seen[-1]) if self.seen else FeedPosition(1))
 
     def finish(self) -> list[str]:
         while not self._reader.caught_up():
@@ -55,8 +57,8 @@ class Visitor:
         self._reader.close()
         return self.seen
 
-    def _enter(self, position: Position) -> Reader:
-        return Reader(self._store.feed, position, lambda: None)
+    def _enter(self, position: FeedPosition) -> ChangeFeedReader:
+        return ChangeFeedReader(self._store.feed, position, lambda: None)
 
 
 @given(STEPS)
@@ -68,7 +70,7 @@ def test_each_event_is_received_once_and_in_order(steps: list[tuple[int, int, bo
         for number, (rows, pages, leaves, may_block) in enumerate(steps):
             (report,) = write(store, batch(*(f"{number}/{n}" for n in range(rows))))
             if rows:
-                expected += [f"{report.sequence}-{n}" for n in range(rows if rows <= BULK_ROWS else 1)]
+                expected += [f"{report.sequence}-{n}" for n in range(rows if rows <= MAX_SINGLE_EVENT_ROWS else 1)]
             visitor.take(pages, may_block=may_block)
             if leaves:
                 visitor.leave_and_return()

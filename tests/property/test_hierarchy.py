@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from kgserve.errors import Conflict, NotFound
-from kgserve.graph.handle import Graph
+from kgserve.graph.handle import StoreHandle
 from kgserve.memory import store_memory
-from kgserve.memory.api import MemoryId, StoreMemoryRequest, UpdateMemoryRequest
+from kgserve.memory.api import MemoryIdRequest, StoreMemoryRequest, UpdateMemoryRequest
 from kgserve.memory.presentation import now_in_microseconds
 from kgserve.storage.model.batch import WriteBatch
 from kgserve.storage.model.soft_delete import restore, soft_delete
@@ -101,7 +101,7 @@ class RandomizedStore:
         self.refused = self.taken = 0
 
     @contextmanager
-    def opened(self) -> Generator[tuple[Graph, OpenStore]]:
+    def opened(self) -> Generator[tuple[StoreHandle, OpenStore]]:
         with StorePool(settings(self.folder)) as pool, pool.lease(NAME, create=True) as store:
             yield graph_of(pool, NAME), store
 
@@ -121,7 +121,7 @@ class RandomizedStore:
             shutil.rmtree(self.folder)
             self.folder.with_name("killed").rename(self.folder)
 
-    def step(self, graph: Graph, store: OpenStore) -> None:
+    def step(self, graph: StoreHandle, store: OpenStore) -> None:
         memory, parent = self.choice.sample(IDS, 2)
         there, now = self.model.there, self.taken + self.refused + 1
         match self.choice.choice(["create", "move", "move", "move", "layer", "free", "withdraw", "back", "delete"]):
@@ -141,14 +141,14 @@ class RandomizedStore:
             case "withdraw" | "back" as what if memory in there and there[memory].withdrawn == (what == "back"):
                 self._withdraw(store, memory, back=what == "back")
             case "delete" if self.choice.random() < 0.3:
-                store_memory.delete_memory(graph, MemoryId(memory_id=memory)).result()
+                store_memory.delete_memory(graph, MemoryIdRequest(memory_id=memory)).result()
                 there.pop(memory, None)
                 for said in there.values():
                     said.parent = "" if said.parent == memory else said.parent
             case _:
                 pass
 
-    def _create(self, graph: Graph, memory: str, below: str, now: int) -> None:
+    def _create(self, graph: StoreHandle, memory: str, below: str, now: int) -> None:
         layer, there = self.choice.choice(LAYERS), self.model.there
         fine = not below or (self.model.is_there(below) and _in_order(layer, there[below].layer))
         asked = StoreMemoryRequest(
@@ -166,7 +166,7 @@ class RandomizedStore:
         self.model.there[memory].withdrawn = not back
 
     def _update(
-        self, graph: Graph, memory: str, *, fine: bool, parent_id: str | None = None, layer: int | None = None
+        self, graph: StoreHandle, memory: str, *, fine: bool, parent_id: str | None = None, layer: int | None = None
     ) -> bool:
         asked = UpdateMemoryRequest(memory_id=memory, parent_id=parent_id, layer=layer)
         return self._done(lambda: store_memory.update_memory(graph, asked).result(), fine=fine)

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from kgserve.graph.answers import ImportAnswer
 from kgserve.graph.transfer.formats.files import open_parts, stream_part
 from kgserve.graph.transfer.formats.graphiti import read_graphiti
-from kgserve.graph.transfer.formats.lines import Conversion, InputPart
-from kgserve.graph.transfer.transfer import Importer, export
+from kgserve.graph.transfer.formats.lines import ImportConversion, InputPart
+from kgserve.graph.transfer.transfer import StreamingImport, open_export
 from kgserve.stores.pool import StorePool
 from tests.fuzzing import examples
 from tests.graphs import graph_of
@@ -196,9 +196,9 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorePool]:
 
 def imported(pool: StorePool, store: str, written: Iterator[bytes] | list[InputPart]) -> ImportAnswer:
     """Return the answer of an import in terms of its file; ``lines`` are the nodes, edges and faults that were read."""
-    conversion = Conversion(written) if isinstance(written, list) else None
+    conversion = ImportConversion(written) if isinstance(written, list) else None
     blocks = conversion.blocks() if conversion else cast("Iterator[bytes]", written)
-    importer = Importer(graph_of(pool, store))
+    importer = StreamingImport(graph_of(pool, store))
     try:
         importer.feed(b"".join(blocks))
         answer = importer.finish(faults=conversion.fault_count if conversion else 0)
@@ -211,7 +211,7 @@ def rows_of(pool: StorePool, store: str) -> list[dict[str, Any]]:
     """Return the rows of a store, except placeholders of missing ends of relations."""
     if store not in pool.names():
         return []
-    with export(graph_of(pool, store)) as stream:
+    with open_export(graph_of(pool, store)) as stream:
         rows = [msgspec.json.decode(each) for each in b"".join(stream).splitlines()]
     return [row for row in rows if row.get("attributes") != {"placeholder": True}]
 

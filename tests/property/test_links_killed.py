@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from typing_extensions import override
 
-from bench.server import Client, Server, ServerFailed
+from bench.server import BenchClient, ServerFailed, ServerProcess
 from tests.bench.forked import forked_servers  # noqa: F401  # pyright: ignore[reportUnusedImport]  # found here by pytest
 from tests.fuzzing import is_thorough
 
@@ -41,35 +41,35 @@ class Step(NamedTuple):
     target: Place
 
 
-class Held:
+class AcknowledgedLinks:
     """Acknowledged nodes and links."""
 
     def __init__(self, nodes: Collection[Place] = (), links: Collection[Link] = ()) -> None:
         self.nodes = set(nodes)
         self.links = set(links)
 
-    def after(self, step: Step) -> Held:
+    def after(self, step: Step) -> AcknowledgedLinks:
         """Return the state after a step."""
         source, link = step.source, (step.source, step.target)
         match step.kind:
             case "put":
-                return Held({*self.nodes, source}, {*self.links, link})
+                return AcknowledgedLinks({*self.nodes, source}, {*self.links, link})
             case "unlink":
-                return Held(self.nodes, self.links - {link})
+                return AcknowledgedLinks(self.nodes, self.links - {link})
             case _:
-                return Held(self.nodes - {source}, {each for each in self.links if each[0] != source})
+                return AcknowledgedLinks(self.nodes - {source}, {each for each in self.links if each[0] != source})
 
-    def of(self, writer: int) -> Held:
+    def of(self, writer: int) -> AcknowledgedLinks:
         """Return the part that belongs to one writer; each has its own nodes."""
         mark = f"w{writer}-"
-        return Held(
+        return AcknowledgedLinks(
             {each for each in self.nodes if each[1].startswith(mark)},
             {each for each in self.links if each[0][1].startswith(mark)},
         )
 
     @override
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Held) and (self.nodes, self.links) == (other.nodes, other.links)
+        return isinstance(other, AcknowledgedLinks) and (self.nodes, self.links) == (other.nodes, other.links)
 
     __hash__ = None  # pyright: ignore[reportAssignmentType] - mutable
 
@@ -96,7 +96,7 @@ class Held:
 class Writer(threading.Thread):
     """A client that writes about its own nodes; ``under_way`` is the unanswered request."""
 
-    def __init__(self, port: int, number: int, held: Held, seed: int) -> None:
+    def __init__(self, port: int, number: int, held: AcknowledgedLinks, seed: int) -> None:
         super().__init__()
         self.number = number
         self.held = held
@@ -109,7 +109,7 @@ class Writer(threading.Thread):
     @override
     def run(self) -> None:
         """Write until the server is gone."""
-        with suppress(OSError, HTTPException), Client(self._port) as client:
+        with suppress(OSError, HTTPException), BenchClient(self._port) as client:
             while True:
                 step = self.under_way = self._step()
                 try:
@@ -131,7 +131,7 @@ class Writer(threading.Thread):
         return Step(kind if source in self.held.nodes else "put", source, target)
 
 
-def _do(client: Client, step: Step) -> None:
+def _do(client: BenchClient, step: Step) -> None:
     (store, node), (into, target) = step.source, step.target
     edge = {"from": node, "to": target, "relation_type": "R", "to_graph": into}
     path = f"/api/memory/{store}"
@@ -144,9 +144,9 @@ def _do(client: Client, step: Step) -> None:
             client.call("DELETE", f"{path}/nodes/{node}")
 
 
-def exported(client: Client) -> Held:
+def exported(client: BenchClient) -> AcknowledgedLinks:
     """Return the content of all stores."""
-    held = Held()
+    held = AcknowledgedLinks()
     for store in STORES:
         for line in client.export(store):
             if line["kind"] == "node":
@@ -156,7 +156,7 @@ def exported(client: Client) -> Held:
     return held
 
 
-def compared(client: Client, held: Held, choice: random.Random) -> list[str]:
+def compared(client: BenchClient, held: AcknowledgedLinks, choice: random.Random) -> list[str]:
     """Return differences between manifests or traversals and the stores."""
     wrong: list[str] = []
     for store in STORES:
@@ -174,7 +174,7 @@ def compared(client: Client, held: Held, choice: random.Random) -> list[str]:
     return wrong
 
 
-def settled(writers: list[Writer], found: Held) -> list[str]:
+def settled(writers: list[Writer], found: AcknowledgedLinks) -> list[str]:
     """Return differences between stores and acknowledged writes; unanswered ones may exist or not."""
     wrong = [fault for writer in writers for fault in writer.wrong]
     for writer in writers:
@@ -189,7 +189,7 @@ def settled(writers: list[Writer], found: Held) -> list[str]:
 def run(rounds: int, seed: int, data: Path) -> tuple[int, list[str]]:
     """Return the number of acknowledged writes, and the violations."""
     choice, wrong, done = random.Random(seed), list[str](), 0
-    server = Server(data, SETTINGS)
+    server = ServerProcess(data, SETTINGS)
     try:
         with server.client() as client:
             for store in STORES:
@@ -204,7 +204,7 @@ def run(rounds: int, seed: int, data: Path) -> tuple[int, list[str]]:
             for writer in writers:
                 writer.join()
             done += sum(writer.done for writer in writers)
-            server = Server(data, SETTINGS)
+            server = ServerProcess(data, SETTINGS)
             with server.client() as client:
                 held = exported(client)
                 faults = settled(writers, held) + compared(client, held, choice)

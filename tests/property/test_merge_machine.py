@@ -16,7 +16,7 @@ from typing_extensions import override
 
 import kgserve
 from kgserve.errors import Conflict, NotFound
-from kgserve.storage.model.redirects import MERGED_INTO
+from kgserve.storage.model.redirects import MERGED_INTO_RELATION
 from tests.fuzzing import examples
 
 IDS = [f"n{number}" for number in range(7)]
@@ -242,7 +242,7 @@ class MergeMachine(RuleBasedStateMachine):
         edges = {
             (row.source, row.target, row.relation_type): row.weight
             for row in (*found.outgoing, *found.incoming)
-            if row.relation_type != MERGED_INTO
+            if row.relation_type != MERGED_INTO_RELATION
         }
         assert edges == {key: said.weight for key, said in model.of(end).items()}
         walk = self.store.traverse(node_id, depth=10, valid_at="any" if at == 0 else None, **when)

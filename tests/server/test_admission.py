@@ -9,15 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from kgserve.errors import Limited
-from kgserve.projections.cypher_engine.engine.turns import asker
+from kgserve.errors import RateLimited
+from kgserve.projections.cypher_engine.engine.turns import current_caller
 from kgserve.server import admission
 from kgserve.server.admission import (
     ACTIVE_CALLER_SECONDS,
     MAX_CONCURRENT_WRITES,
     ActiveCallers,
+    CallerQuota,
     FairThreadPool,
-    Quota,
     WriteThrottle,
 )
 from tests.stores.writing import PATIENCE
@@ -25,8 +25,8 @@ from tests.stores.writing import PATIENCE
 THREADS, EACH, OPEN = 4, 2, 5
 
 
-def shares() -> tuple[FairThreadPool, Quota]:
-    queue = Quota("requests", OPEN, "of your requests wait")
+def shares() -> tuple[FairThreadPool, CallerQuota]:
+    queue = CallerQuota("requests", OPEN, "of your requests wait")
     return FairThreadPool(THREADS, EACH, queue), queue
 
 
@@ -36,7 +36,7 @@ def test_busy_caller_leaves_threads_to_others() -> None:
     def hold() -> str:
         begun.release()
         assert free.wait(PATIENCE)
-        return asker.get()
+        return current_caller.get()
 
     async def run() -> None:
         share, _ = shares()
@@ -44,7 +44,7 @@ def test_busy_caller_leaves_threads_to_others() -> None:
         for _ in range(EACH):
             assert await asyncio.to_thread(begun.acquire, timeout=PATIENCE)
         assert not begun.acquire(blocking=False)
-        assert await share.run(asker.get, "modest") == "modest"
+        assert await share.run(current_caller.get, "modest") == "modest"
         free.set()
         assert await asyncio.gather(*held) == ["greedy"] * THREADS
         assert share._each == {}
@@ -59,7 +59,7 @@ def test_queue_quota_refuses_with_retry_after() -> None:
         share, queue = shares()
         held = [asyncio.create_task(share.run(lambda: free.wait(PATIENCE), "greedy")) for _ in range(OPEN)]
         await asyncio.sleep(0)
-        with pytest.raises(Limited, match="5 of your requests wait") as refused:
+        with pytest.raises(RateLimited, match="5 of your requests wait") as refused:
             await share.run(free.is_set, "greedy")
         assert refused.value.retry_after > 0
         assert await share.run(free.is_set, "modest") is False
@@ -112,7 +112,7 @@ class Writers:
     """Concurrent writes of one caller that run until they are ended; records the order in which they start."""
 
     def __init__(self) -> None:
-        self.callers, self.queue = ActiveCallers(), Quota("requests", OPEN, "of your requests wait")
+        self.callers, self.queue = ActiveCallers(), CallerQuota("requests", OPEN, "of your requests wait")
         self.turns = WriteThrottle(self.callers, self.queue)
         self.begun: list[int] = []
         self._ends: list[asyncio.Event] = []
@@ -261,7 +261,7 @@ def test_waiting_writes_count_to_the_queue_quota() -> None:
         writers = Writers()
         writers.callers.asks("other")
         tasks = await writers.begin(MAX_CONCURRENT_WRITES + OPEN)
-        with pytest.raises(Limited, match="5 of your requests wait"):
+        with pytest.raises(RateLimited, match="5 of your requests wait"):
             async with writers.turns.one("many"):
                 pass
         async with writers.turns.one("other"):

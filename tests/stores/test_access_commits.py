@@ -8,9 +8,9 @@ import pytest
 
 from kgserve.errors import JournalDamaged
 from kgserve.storage.journal import snapshot
-from kgserve.storage.journal.replay import all_accesses
+from kgserve.storage.journal.replay import read_all_accesses
 from kgserve.storage.model.batch import WriteBatch
-from kgserve.storage.model.change import Access
+from kgserve.storage.model.change import AccessRecord
 from kgserve.stores.pool import StorePool
 from kgserve.stores.store import OpenStore
 from tests.stores.backup.holding import back_up, faults, restored
@@ -30,12 +30,12 @@ from tests.stores.writing import (
 
 def accessed(*ids: str, count: int = 1) -> WriteBatch:
     """Return a batch that records ``count`` accesses of each node."""
-    return WriteBatch(accesses=[Access(node_id, count, count, 0.5) for node_id in ids])
+    return WriteBatch(accesses=[AccessRecord(node_id, count, count, 0.5) for node_id in ids])
 
 
 def kept(store: OpenStore) -> dict[str, int]:
     """Return the access count of each node, from snapshot and journal."""
-    found = [access for some in all_accesses(store.layout, store.journal, store.state.sequence) for access in some]
+    found = [access for some in read_all_accesses(store.layout, store.journal, store.state.sequence) for access in some]
     counts = {access.id: access.count for access in found}
     assert len(counts) == len(found)
     return counts
@@ -115,7 +115,7 @@ def test_a_snapshot_with_damaged_accesses_is_skipped(tmp_path: Path) -> None:
         write(store, accessed("b"))
         assert kept(store) == {"a": 1, "b": 1}
         with pytest.raises(JournalDamaged, match=snapshot.ACCESSES_FILE):
-            snapshot.verify(snapshot.list_snapshots(store.layout.journal)[0])
+            snapshot.verify_snapshot(snapshot.list_snapshots(store.layout.journal)[0])
 
 
 @pytest.mark.parametrize("compacted", [False, True])

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from kgserve.admin import backup as ops
-from kgserve.storage.journal.tail import changed_accesses
+from kgserve.storage.journal.tail import collect_access_changes
 from kgserve.storage.model.batch import NodePut, WriteBatch
-from kgserve.storage.model.change import Access
+from kgserve.storage.model.change import AccessRecord
 from kgserve.stores import access_buffer
 from kgserve.stores.backup.create import BackupOptions
 from kgserve.stores.pool import StorePool
@@ -25,10 +25,10 @@ from tests.stores.writing import NAME, PATIENCE, batch, held, ids, opened, setti
 READERS = 4
 
 
-def once_more(node_id: str, before: Access | None) -> Access:
+def once_more(node_id: str, before: AccessRecord | None) -> AccessRecord:
     """Return the next access record, with a time that grows with the count."""
     count = before.count + 1 if before else 1
-    return Access(node_id, count, count, 1 / count)
+    return AccessRecord(node_id, count, count, 1 / count)
 
 
 def read(store: OpenStore, *names: str) -> dict[str, int]:
@@ -39,8 +39,8 @@ def read(store: OpenStore, *names: str) -> dict[str, int]:
 def journaled(store: OpenStore) -> None:
     """Make the buffer look up journaled accesses in the journal, since this store has no other index of them."""
 
-    def known(wanted: Collection[str]) -> dict[str, Access]:
-        found = changed_accesses(store.journal.frames(0), 0, store.state.sequence)
+    def known(wanted: Collection[str]) -> dict[str, AccessRecord]:
+        found = collect_access_changes(store.journal.frames(0), 0, store.state.sequence)
         return {node_id: access for node_id in wanted if (access := found.get(node_id)) is not None}
 
     store.accesses.known = known
@@ -52,11 +52,11 @@ def test_buffered_accesses_are_visible_at_once_and_flushed_as_one_commit(tmp_pat
         journaled(store)
         assert read(store, "a", "b", "a") == {"a": 1, "b": 1}
         assert read(store, "a") == {"a": 2}
-        assert store.accesses.pending("abc") == {"a": Access("a", 2, 2, 0.5), "b": Access("b", 1, 1, 1.0)}
+        assert store.accesses.pending("abc") == {"a": AccessRecord("a", 2, 2, 0.5), "b": AccessRecord("b", 1, 1, 1.0)}
         assert store.state.sequence == 1
         assert store.accesses.settle()
         assert (store.state.sequence, len(store.accesses), kept(store)) == (2, 0, {"a": 2, "b": 1})
-        assert store.accesses.of("abc") == {"a": Access("a", 2, 2, 0.5), "b": Access("b", 1, 1, 1.0)}
+        assert store.accesses.of("abc") == {"a": AccessRecord("a", 2, 2, 0.5), "b": AccessRecord("b", 1, 1, 1.0)}
         assert store.accesses.settle()
         assert store.accesses.flush() is None
         assert store.state.sequence == 2
@@ -150,7 +150,7 @@ def test_imported_accesses_replace_buffered_ones(tmp_path: Path) -> None:
 def test_a_flush_is_due_by_count_or_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(tmp_path) as store:
         assert not store.accesses.due
-        read(store, *(f"n{number}" for number in range(access_buffer.ACCESS_FLUSH_THRESHOLD - 1)))
+        read(store, *(f"n{number}" for number in range(access_buffer.ACCESS_FLUSH_MIN_RECORDS - 1)))
         assert not store.accesses.due
         monkeypatch.setattr(access_buffer, "ACCESS_FLUSH_INTERVAL_SECONDS", 0.0)
         assert store.accesses.due
@@ -201,7 +201,7 @@ def test_a_backup_includes_earlier_accesses(tmp_path: Path) -> None:
         with pool.lease(NAME, create=True) as store:
             write(store, batch("a"))
             read(store, "a")
-            made = ops.backup_one(pool, tmp_path / "backup", NAME, BackupOptions(live=False))
+            made = ops.back_up_single_store(pool, tmp_path / "backup", NAME, BackupOptions(live=False))
         assert made.sequence == 2
         assert kept(restored(pool, tmp_path / "backup")) == {"a": 1}
 

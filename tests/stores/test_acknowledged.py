@@ -79,7 +79,7 @@ def test_salvage_of_a_journal_before_a_snapshot_continues_after_the_snapshot(tmp
     found = frames(tmp_path)
     flip(newest_segment(tmp_path), found[4].end - 1)
     forget_close(tmp_path)
-    assert list(journal.salvage(layout(tmp_path).journal))
+    assert list(journal.salvage_segments(layout(tmp_path).journal))
     with opened(tmp_path) as store:
         assert store.state.sequence == store.journal.last == 10
         write(store, batch("after"))

@@ -14,7 +14,7 @@ from kgserve.errors import Conflict
 from kgserve.platform.codecs import decode_json
 from kgserve.storage.commit_clock import CLOCK_TRUST_MICROSECONDS, MAX_PLAUSIBLE_IDLE_MICROSECONDS, RetentionClock
 from kgserve.storage.model.change import StoreState
-from kgserve.storage.plan import MAX_CLOCK_DRIFT_MICROSECONDS, MIN_COMMIT_TIME_MICROSECONDS, commit_time
+from kgserve.storage.plan import MAX_CLOCK_DRIFT_MICROSECONDS, MIN_COMMIT_TIME_MICROSECONDS, choose_commit_time
 from tests.cli.running import environment, kgserve
 from tests.project.reading import TOP
 
@@ -120,7 +120,7 @@ def commit(data: Path, clock: Path, *commits: tuple[str, int]) -> Found:
     ids=["ahead", "same", "drift", "last one was ahead", "impossible clock"],
 )
 def test_a_commit_timestamp_follows_the_clock_unless_it_drifts(now: int, last: int, expected: int) -> None:
-    assert commit_time(now, StoreState(time=last).time) == expected
+    assert choose_commit_time(now, StoreState(time=last).time) == expected
 
 
 def test_a_clock_ahead_for_one_commit_does_not_affect_later_timestamps(shifted_clock: Path, tmp_path: Path) -> None:

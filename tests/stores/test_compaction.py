@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kgserve.platform.settings import MEBIBYTE
-from kgserve.projections.cypher_engine.projection import NEVER_ASKED
+from kgserve.projections.cypher_engine.projection import NO_STATEMENT_YET
 from kgserve.storage.journal import snapshot
 from kgserve.stores.store import OpenStore
 from tests.captured_log import capture_log
@@ -43,7 +43,9 @@ def test_compaction_keeps_all_rows(tmp_path: Path) -> None:
         assert store.engine.bytes()[1] < 100_000
         assert snapshot.list_snapshots(store.layout.journal) == []
         store.compactor.run()
-        assert [snapshot.verify(path).sequence for path in snapshot.list_snapshots(store.layout.journal)] == [1]
+        assert [snapshot.verify_snapshot(path).sequence for path in snapshot.list_snapshots(store.layout.journal)] == [
+            1
+        ]
         write(store, batch("d", edges=[("c", "d", "r")]))
         assert_whole(store)
     assert {path.name for path in layout(tmp_path).root.glob("graph*")} == {"graph.kuzu", "graph.kuzu.wal"}
@@ -73,7 +75,7 @@ def test_compaction_removes_old_snapshots_and_segments(tmp_path: Path) -> None:
         for number in range(4):
             write(store, batch(f"n{number}", content="x" * MEBIBYTE), batch(f"m{number}"))
             store.compactor.run()
-        kept = [snapshot.sequence_of(path) for path in snapshot.list_snapshots(store.layout.journal)]
+        kept = [snapshot.snapshot_sequence_of(path) for path in snapshot.list_snapshots(store.layout.journal)]
         assert kept == [8, 6]
         assert 1 < store.journal.oldest <= 7
         assert list(store.layout.scratch.iterdir()) == []
@@ -104,7 +106,7 @@ def test_an_idle_engine_file_stays_open_until_it_is_replaced(tmp_path: Path, mon
 
         def build_while_idle(*how: Any) -> Any:
             built = rebuilt(*how)
-            view.asked_at = NEVER_ASKED
+            view.asked_at = NO_STATEMENT_YET
             view.tend()
             assert view.is_open
             return built
@@ -124,7 +126,7 @@ def test_closing_the_engine_waits_for_a_rebuild(tmp_path: Path) -> None:
         outgrow(store)
         view, waiting = store.engine, threading.Thread(target=store.engine.tend)
         with view.commits:
-            view.asked_at = NEVER_ASKED
+            view.asked_at = NO_STATEMENT_YET
             waiting.start()
             waiting.join(0.2)
             assert stack.enter_context(view.staying_open())

@@ -11,8 +11,8 @@ import pytest
 from kgserve.cypher.writes import WriteScope
 from kgserve.errors import KgserveError, StorageFull, Unavailable
 from kgserve.projections.cypher_engine.driver.trial import EDGE_LOOKUP, NODE_LOOKUP
-from kgserve.projections.cypher_engine.engine.protocol import Difference
-from kgserve.stores.scratch_database import Trial, copied
+from kgserve.projections.cypher_engine.engine.protocol import RowChanges
+from kgserve.stores.scratch_database import ScratchStatement, build_scratch_copy
 from kgserve.stores.store import OpenStore
 from tests.stores.writing import batch, opened, write
 
@@ -29,10 +29,10 @@ def store(tmp_path: Path) -> Iterator[OpenStore]:
 
 
 @contextmanager
-def copy_of(store: OpenStore) -> Generator[Trial]:
+def copy_of(store: OpenStore) -> Generator[ScratchStatement]:
     size = sum(store.engine.bytes())
     folder = store.layout.scratch / "statement"
-    copy = copied(store.engine.reading(timeout=0), folder, store.engine.options, size)
+    copy = build_scratch_copy(store.engine.reading(timeout=0), folder, store.engine.options, size)
     try:
         with copy.trying(store.rows.rows()) as trial:
             yield trial
@@ -40,7 +40,7 @@ def copy_of(store: OpenStore) -> Generator[Trial]:
         copy.close()
 
 
-def after(store: OpenStore, *statements: LiteralString) -> Difference:
+def after(store: OpenStore, *statements: LiteralString) -> RowChanges:
     with copy_of(store) as trial:
         for text in statements:
             trial.session.run(text)
@@ -52,12 +52,12 @@ def after(store: OpenStore, *statements: LiteralString) -> Difference:
         return found
 
 
-def shown(found: Difference) -> list[list[str]]:
+def shown(found: RowChanges) -> list[list[str]]:
     return [sorted(map(repr, part)) for part in msgspec.structs.astuple(found)]
 
 
 def test_an_untouched_copy_has_no_difference(store: OpenStore) -> None:
-    assert after(store) == Difference(nodes=[], edges=[], nodes_gone=[], edges_gone=[], doubled=[])
+    assert after(store) == RowChanges(nodes=[], edges=[], nodes_gone=[], edges_gone=[], doubled=[])
 
 
 def test_created_changed_and_deleted_rows_are_found(store: OpenStore) -> None:
@@ -114,7 +114,7 @@ def test_non_finite_numbers(store: OpenStore) -> None:
 
 def test_an_empty_store(tmp_path: Path) -> None:
     with opened(tmp_path / "data") as store:
-        assert after(store) == Difference(nodes=[], edges=[], nodes_gone=[], edges_gone=[], doubled=[])
+        assert after(store) == RowChanges(nodes=[], edges=[], nodes_gone=[], edges_gone=[], doubled=[])
         found = after(
             store, "CREATE (:Entity {id: 'a', type: 't'})-[:RELATES_TO {relation_type: 'r'}]->(:Entity {id: 'b'})"
         )
@@ -129,7 +129,7 @@ def test_unusual_texts_survive(tmp_path: Path) -> None:
     odd = ["it's", 'say "hi"', "nul\0end", "two\r\nlines", "back\\slash", "😀", " ", "NULL", ""]
     with opened(tmp_path / "data") as store:
         write(store, batch(*(name or "empty" for name in odd), content="a,b\n'\"\\"))
-        assert after(store) == Difference(nodes=[], edges=[], nodes_gone=[], edges_gone=[], doubled=[])
+        assert after(store) == RowChanges(nodes=[], edges=[], nodes_gone=[], edges_gone=[], doubled=[])
         assert sorted(after(store, "MATCH (e:Entity) DELETE e").nodes_gone) == sorted(name or "empty" for name in odd)
 
 
@@ -154,8 +154,8 @@ def test_closing_removes_all_scratch_files(store: OpenStore) -> None:
 def test_a_full_disk_refuses_a_scratch_copy(store: OpenStore) -> None:
     options = store.engine.options
     with pytest.raises(StorageFull, match="MiB are left"):
-        copied(store.engine.reading(), store.layout.scratch / "statement", options, 1 << 60)
+        build_scratch_copy(store.engine.reading(), store.layout.scratch / "statement", options, 1 << 60)
     with pytest.raises(Unavailable, match="copying a store"):
-        copied(store.engine.reading(), NOWHERE, options, 0)
+        build_scratch_copy(store.engine.reading(), NOWHERE, options, 0)
     assert list(store.layout.scratch.iterdir()) == []
     assert after(store).nodes == []

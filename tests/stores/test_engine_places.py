@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from kgserve.errors import Unavailable
-from kgserve.graph.cypher.write_transaction import run
+from kgserve.graph.cypher.write_transaction import run_cypher_request
 from kgserve.graph.requests import CypherRequest
 from kgserve.stores.pool import StorePool
 from tests.captured_log import capture_log
@@ -32,7 +32,7 @@ def pool(tmp_path: Path) -> Iterator[StorePool]:
 
 
 def query(pool: StorePool, name: str) -> None:
-    assert run(graph_of(pool, name), COUNT).rows == [[5]]
+    assert run_cypher_request(graph_of(pool, name), COUNT).rows == [[5]]
 
 
 def stores_with_engine(pool: StorePool) -> set[str]:
@@ -70,7 +70,7 @@ def test_an_engine_with_running_reads_is_not_evicted(pool: StorePool) -> None:
             assert stores_with_engine(pool) == {"a", "c"}
             second.engine.options = msgspec.structs.replace(second.engine.options, read_timeout=0.1)
             with third.engine.reading(), pytest.raises(Unavailable, match="KGSERVE_ENGINE_PROCESSES"):
-                run(graph_of(pool, "b"), COUNT)
+                run_cypher_request(graph_of(pool, "b"), COUNT)
         query(pool, "b")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from kgserve.graph.cypher.write_transaction import run
+from kgserve.graph.cypher.write_transaction import run_cypher_request
 from kgserve.graph.requests import CypherRequest
 from kgserve.platform.settings import EngineName
 from kgserve.stores.pool import StorePool
@@ -29,11 +29,13 @@ READS = (
 
 
 def answers(pool: StorePool) -> list[Any]:
-    return [run(graph_of(pool, NAME), CypherRequest(query=query)).rows for query in READS]
+    return [run_cypher_request(graph_of(pool, NAME), CypherRequest(query=query)).rows for query in READS]
 
 
 def changed(pool: StorePool, query: str) -> Any:
-    return msgspec.to_builtins(run(graph_of(pool, NAME), CypherRequest(query=query, mode="write")).changes)
+    return msgspec.to_builtins(
+        run_cypher_request(graph_of(pool, NAME), CypherRequest(query=query, mode="write")).changes
+    )
 
 
 def kept_link(data: Path) -> Path:

@@ -8,15 +8,15 @@ import pytest
 
 from kgserve.errors import Gone, JournalDamaged, NotFound
 from kgserve.graph.events import EventReader, EventSubscription
-from kgserve.graph.handle import Graphs
-from kgserve.storage.changefeed import ChangeFeed, PageLimits, Reader
-from kgserve.storage.journal.tail import Tail, oldest_sequence
-from kgserve.storage.model.events import Position, Selection
+from kgserve.graph.handle import StoreHandles
+from kgserve.storage.changefeed import ChangeFeed, ChangeFeedReader, FeedPageLimits
+from kgserve.storage.journal.tail import JournalTail, oldest_sequence
+from kgserve.storage.model.events import EventSelection, FeedPosition
 from kgserve.stores.pool import StorePool
 from kgserve.stores.store import OpenStore
 from tests.stores.writing import NAME, PATIENCE, batch, flip, layout, newest_segment, opened, settings, write
 
-EVERYTHING = Selection()
+EVERYTHING = EventSelection()
 
 
 @pytest.fixture
@@ -29,12 +29,12 @@ def nothing() -> None:
     """Wake callback that does nothing."""
 
 
-def reader(store: OpenStore, after: int | None = None, limits: PageLimits | None = None) -> Reader:
-    position = None if after is None else Position.after(after)
-    return Reader(store.feed, position, nothing, limits or PageLimits())
+def reader(store: OpenStore, after: int | None = None, limits: FeedPageLimits | None = None) -> ChangeFeedReader:
+    position = None if after is None else FeedPosition.after(after)
+    return ChangeFeedReader(store.feed, position, nothing, limits or FeedPageLimits())
 
 
-def take_all(reader: Reader, *, may_block: bool = True) -> list[str]:
+def take_all(reader: ChangeFeedReader, *, may_block: bool = True) -> list[str]:
     found: list[str] = []
     while (page := reader.take(EVERYTHING, may_block=may_block)) or not reader.caught_up():
         assert page is not None
@@ -55,14 +55,14 @@ def test_a_reader_may_start_at_any_sequence(store: OpenStore) -> None:
     write(store, batch("a", "b"), batch("c"), batch("d", "e"))
     assert take_all(reader(store, 0)) == ["1-0", "1-1", "2-0", "3-0", "3-1"]
     assert take_all(reader(store, 2)) == ["3-0", "3-1"]
-    middle = Reader(store.feed, Position(3, 1), nothing)
+    middle = ChangeFeedReader(store.feed, FeedPosition(3, 1), nothing)
     assert take_all(middle) == ["3-1"]
 
 
 def test_older_changes_are_read_from_the_journal(store: OpenStore) -> None:
     forgetful = ChangeFeed(store.layout, kept=3)
     forgetful.opened(store.state.sequence)
-    listener = Reader(forgetful, None, nothing)
+    listener = ChangeFeedReader(forgetful, None, nothing)
     write(store, *(batch(f"n{n}", "same", content=str(n)) for n in range(20)))
     forgetful.record(list(store.journal.read(0)), store.state.sequence)
     assert listener.take(EVERYTHING, may_block=False) is None
@@ -71,28 +71,28 @@ def test_older_changes_are_read_from_the_journal(store: OpenStore) -> None:
 
 def test_without_listeners_no_change_is_buffered(store: OpenStore) -> None:
     write(store, batch("a"))
-    assert store.feed.recent(Position(1)) is None
+    assert store.feed.recent(FeedPosition(1)) is None
     listener = reader(store)
     write(store, batch("b"))
-    assert store.feed.recent(Position(2))
+    assert store.feed.recent(FeedPosition(2))
     listener.close()
-    assert store.feed.recent(Position(2)) is None
+    assert store.feed.recent(FeedPosition(2)) is None
 
 
 def test_feed_pages_are_bounded(store: OpenStore) -> None:
     write(store, batch(*(f"n{n}" for n in range(7))))
-    listener = reader(store, 0, PageLimits(events=3))
+    listener = reader(store, 0, FeedPageLimits(events=3))
     assert [len(listener.take(EVERYTHING) or ()) for _ in range(4)] == [3, 3, 1, 0]
-    listener = reader(store, 0, PageLimits(bytes=10))
+    listener = reader(store, 0, FeedPageLimits(bytes=10))
     assert [len(listener.take(EVERYTHING) or ()) for _ in range(8)] == [1] * 7 + [0]
 
 
 def test_a_narrow_selection_still_advances(store: OpenStore) -> None:
     write(store, *(batch(f"n{n}", "x", content=str(n)) for n in range(9)))
-    listener = reader(store, 0, PageLimits(scanned=4))
+    listener = reader(store, 0, FeedPageLimits(scanned=4))
     pages = 0
     while not listener.caught_up():
-        assert listener.take(Selection(kinds=frozenset({"edge_deleted"}))) == []
+        assert listener.take(EventSelection(kinds=frozenset({"edge_deleted"}))) == []
         pages += 1
     assert pages == 5  # two commits each, with two events that count as one more
 
@@ -121,7 +121,7 @@ def test_markers_reach_all_listeners(store: OpenStore) -> None:
 def test_a_tail_reads_across_segments_and_keeps_its_position(tmp_path: Path) -> None:
     with opened(tmp_path / "data", journal_segment_mb=1) as store:
         folder = store.layout.journal
-        tail = Tail(folder)
+        tail = JournalTail(folder)
         expected = 1
         for _ in range(8):
             text = "x" * 400_000
@@ -131,7 +131,7 @@ def test_a_tail_reads_across_segments_and_keeps_its_position(tmp_path: Path) -> 
                 expected += 1
         assert expected == 17
         assert len(store.journal.segments) > 2
-        assert [change.sequence for change in Tail(folder).read(5, 9)] == [5, 6, 7, 8, 9]
+        assert [change.sequence for change in JournalTail(folder).read(5, 9)] == [5, 6, 7, 8, 9]
         assert [change.sequence for change in tail.read(2, 3)] == [2, 3]
 
 
@@ -142,7 +142,7 @@ def test_reading_a_dropped_part_of_the_journal_raises_gone(tmp_path: Path) -> No
         oldest = oldest_sequence(store.layout.journal)
         assert oldest > 1
         with pytest.raises(Gone) as caught:
-            list(Tail(store.layout.journal).read(1, 6))
+            list(JournalTail(store.layout.journal).read(1, 6))
         assert caught.value.oldest == oldest
         with pytest.raises(Gone):
             reader(store, 0).take(EVERYTHING)
@@ -161,7 +161,7 @@ def test_a_listener_survives_eviction_of_the_store(tmp_path: Path) -> None:
         with pool.lease("a", create=True) as store:
             write(store, batch("x"))
         woken = threading.Event()
-        listener = Reader(pool.feeds.of("a"), None, woken.set)
+        listener = ChangeFeedReader(pool.feeds.of("a"), None, woken.set)
         with pool.lease("b", create=True):
             pass
         assert list(pool.open_stores()) == ["b"]
@@ -176,20 +176,20 @@ def test_the_feed_of_a_closed_store_can_be_read(tmp_path: Path) -> None:
     with opened(tmp_path / "data") as store:
         write(store, batch("a"), batch("b"))
     with StorePool(settings(tmp_path / "data")) as pool:
-        assert take_all(Reader(pool.feeds.of(NAME), Position.after(0), nothing)) == ["1-0", "2-0"]
-        assert take_all(Reader(pool.feeds.of(NAME), None, nothing)) == []
+        assert take_all(ChangeFeedReader(pool.feeds.of(NAME), FeedPosition.after(0), nothing)) == ["1-0", "2-0"]
+        assert take_all(ChangeFeedReader(pool.feeds.of(NAME), None, nothing)) == []
         assert pool.open_stores() == {}
 
 
 def test_the_feed_of_a_missing_store(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path / "data")) as pool, pytest.raises(NotFound):
-        Reader(pool.feeds.of("nobody"), None, nothing)
+        ChangeFeedReader(pool.feeds.of("nobody"), None, nothing)
 
 
 def test_following_all_stores_includes_created_and_dropped_ones(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path / "data")) as pool:
         pool.create("a")
-        listener = EventReader(Graphs(pool), EventSubscription(None), nothing)
+        listener = EventReader(StoreHandles(pool), EventSubscription(None), nothing)
         listener.open()
         assert listener.place == "a:0,*:0"
         with pool.lease("b", create=True) as store:
@@ -209,7 +209,9 @@ def test_resuming_a_feed_of_all_stores(tmp_path: Path) -> None:
             with pool.lease(name, create=True) as store:
                 write(store, batch("x"), batch("y"))
         listener = EventReader(
-            Graphs(pool), EventSubscription(None, {"a": Position(2), "gone": Position(9), "*": Position(1)}), nothing
+            StoreHandles(pool),
+            EventSubscription(None, {"a": FeedPosition(2), "gone": FeedPosition(9), "*": FeedPosition(1)}),
+            nothing,
         )
         listener.open()
         assert sorted(kind for kind, _ in read_events(listener)) == [
@@ -223,7 +225,7 @@ def test_a_feed_of_named_stores_ends_when_all_are_dropped(tmp_path: Path) -> Non
     with StorePool(settings(tmp_path / "data")) as pool:
         pool.create("a")
         pool.create("b")
-        listener = EventReader(Graphs(pool), EventSubscription(("a", "b")), nothing)
+        listener = EventReader(StoreHandles(pool), EventSubscription(("a", "b")), nothing)
         listener.open()
         pool.drop("a")
         assert read_events(listener) == [("store_dropped", "b:0")]
@@ -234,12 +236,12 @@ def test_a_feed_of_named_stores_ends_when_all_are_dropped(tmp_path: Path) -> Non
         listener.close()
 
 
-@pytest.mark.parametrize("position", [Position(3), Position(9), Position(2, 1)])
-def test_a_position_ahead_of_the_store_raises_gone(tmp_path: Path, position: Position) -> None:
+@pytest.mark.parametrize("position", [FeedPosition(3), FeedPosition(9), FeedPosition(2, 1)])
+def test_a_position_ahead_of_the_store_raises_gone(tmp_path: Path, position: FeedPosition) -> None:
     with StorePool(settings(tmp_path / "data")) as pool:
         with pool.lease("a", create=True) as store:
             write(store, batch("x"))
-        listener = EventReader(Graphs(pool), EventSubscription(("a",), {"a": position}), nothing)
+        listener = EventReader(StoreHandles(pool), EventSubscription(("a",), {"a": position}), nothing)
         with pytest.raises(Gone, match="sequence 1 only") as caught:
             listener.open()
         listener.close()

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.projections.links.links import Inbound, LinkReader, LinksPosition, Outbound
+from kgserve.projections.links.links import InboundLinkTable, LinkReader, LinksPosition, OutboundLinkCount
 from kgserve.storage.journal import snapshot
 from kgserve.storage.model.batch import EdgePut, LinkPut, WriteBatch
 from kgserve.storage.model.digest import link_hash
 from kgserve.storage.model.rows import LinkKey, LinkRow
-from kgserve.storage.rows.snapshot import Rows
+from kgserve.storage.rows.snapshot import RowsSnapshot
 from kgserve.stores.pool import StorePool
 from kgserve.stores.store import OpenStore
 from tests.stores.writing import (
@@ -172,7 +172,7 @@ def test_queries_of_links(tmp_path: Path) -> None:
         write(store, links(*(link("a", "other", f"{at:02d}") for at in range(20)), link("b", "third", "x")))
         write(store, links(link("b", "other", "05", 0.5, "likes")))
 
-        def ask(reader: LinkReader, rows: Rows) -> tuple[list[str], list[str], list[Outbound], int]:
+        def ask(reader: LinkReader, rows: RowsSnapshot) -> tuple[list[str], list[str], list[OutboundLinkCount], int]:
             out = [row.edge.target for row in reader.outgoing("a", 3)]
             to = [row.edge.source for row in reader.to("other", "05", 10)]
             return out, to, reader.outbound("", 10), rows.at
@@ -180,7 +180,7 @@ def test_queries_of_links(tmp_path: Path) -> None:
         assert store.links.ask(ask) == (
             ["00", "01", "02"],
             ["a", "b"],
-            [Outbound("other", 21), Outbound("third", 1)],
+            [OutboundLinkCount("other", 21), OutboundLinkCount("third", 1)],
             3,
         )
 
@@ -197,7 +197,7 @@ def test_link_ids_may_contain_nul(tmp_path: Path) -> None:
         assert (gone.nodes_deleted, gone.edges_deleted) == (1, 2)
         assert weights(store) == {("a", "other", "x"): 1.0}
         assert_whole(store)
-    inbound = Inbound(tmp_path / "inbound.sqlite")
+    inbound = InboundLinkTable(tmp_path / "inbound.sqlite")
     inbound.follow("s", rows.values(), (), LinksPosition(1, 1))
     for targets, count in (({"x"}, 2), ({odd}, 1), ({odd, "x"}, 3), ({"x\0"}, 0)):
         assert len([*inbound.to("other", targets)]) == count

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kgserve.cypher.guard import examine
+from kgserve.cypher.guard import guard_statement
 from kgserve.projections.cypher_engine import rebuild
 from kgserve.storage.model.batch import WriteBatch
 from kgserve.storage.model.fields import ColumnSet
@@ -23,7 +23,7 @@ ENDS = "MATCH (e:Elsewhere) RETURN e.store, e.id"
 
 
 def rows(store: OpenStore, query: str) -> list[list[Any]]:
-    statement = examine(query, {}, writable=False)
+    statement = guard_statement(query, {}, writable=False)
     with store.engine.reading(width=ColumnSet.LINKS) as session, session.reading(statement) as cursor:
         return [msgspec.json.decode(line) for line in cursor.lines()]
 

@@ -9,7 +9,7 @@ import pytest
 
 from kgserve.admin.stores import list_stores
 from kgserve.errors import InvalidInput
-from kgserve.graph.handle import Graphs
+from kgserve.graph.handle import StoreHandles
 from kgserve.graph.queries import NodesQuery
 from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.stores.pool import StorePool
@@ -88,5 +88,5 @@ def test_a_store_with_unreadable_settings_does_not_hide_others(tmp_path: Path) -
     description.unlink()
     description.mkdir()
     with StorePool(settings(tmp_path)) as pool:
-        assert [store.name for store in list_stores(Graphs(pool)).stores] == ["broken", "whole"]
+        assert [store.name for store in list_stores(StoreHandles(pool)).stores] == ["broken", "whole"]
         assert pool.create("whole") is False

@@ -13,10 +13,10 @@ import pytest
 from kgserve.errors import JournalDamaged
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.storage.journal.journal import list_segments
-from kgserve.storage.journal.tail import Tail
-from kgserve.storage.layout import Layout, witnesses
+from kgserve.storage.journal.tail import JournalTail
+from kgserve.storage.layout import StoreLayout, read_witnesses
 from kgserve.storage.model.batch import EdgePut, WriteBatch
-from kgserve.stores.recovery import salvage
+from kgserve.stores.recovery import salvage_damaged_store
 from tests.projections.history.following import SMALL_JOURNAL, Kept, kept
 from tests.stores.test_links import everything, link, links
 from tests.stores.writing import assert_whole, batch, forget_close, ids, layout, newest_segment, opened, settings, write
@@ -53,25 +53,27 @@ def digest(left: tuple[Path, int], tmp_path: Path) -> int:
     return left[1]
 
 
-def gone(files: Layout) -> None:
+def gone(files: StoreLayout) -> None:
     newest_segment(files.root.parent).unlink()
 
 
-def cut_in_half(files: Layout) -> None:
+def cut_in_half(files: StoreLayout) -> None:
     path = newest_segment(files.root.parent)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-def all_gone(files: Layout) -> None:
+def all_gone(files: StoreLayout) -> None:
     shutil.rmtree(files.journal)
 
 
-def content(files: Layout) -> dict[str, bytes]:
+def content(files: StoreLayout) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in files.journal.glob("*.log")}
 
 
 @pytest.mark.parametrize("damage", [gone, cut_in_half, all_gone])
-def test_lost_commits_are_detected_and_salvaged(tmp_path: Path, digest: int, damage: Callable[[Layout], None]) -> None:
+def test_lost_commits_are_detected_and_salvaged(
+    tmp_path: Path, digest: int, damage: Callable[[StoreLayout], None]
+) -> None:
     files = layout(tmp_path)
     damage(files)
     left = content(files)
@@ -80,9 +82,9 @@ def test_lost_commits_are_detected_and_salvaged(tmp_path: Path, digest: int, dam
     assert content(files) == left
     if left:
         assert "has seen sequence 9" in refused.value.message
-    said = list(salvage(files, settings(tmp_path)))
+    said = list(salvage_damaged_store(files, settings(tmp_path)))
     assert "were restored from the history" in said[-1]
-    assert list(salvage(files, settings(tmp_path))) == []
+    assert list(salvage_damaged_store(files, settings(tmp_path))) == []
     with kept(tmp_path, **SMALL_JOURNAL) as of:
         assert (of.store.state.sequence, of.store.state.digest) == (9, digest)
         assert ids(of.store) == list("abdefgh")
@@ -91,7 +93,7 @@ def test_lost_commits_are_detected_and_salvaged(tmp_path: Path, digest: int, dam
         of.caught_up()
         # The history still has the older versions, and continues from them.
         assert of.versions("a") == [(3, 10, None), (2, 4, 10), (1, 1, 4)]
-        read = [change.sequence for change in Tail(files.journal).read(1, 10)]
+        read = [change.sequence for change in JournalTail(files.journal).read(1, 10)]
         assert read == list(range(1, 11))
 
 
@@ -111,7 +113,7 @@ def test_salvage_without_history_never_reuses_sequence_numbers(tmp_path: Path) -
     gone(layout(tmp_path))
     with pytest.raises(JournalDamaged, match="sequence 1, but the catalog has seen sequence 3"), opened(tmp_path):
         pass
-    said = list(salvage(layout(tmp_path), settings(tmp_path)))
+    said = list(salvage_damaged_store(layout(tmp_path), settings(tmp_path)))
     assert said[-1] == "sequences 2 to 3, which the catalog had seen, are lost"
     with opened(tmp_path) as store:
         assert (store.state.sequence, ids(store)) == (3, ["a"])
@@ -125,7 +127,7 @@ def test_only_rows_damaged_in_the_history_are_lost(tmp_path: Path, digest: int) 
         history.execute("UPDATE node SET row = x'00' WHERE id IN ('g', 'a') AND last IS NULL")
         history.commit()
     gone(files)
-    said = "\n".join(salvage(files, settings(tmp_path)))
+    said = "\n".join(salvage_damaged_store(files, settings(tmp_path)))
     assert "node 'g' is damaged in the history" in said
     with opened(tmp_path) as store:
         assert store.state.digest != digest
@@ -142,7 +144,7 @@ def test_an_unreadable_history_is_set_aside(tmp_path: Path, digest: int) -> None
     files = layout(tmp_path)
     gone(files)
     files.history.write_bytes(files.history.read_bytes()[:8192])
-    said = "\n".join(salvage(files, settings(tmp_path)))
+    said = "\n".join(salvage_damaged_store(files, settings(tmp_path)))
     assert "set aside as damaged-history.sqlite" in said
     assert "sequences 3 to 9, which the catalog had seen, are lost" in said
     with kept(tmp_path) as of:
@@ -156,7 +158,7 @@ def test_an_unacknowledged_write_is_truncated_silently(tmp_path: Path, digest: i
     path = newest_segment(tmp_path)
     whole = path.read_bytes()
     path.write_bytes(whole + whole[:100])
-    assert {each.sequence for each in witnesses(layout(tmp_path))} == {0, 9}
+    assert {each.sequence for each in read_witnesses(layout(tmp_path))} == {0, 9}
     with opened(tmp_path) as store:
         assert store.state.digest == digest
     assert path.read_bytes() == whole
@@ -175,7 +177,7 @@ def test_salvage_restores_links(tmp_path: Path) -> None:
         expected, last = everything(of.store), of.store.state.sequence
     forget_close(tmp_path)
     gone(layout(tmp_path))
-    said = "\n".join(salvage(layout(tmp_path), settings(tmp_path)))
+    said = "\n".join(salvage_damaged_store(layout(tmp_path), settings(tmp_path)))
     assert "were restored from the history" in said
     with kept(tmp_path, **SMALL_JOURNAL) as of:
         assert of.store.state.sequence == last
@@ -206,7 +208,7 @@ def test_salvage_with_a_damaged_link_and_a_history_without_links(tmp_path: Path)
             history.execute(statement)
             history.commit()
         gone(layout(copy))
-        assert told in "\n".join(salvage(layout(copy), settings(copy)))
+        assert told in "\n".join(salvage_damaged_store(layout(copy), settings(copy)))
         with opened(copy) as store:
             assert everything(store) == found
             assert_whole(store)

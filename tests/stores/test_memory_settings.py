@@ -7,11 +7,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kgserve.platform.settings import Settings, load
+from kgserve.platform.settings import Settings, load_settings
 from kgserve.platform.times import DAY_MICROSECONDS
 from kgserve.projections.memory_index.decay import half_lives_of
-from kgserve.storage.layout import StoreFile
-from kgserve.storage.model.store_settings import MemorySettings, MemorySettingsChange, StoreSettings, usual
+from kgserve.storage.layout import StoreDescription
+from kgserve.storage.model.store_settings import (
+    MemorySettings,
+    MemorySettingsChange,
+    StoreSettings,
+    default_store_settings,
+)
 from tests.stores.writing import layout, opened
 
 NAMES = MemorySettings.__struct_fields__
@@ -21,7 +26,7 @@ def test_every_memory_setting_can_be_changed_and_preset() -> None:
     assert MemorySettingsChange.__struct_fields__ == NAMES
     preset = [name.removeprefix("memory_") for name in Settings.__struct_fields__ if name.startswith("memory_")]
     assert preset == [name for name in NAMES if name != "half_life_by_type"]
-    assert usual(Settings()) == StoreSettings()
+    assert default_store_settings(Settings()) == StoreSettings()
 
 
 def test_a_settings_change_is_merged_by_field() -> None:
@@ -37,7 +42,7 @@ def test_a_settings_change_is_merged_by_field() -> None:
 def test_environment_variables_apply_to_new_stores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KGSERVE_MEMORY_HALF_LIFE_DAYS", "null")
     monkeypatch.setenv("KGSERVE_MEMORY_PRUNE", "delete")
-    found = usual(load()).memory
+    found = default_store_settings(load_settings()).memory
     assert (found.half_life_days, found.prune, found.reinforcement) == (None, "delete", "restore")
 
 
@@ -49,7 +54,7 @@ def test_a_number_as_reinforcement_sets_the_amount(monkeypatch: pytest.MonkeyPat
     again = MemorySettingsChange(reinforcement=0.3).onto(adds)
     assert (again.reinforcement, again.reinforcement_amount) == ("add", 0.3)
     monkeypatch.setenv("KGSERVE_MEMORY_REINFORCEMENT", "0.4")
-    assert usual(load()).memory.reinforcement_amount == 0.4
+    assert default_store_settings(load_settings()).memory.reinforcement_amount == 0.4
 
 
 def test_an_older_store_has_default_memory_settings(tmp_path: Path) -> None:
@@ -58,4 +63,4 @@ def test_an_older_store_has_default_memory_settings(tmp_path: Path) -> None:
     written = layout(tmp_path).root / "store.json"
     older = msgspec.json.decode(written.read_bytes())
     del older["memory"]
-    assert msgspec.convert(older, StoreFile).settings == StoreSettings(name="old")
+    assert msgspec.convert(older, StoreDescription).settings == StoreSettings(name="old")

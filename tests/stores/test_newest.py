@@ -10,9 +10,9 @@ import pytest
 from kgserve.platform.text.similarity import fingerprint, text_hash
 from kgserve.projections.memory_index import projection
 from kgserve.storage.model.batch import NodePut, WriteBatch
-from kgserve.storage.model.change import Access
+from kgserve.storage.model.change import AccessRecord
 from kgserve.storage.model.fields import NodeExtrasPut
-from kgserve.storage.model.names import folded, names_of
+from kgserve.storage.model.names import list_entity_names, normalize_name
 from kgserve.storage.model.soft_delete import is_active
 from kgserve.stores.pending_state import PendingState
 from kgserve.stores.store import OpenStore
@@ -43,12 +43,12 @@ def some(chance: random.Random) -> WriteBatch:
         NodePut(at, node_id, "fact", chance.choice(TEXTS), extras=extras)
         for at, node_id in enumerate(chance.sample(IDS, chance.choice((0, 1, 1, 9))))
     ]
-    used = [Access(each, chance.randrange(1, 99), NOW, 0.5) for each in chance.sample(IDS, chance.choice((0, 2)))]
+    used = [AccessRecord(each, chance.randrange(1, 99), NOW, 0.5) for each in chance.sample(IDS, chance.choice((0, 2)))]
     others = [each for each in IDS if each not in {put.id for put in puts}]
     return WriteBatch(nodes=puts, accesses=used, delete_nodes=chance.sample(others, chance.choice((0, 0, 1))))
 
 
-def agrees(store: OpenStore, used: dict[str, Access]) -> None:
+def agrees(store: OpenStore, used: dict[str, AccessRecord]) -> None:
     """Compare the answers for every text, name and node with a scan of all rows."""
     with store.reading() as rows:
         ahead, found = PendingState(rows, store.memories, NOW), [*rows.all_nodes()]
@@ -57,14 +57,14 @@ def agrees(store: OpenStore, used: dict[str, Access]) -> None:
                 due = {row.id for row in found if is_active(row, NOW) and print_(row.content) == print_(text)}
                 assert {row.id for row in ahead.saying(text, in_other_words=other)} >= due
         for name in NAMES[:-1]:
-            due = {row.id for row in found if folded(name) in map(folded, names_of(row))}
+            due = {row.id for row in found if normalize_name(name) in map(normalize_name, list_entity_names(row))}
             assert {row.id for row in ahead.named(name)} >= due
     assert store.memories.accesses(IDS) == used
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_recent_commits_are_visible_at_any_time(tmp_path: Path, seed: int) -> None:
-    chance, used = random.Random(seed), dict[str, Access]()
+    chance, used = random.Random(seed), dict[str, AccessRecord]()
     with opened(tmp_path) as store:
         write(store, WriteBatch(nodes=[NodePut(0, "m", "fact", "first", extras=NodeExtrasPut(confidence=1.0))]))
         for _ in range(60):

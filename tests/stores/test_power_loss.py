@@ -8,7 +8,7 @@ from pathlib import Path
 import kgserve
 from kgserve.client.embedded import Store
 from kgserve.graph.requests import NodeLine
-from tests.recorded import Recorded, needs_compiler
+from tests.recorded import RecordedPrograms, needs_compiler
 
 COMMITS = 8
 MOMENTS = ("gone", "0", "6", "9", "closed")
@@ -42,7 +42,7 @@ say("closed")
 
 @needs_compiler
 def test_acknowledged_writes_and_drops_survive_a_power_loss(tmp_path: Path) -> None:
-    recorded, choice = Recorded(tmp_path), random.Random(1)
+    recorded, choice = RecordedPrograms(tmp_path), random.Random(1)
     for life in ("0", "1"):
         recorded.run(WORK, life, environment=SMALL)
     said = recorded.said

@@ -11,7 +11,7 @@ import pytest
 from kgserve.errors import JournalDamaged
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.storage.journal import snapshot
-from kgserve.storage.layout import Layout, wal_path
+from kgserve.storage.layout import StoreLayout, wal_path
 from kgserve.storage.model.batch import WriteBatch
 from tests.captured_log import capture_log
 from tests.stores.writing import (
@@ -75,37 +75,37 @@ def test_after_an_unclean_close_the_engine_is_rebuilt_and_logged(digest: int, tm
         assert_whole(store)
 
 
-def engine_gone(files: Layout) -> None:
+def engine_gone(files: StoreLayout) -> None:
     files.engine.unlink()
 
 
-def engine_cut(files: Layout) -> None:
+def engine_cut(files: StoreLayout) -> None:
     with files.engine.open("r+b") as file:
         file.truncate(files.engine.stat().st_size // 2)
 
 
-def engine_empty(files: Layout) -> None:
+def engine_empty(files: StoreLayout) -> None:
     files.engine.write_bytes(b"")
 
 
-def engine_flipped(files: Layout) -> None:
+def engine_flipped(files: StoreLayout) -> None:
     flip(files.engine, files.engine.stat().st_size // 2)
 
 
-def engine_foreign(files: Layout) -> None:
+def engine_foreign(files: StoreLayout) -> None:
     files.engine.write_bytes(b"SQLite format 3\0" * 1000)
 
 
-def engine_log_gone(files: Layout) -> None:
+def engine_log_gone(files: StoreLayout) -> None:
     wal_path(files.engine).unlink()
 
 
-def engine_log_flipped(files: Layout) -> None:
+def engine_log_flipped(files: StoreLayout) -> None:
     path = wal_path(files.engine)
     flip(path, path.stat().st_size // 2)
 
 
-def all_but_the_journal_gone(files: Layout) -> None:
+def all_but_the_journal_gone(files: StoreLayout) -> None:
     for path in files.root.iterdir():
         if path != files.journal:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -124,7 +124,7 @@ def all_but_the_journal_gone(files: Layout) -> None:
         all_but_the_journal_gone,
     ],
 )
-def test_a_damaged_engine_is_rebuilt(digest: int, tmp_path: Path, damage: Callable[[Layout], None]) -> None:
+def test_a_damaged_engine_is_rebuilt(digest: int, tmp_path: Path, damage: Callable[[StoreLayout], None]) -> None:
     damage(layout(tmp_path))
     with opened(tmp_path) as store:
         ask(store)
@@ -221,5 +221,5 @@ def test_losing_all_snapshots_and_older_segments_is_reported(tmp_path: Path) -> 
     assert newest_segment(tmp_path).exists()
 
 
-def first_kept(files: Layout) -> int:
+def first_kept(files: StoreLayout) -> int:
     return min(int(path.stem) for path in files.journal.glob("*.log"))

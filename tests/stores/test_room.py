@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kgserve.errors import StorageFull
-from kgserve.storage.layout import MIN_REBUILD_ROOM_BYTES, require_room
+from kgserve.storage.layout import MIN_REBUILD_ROOM_BYTES, require_rebuild_room
 from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.storage.model.fields import ColumnSet, NodeExtrasPut
 from kgserve.stores.store import OpenStore
@@ -34,10 +34,10 @@ def too_large(store: OpenStore) -> Generator[None]:
 
 def test_disk_space_checks(tmp_path: Path) -> None:
     free = shutil.disk_usage(tmp_path).free
-    require_room(tmp_path, 0)
+    require_rebuild_room(tmp_path, 0)
     with pytest.raises(StorageFull, match="MiB of disk space"):
-        require_room(tmp_path, free)
-    require_room(tmp_path, (free - MIN_REBUILD_ROOM_BYTES) // 4)
+        require_rebuild_room(tmp_path, free)
+    require_rebuild_room(tmp_path, (free - MIN_REBUILD_ROOM_BYTES) // 4)
 
 
 def test_a_full_disk_for_the_engine_does_not_reject_writes(tmp_path: Path) -> None:

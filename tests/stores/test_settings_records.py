@@ -9,9 +9,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kgserve.admin.doctor import Repairs, StoreReport, doctor
+from kgserve.admin.doctor import RepairOptions, StoreReport, check_stores
 from kgserve.errors import Conflict, Unavailable
-from kgserve.storage.layout import PLAIN_STORE_FORMAT, STORE_FORMAT, Layout, StoreFile, read_records
+from kgserve.storage.layout import (
+    PLAIN_STORE_FORMAT,
+    STORE_FORMAT,
+    StoreDescription,
+    StoreLayout,
+    read_settings_records,
+)
 from kgserve.storage.model.store_settings import StoreSettings
 from tests.stores.writing import NAME, batch, flip, forget_close, layout, opened, settings, write
 
@@ -21,7 +27,7 @@ ALIKE = batch(*(f"n{number}" for number in range(1_000)), content="alike " * 20)
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Layout:
+def files(tmp_path: Path) -> StoreLayout:
     """Create a store with three settings changes that was not closed cleanly."""
     with opened(tmp_path) as store:
         store.change_settings(lambda _: StoreSettings(name="first"))
@@ -31,57 +37,57 @@ def files(tmp_path: Path) -> Layout:
     return layout(tmp_path)
 
 
-def test_a_store_of_a_newer_format_is_refused_unchanged(files: Layout, tmp_path: Path) -> None:
+def test_a_store_of_a_newer_format_is_refused_unchanged(files: StoreLayout, tmp_path: Path) -> None:
     found = files.description()
     assert found is not None
     files.describe(msgspec.structs.replace(found, format=STORE_FORMAT + 1))
     before = {path: path.read_bytes() for path in files.root.rglob("*") if path.is_file()}
     with pytest.raises(Conflict, match="newer version"), opened(tmp_path):
         pass
-    [report] = doctor(settings(tmp_path), NAME, Repairs())
+    [report] = check_stores(settings(tmp_path), NAME, RepairOptions())
     assert not report.ok
     assert "newer version" in report.findings[0].detail
     assert before == {path: path.read_bytes() for path in files.root.rglob("*") if path.is_file()}
 
 
-def store_file(files: Layout) -> Path:
+def store_file(files: StoreLayout) -> Path:
     return files.root / "store.json"
 
 
-def newest_record(files: Layout) -> Path:
+def newest_record(files: StoreLayout) -> Path:
     return max(files.journal.glob("settings.*"), key=lambda path: int(path.suffix[1:]))
 
 
-def gone(files: Layout) -> None:
+def gone(files: StoreLayout) -> None:
     store_file(files).unlink()
 
 
-def cut(files: Layout) -> None:
+def cut(files: StoreLayout) -> None:
     store_file(files).write_bytes(store_file(files).read_bytes()[:40])
 
 
-def rubbish(files: Layout) -> None:
+def rubbish(files: StoreLayout) -> None:
     store_file(files).write_bytes(b"\xff\0" * 50)
 
 
-def killed_between(files: Layout) -> None:
+def killed_between(files: StoreLayout) -> None:
     """Simulate a kill between the journal record and store.json."""
-    before = msgspec.json.decode(store_file(files).read_bytes(), type=StoreFile)
+    before = msgspec.json.decode(store_file(files).read_bytes(), type=StoreDescription)
     store_file(files).write_bytes(msgspec.json.encode(before.with_settings(StoreSettings(name="second"), 0)))
 
 
-def record_flipped(files: Layout) -> None:
+def record_flipped(files: StoreLayout) -> None:
     flip(newest_record(files), 60)
 
 
-def records_gone(files: Layout) -> None:
+def records_gone(files: StoreLayout) -> None:
     """Simulate a store of an older version without settings records."""
     for path in files.journal.glob("settings.*"):
         path.unlink()
 
 
 @pytest.mark.parametrize("damage", [gone, cut, rubbish, killed_between, record_flipped, records_gone])
-def test_settings_survive_damage(files: Layout, damage: Callable[[Layout], None]) -> None:
+def test_settings_survive_damage(files: StoreLayout, damage: Callable[[StoreLayout], None]) -> None:
     data = files.root.parent
     made = files.created_at()
     damage(files)
@@ -90,23 +96,25 @@ def test_settings_survive_damage(files: Layout, damage: Callable[[Layout], None]
     assert (described.settings, described.created_at) == (CHOSEN, made)
     with opened(data) as store:
         assert store.description == described
-    assert msgspec.json.decode(store_file(files).read_bytes(), type=StoreFile) == described
-    assert msgspec.json.decode(next(read_records(files.journal)) or b"", type=StoreFile) == described
+    assert msgspec.json.decode(store_file(files).read_bytes(), type=StoreDescription) == described
+    assert msgspec.json.decode(next(read_settings_records(files.journal)) or b"", type=StoreDescription) == described
 
 
-def test_if_both_copies_are_damaged_earlier_settings_are_used(files: Layout) -> None:
+def test_if_both_copies_are_damaged_earlier_settings_are_used(files: StoreLayout) -> None:
     record_flipped(files)
     gone(files)
     with opened(files.root.parent) as store:
         assert store.description.settings == StoreSettings(name="second")
 
 
-def look(files: Layout) -> StoreReport:
-    return next(doctor(settings(files.root.parent), NAME, Repairs()))
+def look(files: StoreLayout) -> StoreReport:
+    return next(check_stores(settings(files.root.parent), NAME, RepairOptions()))
 
 
 @pytest.mark.parametrize(("damage", "said"), [(rubbish, "store.json is damaged"), (record_flipped, "in the journal")])
-def test_the_doctor_reports_damaged_settings_once(files: Layout, damage: Callable[[Layout], None], said: str) -> None:
+def test_the_doctor_reports_damaged_settings_once(
+    files: StoreLayout, damage: Callable[[StoreLayout], None], said: str
+) -> None:
     damage(files)
     (found,) = [each for each in look(files).findings if each.part == "settings"]
     assert not found.ok
@@ -129,7 +137,7 @@ def unwritable(folder: Path) -> Generator[None]:
             path.unlink()
 
 
-def test_a_settings_change_takes_effect_with_its_journal_record(files: Layout) -> None:
+def test_a_settings_change_takes_effect_with_its_journal_record(files: StoreLayout) -> None:
     with opened(files.root.parent) as store:
         assert newest_record(files).name == "settings.4"
         with unwritable(files.journal), pytest.raises(Unavailable, match="changing the settings"):
@@ -157,7 +165,7 @@ def test_the_format_is_raised_before_older_versions_cannot_read_the_journal(tmp_
         assert (store.description.format, store.state.nodes) == (STORE_FORMAT, 1_001)
 
 
-def test_a_write_is_refused_if_the_format_cannot_be_raised(files: Layout) -> None:
+def test_a_write_is_refused_if_the_format_cannot_be_raised(files: StoreLayout) -> None:
     data = files.root.parent
     with opened(data) as store:
         with unwritable(files.journal), pytest.raises(Unavailable, match="raising the format"):
@@ -167,7 +175,7 @@ def test_a_write_is_refused_if_the_format_cannot_be_raised(files: Layout) -> Non
         assert described(data).format == STORE_FORMAT
 
 
-def described(data: Path) -> StoreFile:
+def described(data: Path) -> StoreDescription:
     found = layout(data).description()
     assert found is not None
     return found

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from kgserve.errors import InvalidInput, StorageFull, Unavailable
-from kgserve.platform.metrics.observation import StoreCount
+from kgserve.platform.metrics.observation import StoreWriteCounters
 from kgserve.storage.model.batch import NodePut, WriteBatch
-from kgserve.storage.plan import Report
+from kgserve.storage.plan import WriteReport
 from kgserve.stores import writer
 from tests.stores.writing import PATIENCE, assert_whole, batch, frames, held, ids, opened, write, write_together
 
 
 def test_concurrent_writes_get_distinct_sequences_and_share_frames(tmp_path: Path) -> None:
-    futures: list[Future[Report]] = []
+    futures: list[Future[WriteReport]] = []
     with opened(tmp_path) as store:
         write(store, batch("hub"))
 
@@ -54,7 +54,7 @@ def test_a_full_queue_rejects_or_waits_as_requested(tmp_path: Path) -> None:
             with pytest.raises(Unavailable):
                 store.submit(batch("one too many"), wait=0.2)
             assert time.monotonic() - started >= 0.2
-            late: list[Future[Report]] = []
+            late: list[Future[WriteReport]] = []
             patient = threading.Thread(target=lambda: late.append(store.submit(batch("patient"), wait=PATIENCE)))
             patient.start()
         patient.join()
@@ -73,7 +73,7 @@ def test_the_queue_is_bounded_in_bytes_but_accepts_one_write_of_any_size(tmp_pat
 
 def test_commit_groups_are_bounded_in_rows(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
-        rows = writer.COMMIT_GROUP_ROWS // 2 + 1
+        rows = writer.MAX_COMMIT_GROUP_ROWS // 2 + 1
         halves = [WriteBatch(delete_nodes=["x"] * rows, nodes=[NodePut(0, f"n{number}", "t")]) for number in range(3)]
         for future in write_together(store, *halves):
             future.result(PATIENCE)
@@ -84,17 +84,17 @@ def test_commit_groups_and_the_queue_are_bounded_in_bytes() -> None:
     groups: list[list[int]] = []
     begun, go_on = threading.Event(), threading.Event()
 
-    def commit(writes: list[writer.Write]) -> None:
+    def commit(writes: list[writer.QueuedWrite]) -> None:
         groups.append([each.batch.cost >> 20 for each in writes])
         begun.set()
         assert go_on.wait(PATIENCE)
         for each in writes:
             each.future.set_exception(InvalidInput("none is taken"))
 
-    def of_mebibytes(cost: int) -> writer.Write:
-        return writer.Write(WriteBatch(cost=cost << 20), Future())
+    def of_mebibytes(cost: int) -> writer.QueuedWrite:
+        return writer.QueuedWrite(WriteBatch(cost=cost << 20), Future())
 
-    queue = writer.Writer("hens", commit, lambda: None, 10)
+    queue = writer.WriterThread("hens", commit, lambda: None, 10)
     for _ in range(2):  # finished writes free queue space
         groups.clear()
         begun.clear()
@@ -112,14 +112,14 @@ def test_commit_groups_and_the_queue_are_bounded_in_bytes() -> None:
 
 
 def test_failed_groups_are_counted_and_reported() -> None:
-    count = StoreCount()
+    count = StoreWriteCounters()
 
-    def commit(_: list[writer.Write]) -> None:
+    def commit(_: list[writer.QueuedWrite]) -> None:
         raise StorageFull("the disk is full")
 
-    queue = writer.Writer("hens", commit, lambda: None, 10, count)
+    queue = writer.WriterThread("hens", commit, lambda: None, 10, count)
     for failures in (1, 2):
-        told = queue.submit(writer.Write(WriteBatch(), Future())).exception(PATIENCE)
+        told = queue.submit(writer.QueuedWrite(WriteBatch(), Future())).exception(PATIENCE)
         assert (type(told), count.failures) == (StorageFull, failures)
     queue.stop()
 

@@ -15,17 +15,17 @@ from typing import Any
 
 from kgserve.cypher.writes import WriteScope
 from kgserve.platform.settings import Settings
-from kgserve.projections.cypher_engine.engine.protocol import NO_DIFFERENCE
+from kgserve.projections.cypher_engine.engine.protocol import NO_ROW_CHANGES
 from kgserve.storage.journal import snapshot
-from kgserve.storage.journal.journal import Frame, list_segments, read_segment
-from kgserve.storage.layout import Layout
+from kgserve.storage.journal.journal import JournalFrame, list_segments, read_segment
+from kgserve.storage.layout import StoreLayout
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.filters import NodeFilter, PagePosition
 from kgserve.storage.model.rows import EdgeKey
-from kgserve.storage.plan import Report
-from kgserve.storage.rebuild import fresh_folder
+from kgserve.storage.plan import WriteReport
+from kgserve.storage.rebuild import create_empty_folder
 from kgserve.stores.pool import StorePool
-from kgserve.stores.scratch_database import Trial
+from kgserve.stores.scratch_database import ScratchStatement
 from kgserve.stores.store import OpenStore
 from tests.engines import ENGINE
 from tests.patience import REQUEST_SECONDS
@@ -57,7 +57,7 @@ def batch(*ids: str, edges: Iterable[EdgeKey] = (), content: str | None = None, 
     return WriteBatch(nodes=nodes, edges=[EdgePut(i, key) for i, key in enumerate(edges)], **fields)
 
 
-def write(store: OpenStore, *batches: WriteBatch) -> list[Report]:
+def write(store: OpenStore, *batches: WriteBatch) -> list[WriteReport]:
     """Write batches one after the other."""
     return [store.submit(each).result(PATIENCE) for each in batches]
 
@@ -81,7 +81,7 @@ def held(store: OpenStore) -> Generator[None]:
         future.result(PATIENCE)
 
 
-def write_together(store: OpenStore, *batches: WriteBatch) -> list[Future[Report]]:
+def write_together(store: OpenStore, *batches: WriteBatch) -> list[Future[WriteReport]]:
     """Write batches as one group, by holding the writer thread back until all are queued."""
     with held(store):
         return [store.submit(each) for each in batches]
@@ -110,8 +110,8 @@ def until(condition: Any, patience: float = PATIENCE) -> None:
         time.sleep(0.002)
 
 
-def layout(data: Path, name: str = NAME) -> Layout:
-    return Layout(data, name)
+def layout(data: Path, name: str = NAME) -> StoreLayout:
+    return StoreLayout(data, name)
 
 
 def forget_close(data: Path, name: str = NAME) -> None:
@@ -120,7 +120,7 @@ def forget_close(data: Path, name: str = NAME) -> None:
     layout(data, name).forget_engine_mark()
 
 
-def frames(data: Path, name: str = NAME) -> list[Frame]:
+def frames(data: Path, name: str = NAME) -> list[JournalFrame]:
     """Return all frames of a store's journal."""
     segments = list_segments(layout(data, name).journal)
     return [frame for segment in segments for frame in read_segment(segment, None)]
@@ -188,9 +188,9 @@ def assert_copy_right(store: OpenStore) -> None:
     folder = store.layout.scratch / "rows"
     made = store.copy.made
 
-    def look(trial: Trial) -> None:
-        trial.session.dump(fresh_folder(folder))
-        assert trial.difference(UNTOUCHED) == NO_DIFFERENCE
+    def look(trial: ScratchStatement) -> None:
+        trial.session.dump(create_empty_folder(folder))
+        assert trial.difference(UNTOUCHED) == NO_ROW_CHANGES
 
     is_warm = store.copy.is_warm
     if is_warm:
@@ -198,6 +198,6 @@ def assert_copy_right(store: OpenStore) -> None:
             store.copy.run(look, UNTOUCHED)
         assert store.copy.made == made
         state = store.state
-        assert snapshot.measure(folder) == (state.digest, state.nodes, state.edges)
+        assert snapshot.measure_row_files(folder) == (state.digest, state.nodes, state.edges)
         shutil.rmtree(folder)
     assert [path.name for path in store.layout.scratch.glob("*")] == ["statement"] * is_warm

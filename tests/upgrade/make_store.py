@@ -25,14 +25,14 @@ import msgspec
 from kgserve.admin import stores
 from kgserve.embedding.embedder import load_embedder
 from kgserve.graph import history
-from kgserve.graph.as_of_graph import AsOfMoment
-from kgserve.graph.mutations import delete_edge, delete_node, inject
-from kgserve.graph.queries import ChangesQuery, HistoryRequest, NodeId, NodesQuery
+from kgserve.graph.as_of_graph import PastMoment
+from kgserve.graph.mutations import delete_edge, delete_node, inject_batch
+from kgserve.graph.queries import ChangesQuery, HistoryRequest, NodeIdRequest, NodesQuery
 from kgserve.graph.requests import EdgeKeyRequest, InjectRequest
-from kgserve.graph.transfer.transfer import Importer, export
+from kgserve.graph.transfer.transfer import StreamingImport, open_export
 from kgserve.platform.settings import Settings
-from kgserve.projections.history_follower import Historian
-from kgserve.projections.indexer import Indexer
+from kgserve.projections.history_follower import HistoryWorker
+from kgserve.projections.indexer import IndexWorker
 from kgserve.stores.pool import StorePool
 from tests.graphs import graph_of, node_of, nodes_of
 
@@ -65,8 +65,8 @@ def write(data: Path, ending: str) -> None:
     """Create one data folder, and record its content."""
     settings = Settings(data_dir=data, buffer_pool_mb=64, check_interval=0, embedding_provider="hashing")
     with (
-        closing(Indexer(load_embedder(settings))) as indexer,
-        closing(Historian()) as historian,
+        closing(IndexWorker(load_embedder(settings))) as indexer,
+        closing(HistoryWorker()) as historian,
         StorePool(settings) as pool,
     ):
         pool.companions += [indexer, historian]
@@ -92,7 +92,7 @@ def _plant(pool: StorePool) -> None:
     leaves = [{"id": f"leaf-{n}", "type": "leaf", "content": f"leaf {n}"} for n in range(LEAVES)]
     _inject(pool, leaves, [_edge(f"leaf-{n}", f"plant-{n % PLANTS}", "grows on", 0.5) for n in range(LEAVES)])
     _inject(pool, [{"id": f"plant-{n}", "content": f"the {_name(n)}, watered"} for n in range(12)], [])
-    delete_node(graph_of(pool, STORE), NodeId(node_id="plant-3")).result()
+    delete_node(graph_of(pool, STORE), NodeIdRequest(node_id="plant-3")).result()
 
 
 def _tend(pool: StorePool) -> None:
@@ -104,7 +104,7 @@ def _tend(pool: StorePool) -> None:
          "attributes": {"created_at": "2000-01-01T00:00:00Z", "since": 2}, "version": 9},
         {"kind": "edge", "from": "sage", "to": "nowhere", "relation_type": "beside"},
     ]  # fmt: skip
-    importer = Importer(graph_of(pool, STORE))
+    importer = StreamingImport(graph_of(pool, STORE))
     importer.feed(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
     importer.finish()
     edge = EdgeKeyRequest(source="plant-1", target="plant-8", relation_type="beside")
@@ -113,7 +113,7 @@ def _tend(pool: StorePool) -> None:
     _inject(pool, [{"id": f"leaf-{n}", "content": f"leaf {n}, turned red"} for n in range(0, LEAVES, 2)], [])
     _inject(pool, [], [_edge("plant-2", "plant-13", "beside", 0.9)])
     _inject(pool, [], [_edge("plant-2", "plant-13", "beside", 0.9)])
-    delete_node(graph_of(pool, STORE), NodeId(node_id="plant-5")).result()
+    delete_node(graph_of(pool, STORE), NodeIdRequest(node_id="plant-5")).result()
 
 
 def _add_a_tail(pool: StorePool) -> None:
@@ -130,7 +130,7 @@ def _extend(pool: StorePool) -> None:
 
 
 def _inject(pool: StorePool, nodes: list[dict[str, Any]], edges: list[dict[str, Any]]) -> None:
-    inject(graph_of(pool, STORE), msgspec.convert({"nodes": nodes, "edges": edges}, InjectRequest)).result()
+    inject_batch(graph_of(pool, STORE), msgspec.convert({"nodes": nodes, "edges": edges}, InjectRequest)).result()
 
 
 def _edge(source: str, target: str, relation_type: str, weight: float) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def _compact(pool: StorePool) -> None:
         leased.compactor.run()
 
 
-def _tell(pool: StorePool, historian: Historian, path: Path) -> None:
+def _tell(pool: StorePool, historian: HistoryWorker, path: Path) -> None:
     """Record the answers of this version."""
     with pool.lease(STORE) as leased:
         state = leased.state
@@ -156,22 +156,22 @@ def _tell(pool: StorePool, historian: Historian, path: Path) -> None:
         "sequence": state.sequence,
         "digest": f"{state.digest:032x}",
         "stats": {
-            "nodes": stores.stats(graph_of(pool, STORE)).nodes,
-            "edges": stores.stats(graph_of(pool, STORE)).edges,
+            "nodes": stores.store_stats(graph_of(pool, STORE)).nodes,
+            "edges": stores.store_stats(graph_of(pool, STORE)).edges,
         },
         "nodes": {node_id: node_of(graph_of(pool, STORE), node_id) for node_id in ids},
-        "export": _lines(export(graph_of(pool, STORE))),
+        "export": _lines(open_export(graph_of(pool, STORE))),
         "then": {
-            str(at): _lines(export(graph_of(pool, STORE), past=AsOfMoment(historian, str(at))))
+            str(at): _lines(open_export(graph_of(pool, STORE), past=PastMoment(historian, str(at))))
             for at in range(state.sequence + 1)
         },
         "history": {
-            node_id: history.node_history(
+            node_id: history.get_node_history(
                 graph_of(pool, STORE, historian=historian), HistoryRequest(node_id=node_id, limit=50, before=None)
             )
             for node_id in [*(node_id for node_id in ids if not node_id.startswith("leaf")), *gone]
         },
-        "changes": history.changes(graph_of(pool, STORE), ChangesQuery(since=0, limit=200)),
+        "changes": history.list_changes(graph_of(pool, STORE), ChangesQuery(since=0, limit=200)),
     }
     path.write_bytes(msgspec.json.encode(told))
 

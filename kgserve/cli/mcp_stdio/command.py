@@ -13,9 +13,15 @@ from typing import NoReturn
 from urllib.parse import urlsplit
 
 from kgserve.cli.exit_codes import EXIT_INTERRUPTED, EXIT_WRONG_USAGE
-from kgserve.cli.mcp_stdio.connection import Servers
-from kgserve.cli.mcp_stdio.forwarder import Forwarder, Output, say
-from kgserve.platform.server_discovery import chosen_key, chosen_timeout, data_folder, seconds_of, wishes
+from kgserve.cli.mcp_stdio.connection import ServerLocator
+from kgserve.cli.mcp_stdio.forwarder import MessageForwarder, ProtocolOutput, log_to_editor
+from kgserve.platform.server_discovery import (
+    editor_headers,
+    parse_seconds,
+    resolve_call_timeout,
+    resolve_client_key,
+    resolve_data_folder,
+)
 
 LAST_ANSWERS_TIMEOUT_SECONDS = 5.0
 """Seconds to wait for outstanding answers after the editor has closed standard input."""
@@ -51,14 +57,14 @@ class _UsageError(Exception):
 def main(arguments: Sequence[str]) -> int:
     """Run ``kgserve mcp`` and return its exit code."""
     try:
-        given = read(arguments)
+        given = parse_bridge_options(arguments)
     except _UsageError as error:
-        say(str(error))
+        log_to_editor(str(error))
         return EXIT_WRONG_USAGE
     return run(**dict.fromkeys(BRIDGE_OPTIONS.values()) | given)
 
 
-def read(arguments: Sequence[str]) -> dict[str, str]:
+def parse_bridge_options(arguments: Sequence[str]) -> dict[str, str]:
     """Parse a command line into parameters of `run`. The last occurrence of a repeated option wins."""
     rest, given = [*arguments], dict[str, str]()
     while rest:
@@ -84,16 +90,18 @@ def run(
 
     ``tools`` and ``answers`` are passed on as headers: the tools to list, and the format of answers.
     """
-    asked = wishes(store, tools, answers)
-    for fault in [*faults(url, store, key, call_timeout), *_invalid_headers(asked)]:
-        say(fault)
+    asked = editor_headers(store, tools, answers)
+    for fault in [*validate_bridge_options(url, store, key, call_timeout), *_invalid_headers(asked)]:
+        log_to_editor(fault)
         return EXIT_WRONG_USAGE
     if sys.stdin.isatty():
-        say("this command speaks MCP over standard input and output; run `kgserve mcp config` to configure an editor")
+        log_to_editor(
+            "this command speaks MCP over standard input and output; run `kgserve mcp config` to configure an editor"
+        )
     signal.signal(signal.SIGTERM, _on_signal)
-    output = Output(_protocol_output(), _interrupt)
-    servers = Servers(data_folder(data_dir), url, chosen_key(key), say)
-    forwarder = Forwarder(servers, output, asked, chosen_timeout(call_timeout))
+    output = ProtocolOutput(_protocol_output(), _interrupt)
+    servers = ServerLocator(resolve_data_folder(data_dir), url, resolve_client_key(key), log_to_editor)
+    forwarder = MessageForwarder(servers, output, asked, resolve_call_timeout(call_timeout))
     threading.Thread(target=_watch_parent, args=(os.getppid(),), name="kgserve-parent", daemon=True).start()
     try:
         for line in sys.stdin.buffer:
@@ -108,7 +116,7 @@ def run(
     return 0
 
 
-def faults(
+def validate_bridge_options(
     url: str | None, store: str | None, key: str | None = None, call_timeout: float | str | None = None
 ) -> list[str]:
     """Return the faults of the options, each as a message."""
@@ -121,7 +129,7 @@ def faults(
         )
     if key is not None and not (key.isascii() and key.isprintable() and " " not in key):
         found.append("--key is not an API key. Keys start with kgs_ and are created with `kgserve keys create`")
-    if call_timeout is not None and seconds_of(call_timeout) is None:
+    if call_timeout is not None and parse_seconds(call_timeout) is None:
         found.append(f"--call-timeout {call_timeout} is not a duration. Give seconds above 0")
     return found
 

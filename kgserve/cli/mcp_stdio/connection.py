@@ -15,10 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from kgserve.cli.mcp_stdio.message import INITIALIZE, answered, negotiated_version, parse
-from kgserve.cli.mcp_stdio.tool_hints import is_long
+from kgserve.cli.mcp_stdio.message import INITIALIZE, as_answer_line, negotiated_version, parse_message
+from kgserve.cli.mcp_stdio.tool_hints import is_long_running_tool
 from kgserve.platform import server_discovery
-from kgserve.platform.http_client import Answer, ClientConnection
+from kgserve.platform.http_client import HttpClientConnection, HttpResponseHead
 from kgserve.platform.version import __version__
 
 LIVENESS_CHECK_SECONDS = 2.0
@@ -31,11 +31,11 @@ LONG_CALL_TIMEOUT_FACTOR = 5
 """Factor on the call timeout for tools that may run long."""
 
 
-class Unresponsive(Exception):
+class ServerUnresponsive(Exception):
     """The server hangs or exceeded the time limit. ``str(error)`` is a message for the user."""
 
 
-class Pulse:
+class LivenessCheck:
     """Liveness check, shared by all calls that wait for the server."""
 
     def __init__(self) -> None:
@@ -54,15 +54,15 @@ class Pulse:
                 and time.monotonic() - self._last_success[1] < LIVENESS_CHECK_SECONDS / 2
             ):
                 return
-            if not server_discovery.is_alive(server, LIVENESS_TIMEOUT_SECONDS):
-                raise Unresponsive(server_discovery.why_silent(server))
+            if not server_discovery.is_server_responding(server, LIVENESS_TIMEOUT_SECONDS):
+                raise ServerUnresponsive(server_discovery.describe_silent_server(server))
             self._last_success = server, time.monotonic()
 
 
-class Patience:
+class AnswerDeadline:
     """Deadline of one answer: extended by progress, and checked against the server's liveness."""
 
-    def __init__(self, pulse: Pulse, limit: float = server_discovery.TOOL_CALL_TIMEOUT_SECONDS) -> None:
+    def __init__(self, pulse: LivenessCheck, limit: float = server_discovery.TOOL_CALL_TIMEOUT_SECONDS) -> None:
         """Initialize with ``limit``, the seconds allowed between two signs of progress."""
         self._pulse = pulse
         self._limit = limit
@@ -81,7 +81,7 @@ class Patience:
         """Return the seconds that the caller may wait now; call it before each wait. Raises Unresponsive."""
         left = self.left
         if not left:
-            raise Unresponsive(
+            raise ServerUnresponsive(
                 f"the server at {server.url} is alive, but did not answer within {self._limit:g} s; "
                 "set KGSERVE_CALL_TIMEOUT to allow more time"
             )
@@ -91,9 +91,9 @@ class Patience:
         return min(LIVENESS_CHECK_SECONDS, self.left or left)
 
 
-def limit_of(tool: str | None, usual: float) -> float:
+def call_timeout_of(tool: str | None, usual: float) -> float:
     """Return the timeout in seconds of a request that calls ``tool``; ``usual`` is the configured timeout."""
-    return usual * LONG_CALL_TIMEOUT_FACTOR if is_long(tool) else usual
+    return usual * LONG_CALL_TIMEOUT_FACTOR if is_long_running_tool(tool) else usual
 
 
 BRIDGE_CONNECT_TIMEOUT_SECONDS = 3.0
@@ -115,23 +115,23 @@ _MAX_IDLE_CONNECTIONS = 8
 _NO_TIMEOUT_SECONDS = 3600.0
 
 
-class Exchange:
+class McpExchange:
     """One request to the server and its answer. ``sent`` is True once the server may have received a part of it."""
 
     def __init__(
         self,
-        connections: ServerConnections,
+        connections: ConnectionPool,
         server: server_discovery.DiscoveredServer,
-        patience: Patience | None = None,
+        patience: AnswerDeadline | None = None,
     ) -> None:
         """Initialize the exchange. Without ``patience``, the wait for an answer has no time limit."""
         self.sent = False
         self._connections = connections
         self._server = server
         self._patience = patience
-        self._connection: ClientConnection | None = None
+        self._connection: HttpClientConnection | None = None
         self._aborted = False
-        self._answer: Answer | None = None
+        self._answer: HttpResponseHead | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -153,7 +153,7 @@ class Exchange:
         return _NO_TIMEOUT_SECONDS if self._patience is None else self._patience.wait(self._server)
 
     @property
-    def answer(self) -> Answer:
+    def answer(self) -> HttpResponseHead:
         """Status and headers of the answer."""
         if self._answer is None:
             raise ConnectionAbortedError
@@ -187,27 +187,27 @@ class Exchange:
             connection.abort()
 
     @property
-    def _open(self) -> ClientConnection:
+    def _open(self) -> HttpClientConnection:
         if self._connection is None:
             raise ConnectionAbortedError
         return self._connection
 
 
-class ServerConnections:
+class ConnectionPool:
     """Pool of idle connections to one server at a time."""
 
     def __init__(self, wishes: Mapping[str, str]) -> None:
         """Initialize with ``wishes``: headers with the editor's options, such as the default store."""
         self.headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
         self.headers |= wishes
-        self.pulse = Pulse()
+        self.pulse = LivenessCheck()
         self.tools = self.headers.get("Kgserve-Tools", "")
         self.usual = self.headers.keys() <= {"Accept", "Content-Type", "Kgserve-Store", "Kgserve-Tools"}
-        self._idle: deque[tuple[server_discovery.DiscoveredServer, ClientConnection]] = deque(
+        self._idle: deque[tuple[server_discovery.DiscoveredServer, HttpClientConnection]] = deque(
             maxlen=_MAX_IDLE_CONNECTIONS
         )
 
-    def get(self, server: server_discovery.DiscoveredServer) -> ClientConnection:
+    def get(self, server: server_discovery.DiscoveredServer) -> HttpClientConnection:
         """Return an open connection. Raises OSError, and Unresponsive when the server does not accept one."""
         while self._idle:
             with suppress(IndexError):
@@ -216,12 +216,12 @@ class ServerConnections:
                     return kept
                 kept.close()
         try:
-            return server_discovery.open_connection(server, BRIDGE_CONNECT_TIMEOUT_SECONDS)
+            return server_discovery.connect_to_server(server, BRIDGE_CONNECT_TIMEOUT_SECONDS)
         except TimeoutError:
-            raise Unresponsive(server_discovery.why_silent(server)) from None
+            raise ServerUnresponsive(server_discovery.describe_silent_server(server)) from None
 
     def give_back(
-        self, server: server_discovery.DiscoveredServer, connection: ClientConnection, *, whole: bool
+        self, server: server_discovery.DiscoveredServer, connection: HttpClientConnection, *, whole: bool
     ) -> None:
         """Keep a connection whose answer was read to its end; close any other."""
         if whole and len(self._idle) < _MAX_IDLE_CONNECTIONS and connection.ends():
@@ -230,7 +230,7 @@ class ServerConnections:
             connection.close()
 
 
-class Servers:
+class ServerLocator:
     """Locator of the server: the data folder's, started on demand, or the one at ``url``, which is never started."""
 
     def __init__(
@@ -249,7 +249,7 @@ class Servers:
     @property
     def absent(self) -> bool:
         """True if no server runs and one will be started on demand. Does not block."""
-        return self._url is None and self._known is None and server_discovery.find(self._data_dir) is None
+        return self._url is None and self._known is None and server_discovery.find_server(self._data_dir) is None
 
     @property
     def is_ours(self) -> bool:
@@ -278,12 +278,12 @@ class Servers:
         with self._lock:
             if self._known is None:
                 found = (
-                    server_discovery.at(self._url, self._data_dir)
+                    server_discovery.server_at(self._url, self._data_dir)
                     if self._url
-                    else server_discovery.find(self._data_dir)
+                    else server_discovery.find_server(self._data_dir)
                 )
                 self._known = (
-                    found.with_key(self._key) if found is not None and server_discovery.answers(found) else None
+                    found.with_key(self._key) if found is not None and server_discovery.is_server_ready(found) else None
                 )
                 self._doubtful = self._known is None
             return self._known
@@ -295,17 +295,17 @@ class Servers:
                 self._known, self._doubtful = None, True
 
     def _ensured(self, patience: float) -> server_discovery.DiscoveredServer:
-        found = None if self._doubtful else server_discovery.find(self._data_dir)
-        if found is not None and (notice := server_discovery.replace_older(self._data_dir, found)):
+        found = None if self._doubtful else server_discovery.find_server(self._data_dir)
+        if found is not None and (notice := server_discovery.replace_older_server(self._data_dir, found)):
             if self._say is not None:
                 self._say(notice)
-            found = server_discovery.find(self._data_dir)
-        return (found or server_discovery.ensure(self._data_dir, patience)).with_key(self._key)
+            found = server_discovery.find_server(self._data_dir)
+        return (found or server_discovery.ensure_server(self._data_dir, patience)).with_key(self._key)
 
     def _awaited(self, url: str) -> server_discovery.DiscoveredServer:
         server = self._named(url)
         deadline = time.monotonic() + (SERVER_RETURN_TIMEOUT_SECONDS if self._reached else 0)
-        while not server_discovery.answers(server):
+        while not server_discovery.is_server_ready(server):
             if time.monotonic() > deadline:
                 raise server_discovery.LaunchFailed(
                     f"no server answers at {url}. Start it, or omit --url to start one automatically"
@@ -316,7 +316,7 @@ class Servers:
         return server
 
     def _named(self, url: str) -> server_discovery.DiscoveredServer:
-        return server_discovery.at(url, self._data_dir).with_key(self._key)
+        return server_discovery.server_at(url, self._data_dir).with_key(self._key)
 
 
 class McpSession(NamedTuple):
@@ -337,10 +337,10 @@ class HandshakeRefused(Exception):
     """The server rejected the replayed handshake."""
 
 
-class Handshake:
+class SessionHandshake:
     """The editor's handshake and the session that it created."""
 
-    def __init__(self, connections: ServerConnections) -> None:
+    def __init__(self, connections: ConnectionPool) -> None:
         self._connections = connections
         self._lock = threading.Lock()
         self._initialize: bytes | None = None
@@ -359,7 +359,9 @@ class Handshake:
         with self._lock:
             self._initialize, self._initialized, self.version = line, None, version
 
-    def adopt(self, server: server_discovery.DiscoveredServer, line: bytes, exchange: Exchange, answer: bytes) -> None:
+    def adopt(
+        self, server: server_discovery.DiscoveredServer, line: bytes, exchange: McpExchange, answer: bytes
+    ) -> None:
         """Record the server's answer to the editor's ``initialize``."""
         version = negotiated_version(answer)
         if version is None:
@@ -400,7 +402,7 @@ class Handshake:
         if session is None or session.id is None:
             return
         with (
-            suppress(CONNECTION_ERRORS, Unresponsive),
+            suppress(CONNECTION_ERRORS, ServerUnresponsive),
             self._exchange(session.server, _END_SESSION_TIMEOUT_SECONDS) as exchange,
         ):
             exchange.send("DELETE", session.headers)
@@ -410,10 +412,10 @@ class Handshake:
         with self._exchange(server) as exchange:
             exchange.send("POST", {}, line)
             text = exchange.first()
-            answer = answered(text, parse(line).id)
+            answer = as_answer_line(text, parse_message(line).id)
             version = negotiated_version(answer) if answer is not None else None
             if version is None:
-                raise HandshakeRefused(f"{explanation(server, exchange.answer, text)} to {INITIALIZE}")
+                raise HandshakeRefused(f"{explain_http_answer(server, exchange.answer, text)} to {INITIALIZE}")
             session = McpSession(server, exchange.answer.headers.get(SESSION_HEADER.lower()), version)
         if self._initialized is not None:
             with self._exchange(server) as exchange:
@@ -423,11 +425,11 @@ class Handshake:
 
     def _exchange(
         self, server: server_discovery.DiscoveredServer, limit: float = server_discovery.TOOL_CALL_TIMEOUT_SECONDS
-    ) -> Exchange:
-        return Exchange(self._connections, server, Patience(self._connections.pulse, limit))
+    ) -> McpExchange:
+        return McpExchange(self._connections, server, AnswerDeadline(self._connections.pulse, limit))
 
 
-def explanation(server: server_discovery.DiscoveredServer, answer: Answer, body: bytes) -> str:
+def explain_http_answer(server: server_discovery.DiscoveredServer, answer: HttpResponseHead, body: bytes) -> str:
     """Return a message for the user about an answer that is not an MCP message."""
     reason = f"the server at {server.url} answered {answer.status} {answer.reason}".rstrip()
     with suppress(ValueError, RecursionError):

@@ -19,16 +19,16 @@ from pathlib import Path
 from kgserve.cli.mcp_stdio.connection import (
     CONNECTION_ERRORS,
     HTTP_NOT_FOUND,
-    Exchange,
-    Handshake,
+    AnswerDeadline,
+    ConnectionPool,
     HandshakeRefused,
+    McpExchange,
     McpSession,
-    Patience,
-    ServerConnections,
-    Servers,
-    Unresponsive,
-    explanation,
-    limit_of,
+    ServerLocator,
+    ServerUnresponsive,
+    SessionHandshake,
+    call_timeout_of,
+    explain_http_answer,
 )
 from kgserve.cli.mcp_stdio.message import (
     ACKNOWLEDGED,
@@ -39,16 +39,16 @@ from kgserve.cli.mcp_stdio.message import (
     LISTEN,
     NO_SERVER_ERROR,
     EditorMessage,
-    Malformed,
+    MalformedMessage,
     MessageKind,
-    answered,
-    failure,
+    as_answer_line,
+    encode_error_answer,
     is_result,
-    method_of,
-    parse,
+    message_method,
+    parse_message,
 )
 from kgserve.cli.mcp_stdio.tool_hints import retry_hint
-from kgserve.platform.http_client import NoAnswer
+from kgserve.platform.http_client import InvalidHttpResponse
 from kgserve.platform.server_discovery import (
     LAUNCH_TIMEOUT_SECONDS,
     TOOL_CALL_TIMEOUT_SECONDS,
@@ -81,17 +81,17 @@ _IDLE_THREAD_SECONDS = 10.0
 """Seconds without work after which a thread ends."""
 
 
-class NotDone(Exception):
+class TemporarilyRefused(Exception):
     """The server did not execute a request for a temporary reason: it is stopping, or was replaced."""
 
 
-class Forwarder:
+class MessageForwarder:
     """Forwarder of messages between the editor and the server."""
 
     def __init__(
         self,
-        servers: Servers,
-        output: Output,
+        servers: ServerLocator,
+        output: ProtocolOutput,
         wishes: Mapping[str, str] | None = None,
         limit: float = TOOL_CALL_TIMEOUT_SECONDS,
     ) -> None:
@@ -99,9 +99,9 @@ class Forwarder:
         self._limit = limit
         self._servers = servers
         self._output = output
-        self._connections = ServerConnections(wishes or {})
-        self._handshake = Handshake(self._connections)
-        self._threads = ThreadPool()
+        self._connections = ConnectionPool(wishes or {})
+        self._handshake = SessionHandshake(self._connections)
+        self._threads = BridgeThreadPool()
         self._pending = PendingRequests()
         self._closing = threading.Event()
         self._early = False
@@ -110,9 +110,9 @@ class Forwarder:
     def forward(self, line: bytes) -> None:
         """Forward a line from the editor. Returns after any step on which later messages depend."""
         try:
-            message = parse(line)
-        except Malformed as error:
-            self._output.write(failure(None, error.code, str(error)))
+            message = parse_message(line)
+        except MalformedMessage as error:
+            self._output.write(encode_error_answer(None, error.code, str(error)))
             return
         match message.kind:
             case MessageKind.REQUEST:
@@ -154,12 +154,12 @@ class Forwarder:
         tools = self._connections.tools
         if message.method not in SESSION_START_METHODS:
             version = message.version or self._handshake.version
-            return answer_to(message, version, tools) if self._servers.is_ours else None
-        answer = answer_to(message, version_of(message), tools) if self._servers.absent else None
+            return cached_answer(message, version, tools) if self._servers.is_ours else None
+        answer = cached_answer(message, requested_protocol_version(message), tools) if self._servers.absent else None
         if answer is not None:
             self._early = True
             if message.method == INITIALIZE:
-                self._handshake.promise(message.line, version_of(message))
+                self._handshake.promise(message.line, requested_protocol_version(message))
             self._threads.submit(self._start)
         return answer
 
@@ -168,7 +168,7 @@ class Forwarder:
         try:
             self._servers.current()
         except LaunchFailed as error:
-            say(str(error))
+            log_to_editor(str(error))
 
     def _answer(self, request: PendingRequest) -> None:
         """Answer a request with the server's answer, or with the reason for its failure."""
@@ -189,11 +189,11 @@ class Forwarder:
             try:
                 self._exchange(request, server, patience)
                 return
-            except Unresponsive as error:
+            except ServerUnresponsive as error:
                 self._servers.lost(server)
                 self._report(request, f"{error}{request.unsettled}")
                 return
-            except (CONNECTION_ERRORS, NotDone) as error:
+            except (CONNECTION_ERRORS, TemporarilyRefused) as error:
                 self._servers.lost(server)
                 self._closing.wait(attempts * RETRY_DELAY_SECONDS)
                 attempts += 1
@@ -207,13 +207,13 @@ class Forwarder:
                 self._report(request, f"{failed}{request.unsettled}")
                 return
 
-    def _patience(self, message: EditorMessage) -> Patience | None:
+    def _patience(self, message: EditorMessage) -> AnswerDeadline | None:
         """Return the deadline of a message's answer; None for a listener, which has no time limit."""
         if message.method == LISTEN:
             return None
-        return Patience(self._connections.pulse, limit_of(message.tool, self._limit))
+        return AnswerDeadline(self._connections.pulse, call_timeout_of(message.tool, self._limit))
 
-    def _exchange(self, request: PendingRequest, server: DiscoveredServer, patience: Patience | None) -> None:
+    def _exchange(self, request: PendingRequest, server: DiscoveredServer, patience: AnswerDeadline | None) -> None:
         """Send a request and write its answer, and the notifications before it.
 
         Raises NotDone, HandshakeRefused, OSError and Unresponsive.
@@ -221,12 +221,12 @@ class Forwarder:
         message = request.message
         handshake = message.version is None and message.method != INITIALIZE
         session = self._handshake.session(server) if handshake else None
-        with Exchange(self._connections, server, patience) as exchange:
+        with McpExchange(self._connections, server, patience) as exchange:
             request.attach(exchange)
             self._ask(request, exchange, server, session)
 
     def _ask(
-        self, request: PendingRequest, exchange: Exchange, server: DiscoveredServer, session: McpSession | None
+        self, request: PendingRequest, exchange: McpExchange, server: DiscoveredServer, session: McpSession | None
     ) -> None:
         message = request.message
         headers = (session.headers if session else {}) | message.routing | request.identity()
@@ -239,45 +239,47 @@ class Forwarder:
             self._handshake.adopt(server, message.line, exchange, answer)
         self._output.write(answer)
 
-    def _streamed(self, exchange: Exchange, request: PendingRequest) -> bytes:
+    def _streamed(self, exchange: McpExchange, request: PendingRequest) -> bytes:
         """Return the answer from an event stream; pass on the messages before it."""
         message = request.message
         for text in exchange.events():
-            answer = answered(text, message.id)
+            answer = as_answer_line(text, message.id)
             if answer is None:
                 self._pass_back(request, text)
             elif message.method == LISTEN and is_result(answer):
-                raise NotDone("it is stopping")
+                raise TemporarilyRefused("it is stopping")
             else:
                 return answer
-        raise NoAnswer("the stream ended before the answer")
+        raise InvalidHttpResponse("the stream ended before the answer")
 
     def _pass_back(self, request: PendingRequest, text: bytes) -> None:
         """Write a message that precedes an answer. The acknowledgement of a listener is written only once."""
-        if method_of(text) == ACKNOWLEDGED:
+        if message_method(text) == ACKNOWLEDGED:
             if request.acknowledged:
                 return
             request.acknowledged = True
         self._output.write(text)
 
     def _document(
-        self, exchange: Exchange, message: EditorMessage, server: DiscoveredServer, session: McpSession | None
+        self, exchange: McpExchange, message: EditorMessage, server: DiscoveredServer, session: McpSession | None
     ) -> bytes:
         """Return the answer from a document."""
         text = exchange.body()
-        answer = answered(text, message.id)
+        answer = as_answer_line(text, message.id)
         self._check_done(exchange.answer.status, session, is_answer=answer is not None)
-        return answer or failure(message.id, NO_SERVER_ERROR, explanation(server, exchange.answer, text))
+        return answer or encode_error_answer(
+            message.id, NO_SERVER_ERROR, explain_http_answer(server, exchange.answer, text)
+        )
 
     def _check_done(self, status: int, session: McpSession | None, *, is_answer: bool) -> None:
         match status:
             case 401:
-                raise NotDone("it requires a valid key: set KGSERVE_KEY or use --key")
+                raise TemporarilyRefused("it requires a valid key: set KGSERVE_KEY or use --key")
             case 404 if session is not None:
                 self._handshake.lost(session)
-                raise NotDone("it does not know the session")
+                raise TemporarilyRefused("it does not know the session")
             case 503 if not is_answer:
-                raise NotDone("it is stopping")
+                raise TemporarilyRefused("it is stopping")
             case _:
                 pass
 
@@ -291,11 +293,11 @@ class Forwarder:
             return
         try:
             session = self._handshake.session(server)
-            with Exchange(self._connections, server, self._patience(message)) as exchange:
+            with McpExchange(self._connections, server, self._patience(message)) as exchange:
                 exchange.send("POST", session.headers if session else {}, message.line)
                 exchange.body()
-        except (CONNECTION_ERRORS, HandshakeRefused, Unresponsive) as error:
-            say(f"{message.method or 'an answer'} was not delivered: {error}")
+        except (CONNECTION_ERRORS, HandshakeRefused, ServerUnresponsive) as error:
+            log_to_editor(f"{message.method or 'an answer'} was not delivered: {error}")
 
     def _cancel(self, message: EditorMessage) -> None:
         """Cancel a request. Has no effect on one that was already answered."""
@@ -320,7 +322,7 @@ class Forwarder:
             server = self._servers.present()
             try:
                 offered = server is None or self._pass_events_on(server)
-            except (CONNECTION_ERRORS, HandshakeRefused, Unresponsive):
+            except (CONNECTION_ERRORS, HandshakeRefused, ServerUnresponsive):
                 if server is not None:
                     self._servers.lost(server)
             self._closing.wait(LISTEN_RETRY_SECONDS)
@@ -330,7 +332,7 @@ class Forwarder:
         session = self._handshake.session(server)
         if session is None or session.id is None:
             return False
-        with Exchange(self._connections, server) as exchange:
+        with McpExchange(self._connections, server) as exchange:
             exchange.send("GET", session.headers)
             if exchange.answer.is_stream:
                 for text in exchange.events():
@@ -348,11 +350,11 @@ class Forwarder:
 
     def _report(self, request: PendingRequest, reason: str) -> None:
         if not request.cancelled:
-            say(reason)
-            self._output.write(failure(request.message.id, NO_SERVER_ERROR, reason))
+            log_to_editor(reason)
+            self._output.write(encode_error_answer(request.message.id, NO_SERVER_ERROR, reason))
 
 
-def _launching(patience: Patience | None) -> float:
+def _launching(patience: AnswerDeadline | None) -> float:
     """Return the seconds allowed for starting a server for a request."""
     return LAUNCH_TIMEOUT_SECONDS if patience is None else min(LAUNCH_TIMEOUT_SECONDS, patience.left)
 
@@ -368,11 +370,11 @@ class PendingRequest:
         self.message = message
         self.cancelled = False
         self.acknowledged = False
-        self._exchange: Exchange | None = None
+        self._exchange: McpExchange | None = None
         self._call = os.urandom(16).hex() if message.method == CALL else ""
         self._first_sent: float | None = None
 
-    def attach(self, exchange: Exchange) -> None:
+    def attach(self, exchange: McpExchange) -> None:
         """Set the exchange that carries the request."""
         self._exchange = exchange
         if self.cancelled:
@@ -438,7 +440,7 @@ class PendingRequests:
         return all(request.message.method == LISTEN for request in self._requests.values())
 
 
-class ThreadPool:
+class BridgeThreadPool:
     """Thread pool that grows on demand and shrinks when idle."""
 
     def __init__(self) -> None:
@@ -476,7 +478,7 @@ class ThreadPool:
             return None
 
 
-class Output:
+class ProtocolOutput:
     """Thread-safe writer of whole lines. ``on_end`` is called when the reader has closed its end."""
 
     def __init__(self, descriptor: int, on_end: Callable[[], None]) -> None:
@@ -495,43 +497,50 @@ class Output:
                 self._on_end()
 
 
-def say(sentence: str) -> None:
+def log_to_editor(sentence: str) -> None:
     """Write a line to standard error, which editors keep in their log."""
     with suppress(OSError, ValueError):
         sys.stderr.write(f"kgserve mcp: {sentence}\n")
         sys.stderr.flush()
 
 
-KNOWN_ANSWERS_FILE = Path(__file__).with_name("known_answers.jsonl")
+CACHED_ANSWERS_FILE = Path(__file__).with_name("known_answers.jsonl")
 """Cached results of a session's first requests, used while a server starts; written by `make docs`.
 
 The first line maps protocol version and method to the line that holds the result.
 """
 
-KNOWN_ANSWER_METHODS = (INITIALIZE, "server/discover", "ping", "tools/list", "prompts/list", "resources/templates/list")
+CACHED_ANSWER_METHODS = (
+    INITIALIZE,
+    "server/discover",
+    "ping",
+    "tools/list",
+    "prompts/list",
+    "resources/templates/list",
+)
 """Methods that editors call first and whose results do not depend on a store."""
 
 TOOLS_LIST_METHOD = "tools/list"
-KNOWN_TOOLSETS = ("", "memory")
+CACHED_TOOLSETS = ("", "memory")
 """Tool sets whose tool lists are cached: the default, and the one that `kgserve mcp config` writes."""
 
 SESSION_START_METHODS = frozenset({INITIALIZE, "server/discover"})
 
 
-def answer_to(message: EditorMessage, version: str | None, tools: str = "") -> bytes | None:
+def cached_answer(message: EditorMessage, version: str | None, tools: str = "") -> bytes | None:
     """Return the cached answer to a request, or None.
 
     ``version`` is the editor's protocol version; ``tools`` is the tool set that it requested.
     """
     if (
-        message.method not in KNOWN_ANSWER_METHODS
+        message.method not in CACHED_ANSWER_METHODS
         or message.params.get("cursor") is not None
-        or tools not in KNOWN_TOOLSETS
+        or tools not in CACHED_TOOLSETS
     ):
         return None
-    with KNOWN_ANSWERS_FILE.open("rb") as lines:
+    with CACHED_ANSWERS_FILE.open("rb") as lines:
         contents: dict[str, dict[str, int]] = json.loads(next(lines))
-        number = contents.get(version or "", {}).get(named(message.method, tools))
+        number = contents.get(version or "", {}).get(cache_key_of(message.method, tools))
         if number is None:
             return None
         # Not decoded: the decoded tool list would take a megabyte.
@@ -539,12 +548,12 @@ def answer_to(message: EditorMessage, version: str | None, tools: str = "") -> b
     return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (json.dumps(message.id).encode(), result)
 
 
-def named(method: str, tools: str) -> str:
+def cache_key_of(method: str, tools: str) -> str:
     """Return the cache key of a method's answer; only the tool list depends on ``tools``."""
     return f"{method} {tools}" if method == TOOLS_LIST_METHOD and tools else method
 
 
-def version_of(message: EditorMessage) -> str | None:
+def requested_protocol_version(message: EditorMessage) -> str | None:
     """Return the protocol version that a session's first message names, or None."""
     if message.method != INITIALIZE:
         return message.version

@@ -33,7 +33,7 @@ class MessageKind(Enum):
     ANSWER = auto()
 
 
-class Malformed(Exception):
+class MalformedMessage(Exception):
     """A line that is not a JSON-RPC message. ``code`` is a JSON-RPC error code."""
 
     def __init__(self, code: int, message: str) -> None:
@@ -64,17 +64,17 @@ class EditorMessage(NamedTuple):
             return {}
         headers = {"MCP-Protocol-Version": self.version, "Mcp-Method": self.method}
         name = self.params.get(_NAME_KEYS.get(self.method, ""))
-        return headers | {"Mcp-Name": header_value(name)} if isinstance(name, str) else headers
+        return headers | {"Mcp-Name": encode_mcp_header(name)} if isinstance(name, str) else headers
 
 
-def parse(line: bytes) -> EditorMessage:
+def parse_message(line: bytes) -> EditorMessage:
     """Parse a line into a message. Raises Malformed."""
     try:
         given: object = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise Malformed(PARSE_ERROR, f"this line is not JSON: {error}") from None
+        raise MalformedMessage(PARSE_ERROR, f"this line is not JSON: {error}") from None
     if not isinstance(given, dict):
-        raise Malformed(INVALID_REQUEST, "each line must hold one JSON-RPC object; batches are not supported")
+        raise MalformedMessage(INVALID_REQUEST, "each line must hold one JSON-RPC object; batches are not supported")
     fields = cast("dict[str, Any]", given)
     method, params = fields.get("method"), _object(fields.get("params"))
     if isinstance(method, str):
@@ -82,17 +82,17 @@ def parse(line: bytes) -> EditorMessage:
     elif "result" in fields or "error" in fields:
         kind, method = MessageKind.ANSWER, ""
     else:
-        raise Malformed(INVALID_REQUEST, "a JSON-RPC object needs a method, a result or an error")
+        raise MalformedMessage(INVALID_REQUEST, "a JSON-RPC object needs a method, a result or an error")
     version = _object(params.get("_meta")).get(_VERSION_KEY)
     return EditorMessage(line, kind, fields.get("id"), method, params, version if isinstance(version, str) else None)
 
 
-def failure(request: str | float | None, code: int, message: str) -> bytes:
+def encode_error_answer(request: str | float | None, code: int, message: str) -> bytes:
     """Return an error answer as one line of JSON."""
     return json.dumps({"jsonrpc": "2.0", "id": request, "error": {"code": code, "message": message}}).encode()
 
 
-def answered(text: bytes, request: str | float | None) -> bytes | None:
+def as_answer_line(text: bytes, request: str | float | None) -> bytes | None:
     """Return ``text`` as the one-line answer to ``request``; None for other messages, such as notifications.
 
     A server that rejects a request before reading its id answers with a null id, which is replaced.
@@ -114,7 +114,7 @@ def is_result(answer: bytes) -> bool:
     return "result" in _object(json.loads(answer))
 
 
-def method_of(text: bytes) -> str | None:
+def message_method(text: bytes) -> str | None:
     """Return the method of a server's message, or None."""
     try:
         method = _object(json.loads(text)).get("method")
@@ -129,7 +129,7 @@ def negotiated_version(answer: bytes) -> str | None:
     return version if isinstance(version, str) else None
 
 
-def header_value(text: str) -> str:
+def encode_mcp_header(text: str) -> str:
     """Encode ``text`` for an MCP header: unchanged, or as marked base64 where a header cannot carry it."""
     if _PLAIN_HEADER_VALUE.fullmatch(text) and not _ENCODED_HEADER_VALUE.fullmatch(text):
         return text

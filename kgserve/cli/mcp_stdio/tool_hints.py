@@ -10,7 +10,7 @@ from typing import TypedDict
 TOOL_HINTS_FILE = Path(__file__).with_name("tool_hints.json")
 
 
-def is_long(tool: str | None) -> bool:
+def is_long_running_tool(tool: str | None) -> bool:
     """Return True if a tool may run long on large inputs."""
     return tool in _read()["long"]
 

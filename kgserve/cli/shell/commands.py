@@ -12,9 +12,9 @@ import msgspec
 
 from kgserve.cli.exit_codes import EXIT_FAILED, EXIT_NO_SERVER
 from kgserve.cli.shell.formats import MODES, Mode
-from kgserve.cli.shell.script import ScriptEntry, entries
-from kgserve.cli.shell.session import NoServer, ShellSession
-from kgserve.cypher.offers import LABELS
+from kgserve.cli.shell.script import ScriptEntry, split_script
+from kgserve.cli.shell.session import NoServerAvailable, ShellSession
+from kgserve.cypher.offers import PROPERTIES_BY_LABEL
 from kgserve.errors import InvalidInput, KgserveError
 from kgserve.graph.answers import CypherAnswer
 from kgserve.platform.codecs import decode_json
@@ -23,7 +23,7 @@ MAX_SOURCE_DEPTH = 16
 """Maximum nesting of `:source` files."""
 
 
-class Command(msgspec.Struct, frozen=True):
+class ShellCommand(msgspec.Struct, frozen=True):
     """A shell command: its name, the placeholder of its arguments, a one-sentence summary, and further details."""
 
     name: str
@@ -38,7 +38,7 @@ class Command(msgspec.Struct, frozen=True):
         return f":{self.name} {self.arguments}".rstrip()
 
 
-class Left(Exception):
+class ShellExit(Exception):
     """The user left the shell."""
 
 
@@ -50,23 +50,23 @@ class CommandStopped(Exception):
         self.code = code
 
 
-SHELL_COMMANDS: dict[str, Command] = {}
+SHELL_COMMANDS: dict[str, ShellCommand] = {}
 
 
-def run(session: ShellSession, text: str, source: str | None = None) -> None:
+def run_script(session: ShellSession, text: str, source: str | None = None) -> None:
     """Execute all statements and commands of a text.
 
     Raises CommandStopped after reporting the first failure, and Left when the user leaves.
     """
-    for entry in entries(text):
+    for entry in split_script(text):
         try:
-            execute(session, entry)
+            execute_entry(session, entry)
         except KgserveError as error:
             session.screen.fail(error, entry, source)
-            raise CommandStopped(EXIT_NO_SERVER if isinstance(error, NoServer) else EXIT_FAILED) from error
+            raise CommandStopped(EXIT_NO_SERVER if isinstance(error, NoServerAvailable) else EXIT_FAILED) from error
 
 
-def execute(session: ShellSession, entry: ScriptEntry) -> None:
+def execute_entry(session: ShellSession, entry: ScriptEntry) -> None:
     """Execute one statement or command. Raises KgserveError, Left, and CommandStopped from a sourced file."""
     if not entry.text.startswith(":"):
         session.statement(entry.text)
@@ -84,7 +84,7 @@ def _command(
     def add(function: Callable[[ShellSession, str], None]) -> Callable[[ShellSession, str], None]:
         name = function.__name__.strip("_")
         summary, _, details = (function.__doc__ or "").partition("\n\n")
-        SHELL_COMMANDS[name] = Command(name, arguments, summary, re.sub(r"\s+", " ", details).strip(), function)
+        SHELL_COMMANDS[name] = ShellCommand(name, arguments, summary, re.sub(r"\s+", " ", details).strip(), function)
         return function
 
     return add
@@ -123,7 +123,7 @@ def _schema(session: ShellSession, _: str) -> None:
     """Show labels, properties, and the node and relation types of the store with counts."""
     stats = session.server.stats(session.chosen_store())
     rows, counts = list[list[Any]](), {"Entity": stats.nodes, "RELATES_TO": stats.edges}
-    for label, properties in LABELS.items():
+    for label, properties in PROPERTIES_BY_LABEL.items():
         rows.append(["label", label, None, counts.get(label)])
         rows += [["property", f"{label}.{name}", kind, None] for name, kind in properties.items()]
     rows += [["node type", name, None, count] for name, count in stats.types.items()]
@@ -194,7 +194,7 @@ def _source(session: ShellSession, rest: str) -> None:
     text = read_file(Path(rest).expanduser())
     session.depth += 1
     try:
-        run(session, text, rest)
+        run_script(session, text, rest)
     finally:
         session.depth -= 1
 
@@ -218,7 +218,7 @@ def _export(session: ShellSession, rest: str) -> None:
 @_command()
 def _quit(_: ShellSession, __: str) -> None:
     """Leave the shell; so does Ctrl-D."""
-    raise Left
+    raise ShellExit
 
 
 def read_file(path: Path) -> str:
@@ -232,7 +232,7 @@ def read_file(path: Path) -> str:
         raise InvalidInput(f"{path} is not UTF-8 text: invalid byte at offset {error.start}") from error
 
 
-def _find_command(name: str) -> Command:
+def _find_command(name: str) -> ShellCommand:
     try:
         return SHELL_COMMANDS[name]
     except KeyError:
@@ -246,7 +246,7 @@ def _parts(text: str) -> tuple[str, str]:
     return (found[1] if found else ""), text[end:].removesuffix(";").strip()
 
 
-def _indented(command: Command) -> str:
+def _indented(command: ShellCommand) -> str:
     return f"  {command.details}" if command.details else ""
 
 

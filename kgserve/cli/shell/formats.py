@@ -20,15 +20,15 @@ Mode = Literal["table", "json", "csv", "jsonl"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 
-def plain(answer: CypherAnswer) -> Iterator[str]:
+def format_tab_separated(answer: CypherAnswer) -> Iterator[str]:
     """Yield a header and a line per row with tab-separated fields; null is an empty field."""
     if answer.columns:
-        yield tabbed(answer.columns)
+        yield tab_separated_line(answer.columns)
     for row in answer.rows:
-        yield tabbed(["" if value is None else cell(value) for value in row])
+        yield tab_separated_line(["" if value is None else format_cell(value) for value in row])
 
 
-def csv_lines(answer: CypherAnswer) -> Iterator[str]:
+def format_csv(answer: CypherAnswer) -> Iterator[str]:
     """Yield CSV with a header; null is an empty field, values other than text and numbers are JSON."""
     if answer.columns:
         yield _csv_line(answer.columns)
@@ -36,32 +36,32 @@ def csv_lines(answer: CypherAnswer) -> Iterator[str]:
         yield _csv_line([_csv_field(value) for value in row])
 
 
-def json_lines(answer: CypherAnswer) -> Iterator[str]:
+def format_json_lines(answer: CypherAnswer) -> Iterator[str]:
     """Yield one JSON object per row."""
-    names = unique(answer.columns)
+    names = deduplicate_column_names(answer.columns)
     for row in answer.rows:
         yield _json(dict(zip(names, row, strict=True))) + "\n"
 
 
-def json_array(answer: CypherAnswer) -> Iterator[str]:
+def format_json_array(answer: CypherAnswer) -> Iterator[str]:
     """Yield one JSON array of objects, one line per row."""
     if not answer.rows:
         yield "[]\n"
         return
-    lines = [line.rstrip("\n") for line in json_lines(answer)]
+    lines = [line.rstrip("\n") for line in format_json_lines(answer)]
     yield "[\n" + ",\n".join(lines) + "\n]\n"
 
 
 WRITERS: dict[Mode, Callable[[CypherAnswer], Iterator[str]]] = {
-    "table": plain,
-    "json": json_array,
-    "csv": csv_lines,
-    "jsonl": json_lines,
+    "table": format_tab_separated,
+    "json": format_json_array,
+    "csv": format_csv,
+    "jsonl": format_json_lines,
 }
 SUFFIXES: dict[str, Mode] = {".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 
 
-def by_suffix(file: Path) -> Callable[[CypherAnswer], Iterator[str]]:
+def writer_for_file(file: Path) -> Callable[[CypherAnswer], Iterator[str]]:
     """Return the writer for a file name's extension. Raises InvalidInput when the extension is unknown."""
     try:
         return WRITERS[SUFFIXES[file.suffix.lower()]]
@@ -70,7 +70,7 @@ def by_suffix(file: Path) -> Callable[[CypherAnswer], Iterator[str]]:
         raise InvalidInput(f"{file}: unsupported extension. Supported: {known}") from None
 
 
-def unique(columns: list[str]) -> list[str]:
+def deduplicate_column_names(columns: list[str]) -> list[str]:
     """Return column names as distinct keys of an object; a repeated name becomes ``name_2``."""
     names: list[str] = []
     for column in columns:
@@ -82,7 +82,7 @@ def unique(columns: list[str]) -> list[str]:
     return names
 
 
-def tabbed(fields: Sequence[str]) -> str:
+def tab_separated_line(fields: Sequence[str]) -> str:
     """Return fields as a tab-separated line; tabs, line breaks and backslashes are escaped."""
     escaped = (
         field.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r") for field in fields
@@ -90,7 +90,7 @@ def tabbed(fields: Sequence[str]) -> str:
     return "\t".join(escaped) + "\n"
 
 
-def cell(value: Any) -> str:
+def format_cell(value: Any) -> str:
     """Return the text of a value in its own cell; a string is unchanged."""
     return value if isinstance(value, str) else _inner(value)
 

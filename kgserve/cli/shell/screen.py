@@ -13,7 +13,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kgserve.cli.shell.formats import WRITERS, Mode, cell, is_node, is_path, is_relation
+from kgserve.cli.shell.formats import WRITERS, Mode, format_cell, is_node, is_path, is_relation
 from kgserve.cli.shell.script import ScriptEntry
 from kgserve.errors import InvalidInput, KgserveError
 from kgserve.graph.answers import CypherAnswer
@@ -27,7 +27,7 @@ ERROR_CONTEXT_CHARS = 60
 """Characters of a long line that are shown on either side of an error."""
 
 
-class Screen:
+class ShellScreen:
     """Standard output and standard error. ``terminal`` is True if standard output is a terminal."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Screen:
     def show(self, answer: CypherAnswer, mode: Mode) -> None:
         """Write rows to standard output in the given mode."""
         if mode == "table" and self.terminal:
-            draw(answer, Console(highlight=False))
+            draw_rows(answer, Console(highlight=False))
         else:
             self._write(answer, mode)
         sys.stdout.flush()  # a program may read concurrently
@@ -59,15 +59,15 @@ class Screen:
     def fail(self, error: KgserveError, entry: ScriptEntry | None = None, source: str | None = None) -> None:
         """Write an error with its position in ``source``, and mark the position within the statement."""
         sys.stdout.flush()
-        first, *rest = (printable(line) for sentence in sentences(error) for line in sentence.split("\n"))
+        first, *rest = (escape_unprintable(line) for sentence in error_messages(error) for line in sentence.split("\n"))
         where = f"{source}:{entry.line}: " if source and entry else ""
         self._coloured(sys.stderr, "bold red", f"{where}{first}")
         for line in rest:
             self._coloured(sys.stderr, "red", f"  {line}")
-        found = position(error)
+        found = error_position(error)
         if found and entry:
-            for line in pointed(entry.text, *found):
-                sys.stderr.write(f"{printable(line)}\n")
+            for line in mark_error_position(entry.text, *found):
+                sys.stderr.write(f"{escape_unprintable(line)}\n")
 
     def _write(self, answer: CypherAnswer, mode: Mode) -> None:
         if mode == "table" and not answer.columns:
@@ -83,7 +83,7 @@ class Screen:
         console.print(Text(message, style=style))
 
 
-def draw(answer: CypherAnswer, console: Console) -> None:
+def draw_rows(answer: CypherAnswer, console: Console) -> None:
     """Print rows as a table with shortened values, or as one list per row if the columns do not fit."""
     if not answer.columns:
         return
@@ -94,7 +94,7 @@ def draw(answer: CypherAnswer, console: Console) -> None:
         console.print(_table(answer, console.width))
 
 
-def fitted(wanted: Sequence[int], available: int) -> list[int]:
+def fit_column_widths(wanted: Sequence[int], available: int) -> list[int]:
     """Distribute the available width over columns. Narrow columns leave the rest of their share to others."""
     widths = [0] * len(wanted)
     for place, index in enumerate(sorted(range(len(wanted)), key=wanted.__getitem__)):
@@ -103,25 +103,25 @@ def fitted(wanted: Sequence[int], available: int) -> list[int]:
     return widths
 
 
-def printable(text: str) -> str:
+def escape_unprintable(text: str) -> str:
     """Return a text as one line without control characters, which could affect the terminal."""
     return "".join(each if each.isprintable() else _visible(each) for each in text)
 
 
-def sentences(error: KgserveError) -> list[str]:
+def error_messages(error: KgserveError) -> list[str]:
     """Return the messages of an error without repetitions."""
     faults = [fault.message for fault in error.errors] if isinstance(error, InvalidInput) else []
     message = error.message.removeprefix("query: ")
     return list(dict.fromkeys([message, *(fault for fault in faults if fault not in error.message)]))
 
 
-def position(error: KgserveError) -> tuple[int, int] | None:
+def error_position(error: KgserveError) -> tuple[int, int] | None:
     """Return line and column of an error in its statement, both from 1; None if the error names none."""
-    found = next((found for sentence in sentences(error) if (found := ERROR_POSITION.search(sentence))), None)
+    found = next((found for sentence in error_messages(error) if (found := ERROR_POSITION.search(sentence))), None)
     return (int(found[1]), int(found[2])) if found else None
 
 
-def pointed(text: str, line: int, column: int) -> list[str]:
+def mark_error_position(text: str, line: int, column: int) -> list[str]:
     """Return the line of an error, and below it a caret at the column; nothing when the text has no such line."""
     lines = text.split("\n")
     if not 1 <= line <= len(lines):
@@ -139,7 +139,7 @@ def _table(answer: CypherAnswer, width: int) -> RenderableType:
     rows = [[_text(value) for value in row] for row in answer.rows]
     wanted = [max(text.cell_len for text in column) for column in zip(head, *rows, strict=True)]
     table = _empty()
-    for index, each in enumerate(fitted(wanted, _available_width(len(head), width))):
+    for index, each in enumerate(fit_column_widths(wanted, _available_width(len(head), width))):
         numbers = rows and all(_is_number(row[index]) for row in answer.rows)
         table.add_column(
             head[index], justify="right" if numbers else "left", width=each, no_wrap=True, overflow="ellipsis"
@@ -169,11 +169,11 @@ def _empty() -> Table:
 
 def _text(value: Any) -> Text:
     """Return a cell in its colour."""
-    return _plain(cell(value)[:MAX_CELL_CHARS], _style(value))
+    return _plain(format_cell(value)[:MAX_CELL_CHARS], _style(value))
 
 
 def _plain(text: str, style: str = "") -> Text:
-    return Text(printable(text), style=style)
+    return Text(escape_unprintable(text), style=style)
 
 
 def _visible(character: str) -> str:

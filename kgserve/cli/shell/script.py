@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from kgserve.cypher.lexer import Unterminated, scan
+from kgserve.cypher.lexer import UnterminatedToken, scan_tokens
 from kgserve.errors import InvalidInput
 
 STATEMENT_GAP = re.compile(r"[\s;\u180e\ufeff]+|//[^\n\r]*|/\*.*?\*/", re.DOTALL)
@@ -31,16 +31,16 @@ class ScriptEntry(msgspec.Struct, frozen=True):
     ended: bool
 
 
-def entries(text: str) -> Iterator[ScriptEntry]:
+def split_script(text: str) -> Iterator[ScriptEntry]:
     """Yield the entries of a text in order. A statement ends at a semicolon, a command at the end of its line."""
     newlines = [found.start() for found in re.finditer("\n", text)]
     for start, end, ended in _spans(text):
         yield ScriptEntry(text[start:end].rstrip(), bisect_left(newlines, start) + 1, ended)
 
 
-def unfinished(text: str) -> bool:
+def is_unfinished(text: str) -> bool:
     """Return True if the last entry of a text is incomplete."""
-    last = deque(entries(text), maxlen=1)
+    last = deque(split_script(text), maxlen=1)
     return bool(last) and not last[0].ended
 
 
@@ -88,11 +88,11 @@ def _semicolon(text: str) -> tuple[int, Literal["found", "missing", "unreadable"
     """Find the semicolon that ends a statement. Text that cannot be tokenized ends at the next semicolon."""
     position = 0
     try:
-        for token in scan(text):
+        for token in scan_tokens(text):
             if token.text == ";":
                 return token.start, "found"
             position = token.end
-    except Unterminated:
+    except UnterminatedToken:
         return len(text), "missing"
     except InvalidInput:
         semicolon = text.find(";", position)

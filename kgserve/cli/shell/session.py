@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kgserve.admin.api import StoreStats, StoreSummary
-from kgserve.cli.shell.formats import Mode, by_suffix
-from kgserve.cli.shell.screen import Screen
+from kgserve.cli.shell.formats import Mode, writer_for_file
+from kgserve.cli.shell.screen import ShellScreen
 from kgserve.client import Client, Interrupted, Unreachable
-from kgserve.client.lines import complete
+from kgserve.client.lines import write_atomically
 from kgserve.errors import InvalidInput, KgserveError
 from kgserve.graph.answers import CypherAnswer, CypherChanges
 from kgserve.graph.requests import MAX_CYPHER_ROWS
@@ -26,7 +26,7 @@ MAX_TERMINAL_ROWS = 1000
 """Maximum number of rows shown on a terminal; programs and files get all rows that the server returns."""
 
 
-class NoServer(KgserveError):
+class NoServerAvailable(KgserveError):
     """No server answers and none could be started."""
 
     code = "unreachable"
@@ -85,7 +85,7 @@ class ServerConnection:
         known = self._client is not None
         try:
             return self._asked(ask)
-        except NoServer:
+        except NoServerAvailable:
             if not known or self._named is not None:
                 raise
         return self._asked(ask)  # not executed: the known server has stopped, another one can be found or started
@@ -99,7 +99,7 @@ class ServerConnection:
             raise
         except Unreachable as error:
             self.close()
-            raise NoServer(error.message) from error
+            raise NoServerAvailable(error.message) from error
         except KeyboardInterrupt:
             self.close()  # the connection is in the middle of an answer
             raise
@@ -115,18 +115,20 @@ class ServerConnection:
 
     def _ensured(self) -> str:
         """Return the address of the data folder's server; start the server if none runs."""
-        if server_discovery.find(self._data_dir) is None:
+        if server_discovery.find_server(self._data_dir) is None:
             self._starting(f"starting a server for {self._data_dir}")
         try:
-            return server_discovery.ensure(self._data_dir).url
+            return server_discovery.ensure_server(self._data_dir).url
         except server_discovery.LaunchFailed as error:
-            raise NoServer(str(error)) from error
+            raise NoServerAvailable(str(error)) from error
 
 
 class ShellSession:
     """A shell's store, mode, parameters and settings, with its server and screen."""
 
-    def __init__(self, server: ServerConnection, screen: Screen, store: str | None, mode: Mode, *, write: bool) -> None:
+    def __init__(
+        self, server: ServerConnection, screen: ShellScreen, store: str | None, mode: Mode, *, write: bool
+    ) -> None:
         self.server = server
         self.screen = screen
         self.store = store
@@ -148,7 +150,7 @@ class ShellSession:
         limit = MAX_TERMINAL_ROWS if self.screen.terminal else MAX_CYPHER_ROWS
         answer, seconds = self._ask(text, limit)
         self.screen.show(answer, self.mode)
-        self.screen.note(summary(answer))
+        self.screen.note(summarize_answer(answer))
         if answer.truncated:
             self.screen.warn(f"only the first {answer.row_count:,} rows are shown{self._export_hint()}")
         if self.timing:
@@ -156,11 +158,11 @@ class ShellSession:
 
     def export(self, text: str, file: Path) -> None:
         """Send one statement and write its rows to a file, in the format of the file name's extension."""
-        writer = by_suffix(file)
+        writer = writer_for_file(file)
         answer, seconds = self._ask(text, MAX_CYPHER_ROWS)
-        with complete(file) as out:
+        with write_atomically(file) as out:
             out.writelines(text.encode() for text in writer(answer))
-        self.screen.note(f"{counted(answer.row_count, 'row')} in {file}")
+        self.screen.note(f"{pluralize(answer.row_count, 'row')} in {file}")
         if answer.truncated:
             self.screen.warn(f"{file} contains only the first {answer.row_count:,} rows of the result")
         if self.timing:
@@ -180,28 +182,28 @@ class ShellSession:
         (self.screen.note if self.screen.terminal else self.screen.warn)(message)
 
 
-def summary(answer: CypherAnswer) -> str:
+def summarize_answer(answer: CypherAnswer) -> str:
     """Return the number of rows, and the changes of a statement in write mode."""
-    parts = [counted(answer.row_count, "row")] if answer.columns else []
+    parts = [pluralize(answer.row_count, "row")] if answer.columns else []
     if answer.changes:
-        parts.append(changed(answer.changes))
+        parts.append(describe_changes(answer.changes))
     return " · ".join(parts) or "done"
 
 
-def changed(changes: CypherChanges) -> str:
+def describe_changes(changes: CypherChanges) -> str:
     """Return the changes of a statement as text."""
     counts = (
-        ("created", counted(changes.nodes_created, "node"), changes.nodes_created),
-        ("created", counted(changes.edges_created, "relation"), changes.edges_created),
-        ("updated", counted(changes.nodes_updated, "node"), changes.nodes_updated),
-        ("updated", counted(changes.edges_updated, "relation"), changes.edges_updated),
-        ("deleted", counted(changes.nodes_deleted, "node"), changes.nodes_deleted),
-        ("deleted", counted(changes.edges_deleted, "relation"), changes.edges_deleted),
+        ("created", pluralize(changes.nodes_created, "node"), changes.nodes_created),
+        ("created", pluralize(changes.edges_created, "relation"), changes.edges_created),
+        ("updated", pluralize(changes.nodes_updated, "node"), changes.nodes_updated),
+        ("updated", pluralize(changes.edges_updated, "relation"), changes.edges_updated),
+        ("deleted", pluralize(changes.nodes_deleted, "node"), changes.nodes_deleted),
+        ("deleted", pluralize(changes.edges_deleted, "relation"), changes.edges_deleted),
     )
     changes_text = [f"{verb} {count}" for verb, count, number in counts if number]
     return f"{', '.join(changes_text) or 'nothing changed'}; sequence {changes.sequence:,}"
 
 
-def counted(number: int, noun: str) -> str:
+def pluralize(number: int, noun: str) -> str:
     """Return a number with its noun, in the plural where needed."""
     return f"{number:,} {noun if number == 1 else noun + 's'}"

@@ -24,16 +24,16 @@ from typing_extensions import override
 
 from kgserve import __version__
 from kgserve.admin.api import StoreStats
-from kgserve.cli.shell.commands import SHELL_COMMANDS, CommandStopped, Left, run
+from kgserve.cli.shell.commands import SHELL_COMMANDS, CommandStopped, ShellExit, run_script
 from kgserve.cli.shell.formats import MODES
-from kgserve.cli.shell.script import unfinished
+from kgserve.cli.shell.script import is_unfinished
 from kgserve.cli.shell.session import ShellSession
 from kgserve.cypher.offers import (
     COMPLETION_FUNCTIONS,
     COMPLETION_KEYWORDS,
     COMPLETION_PROCEDURES,
-    LABELS,
     NODE_LABELS,
+    PROPERTIES_BY_LABEL,
     RELATION_LABELS,
 )
 from kgserve.errors import KgserveError
@@ -44,12 +44,12 @@ EXIT_WORDS = {"exit", "quit"}
 COMPLETION_CACHE_SECONDS = 10.0
 """Seconds for which a store's types are cached, unless something was written."""
 
-Expected = Literal[
+CompletionContext = Literal[
     "command", "help", "store", "mode", "switch", "parameter", "file", "node type", "relation type", "node label",
     "relation label", "node property", "relation property", "property", "procedure", "word", "nothing",
 ]  # fmt: skip
 
-COMMAND_CONTEXTS: tuple[tuple[Expected, str], ...] = (
+COMMAND_CONTEXTS: tuple[tuple[CompletionContext, str], ...] = (
     ("command", r":(\w*)$"),
     ("help", r":help\s+:?(\w*)$"),
     ("store", r":use\s+(\S*)$"),
@@ -60,7 +60,7 @@ COMMAND_CONTEXTS: tuple[tuple[Expected, str], ...] = (
 )
 """Completions of a line that begins with a colon, by the text before the cursor."""
 
-STATEMENT_CONTEXTS: tuple[tuple[Expected, str], ...] = (
+STATEMENT_CONTEXTS: tuple[tuple[CompletionContext, str], ...] = (
     ("parameter", r"\$(\w*)$"),
     ("relation label", r"\[\s*\w*\s*:\s*(?:\w+\s*\|\s*:?)*(\w*)$"),
     ("node label", r"\(\s*\w*\s*:\s*(\w*)$"),
@@ -75,18 +75,18 @@ QUOTED_OR_COMMENT = re.compile(r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"|`[^`]*`|
 TYPE_COMPARISON = re.compile(r"\b(relation_type|type)\s*(?:=|<>|:|\bIN\s*\[[^\]]*?)\s*$", re.IGNORECASE)
 
 
-def converse(session: ShellSession, history: Path) -> None:
+def run_prompt_loop(session: ShellSession, history: Path) -> None:
     """Read and execute input until the user leaves. Ctrl-C cancels a statement, or clears the line."""
     session.screen.note(f"kgserve {__version__} at {session.server.url}; `:help` lists the commands")
     prompt = _prompt(session, history)
     while (text := _typed(prompt, session)) is not None and _word(text) not in EXIT_WORDS:
         try:
-            run(session, text)
+            run_script(session, text)
         except KeyboardInterrupt:
             session.screen.warn("\n" + _interrupted(session))  # the terminal has shown ^C
         except CommandStopped:  # already reported
             continue
-        except Left:
+        except ShellExit:
             return
 
 
@@ -105,7 +105,7 @@ def _prompt(session: ShellSession, history: Path) -> PromptSession[str]:
     return PromptSession(
         history=_open_history(history),
         lexer=PygmentsLexer(CypherLexer),
-        completer=CypherCompleter(CompletionWords(session)),
+        completer=CypherCompleter(CompletionCache(session)),
         complete_in_thread=True,
         complete_while_typing=False,
         multiline=Condition(_is_unfinished),
@@ -115,7 +115,7 @@ def _prompt(session: ShellSession, history: Path) -> PromptSession[str]:
 
 def _is_unfinished() -> bool:
     text = get_app().current_buffer.text
-    return unfinished(text) and _word(text) not in EXIT_WORDS
+    return is_unfinished(text) and _word(text) not in EXIT_WORDS
 
 
 def _word(text: str) -> str:
@@ -147,7 +147,7 @@ def _interrupted(session: ShellSession) -> str:
     return "interrupted; the statement may have been executed nevertheless" if session.write else "interrupted"
 
 
-def expected(before: str) -> tuple[Expected, str]:
+def completion_context(before: str) -> tuple[CompletionContext, str]:
     """Return the kind of completion expected after a text, and the part of it that is already typed."""
     line = before.lstrip()
     if line.startswith(":"):
@@ -162,14 +162,14 @@ def expected(before: str) -> tuple[Expected, str]:
     return _in_statement(bare)
 
 
-def _in_quotes(before: str, quoted: str) -> tuple[Expected, str]:
+def _in_quotes(before: str, quoted: str) -> tuple[CompletionContext, str]:
     compared = TYPE_COMPARISON.search(before) if quoted[0] in "'\"" else None
     if compared is None:
         return "nothing", ""
     return ("relation type" if compared[1].lower() == "relation_type" else "node type"), quoted[1:]
 
 
-def _in_statement(bare: str) -> tuple[Expected, str]:
+def _in_statement(bare: str) -> tuple[CompletionContext, str]:
     if found := re.search(r"(\w+)\.(\w*)$", bare):
         return _property_of(found[1], bare), found[2]
     for kind, pattern in STATEMENT_CONTEXTS:
@@ -178,7 +178,7 @@ def _in_statement(bare: str) -> tuple[Expected, str]:
     return "nothing", ""
 
 
-def _property_of(variable: str, bare: str) -> Expected:
+def _property_of(variable: str, bare: str) -> CompletionContext:
     if re.search(rf"\[\s*{variable}\b", bare):
         return "relation property"
     return "node property" if re.search(rf"\(\s*{variable}\s*[:){{]", bare) else "property"
@@ -187,10 +187,10 @@ def _property_of(variable: str, bare: str) -> Expected:
 class CypherCompleter(Completer):
     """Completer for the text at the cursor. Calls may ask the server, so run it in a thread."""
 
-    def __init__(self, vocabulary: CompletionWords) -> None:
+    def __init__(self, vocabulary: CompletionCache) -> None:
         self._vocabulary = vocabulary
         self._files = PathCompleter(expanduser=True)
-        self._offers: dict[Expected, Callable[[], Iterable[str]]] = {
+        self._offers: dict[CompletionContext, Callable[[], Iterable[str]]] = {
             "command": lambda: SHELL_COMMANDS,
             "help": lambda: SHELL_COMMANDS,
             "store": vocabulary.stores,
@@ -203,14 +203,14 @@ class CypherCompleter(Completer):
             "relation label": lambda: RELATION_LABELS,
             "node property": lambda: _properties(NODE_LABELS),
             "relation property": lambda: _properties(RELATION_LABELS),
-            "property": lambda: _properties(LABELS),
+            "property": lambda: _properties(PROPERTIES_BY_LABEL),
             "procedure": lambda: [f"{name}(" for name in COMPLETION_PROCEDURES],
             "word": lambda: (*COMPLETION_KEYWORDS, *(f"{name}(" for name in COMPLETION_FUNCTIONS)),
         }
 
     @override
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
-        kind, begun = expected(document.text_before_cursor)
+        kind, begun = completion_context(document.text_before_cursor)
         if kind == "file":
             yield from self._files.get_completions(Document(begun), complete_event)
         elif kind != "nothing":
@@ -224,23 +224,23 @@ def _properties(labels: Mapping[str, Mapping[str, str]]) -> Iterable[str]:
     return dict.fromkeys(chain.from_iterable(labels.values()))
 
 
-class Words(msgspec.Struct, frozen=True):
+class CompletionWords(msgspec.Struct, frozen=True):
     """Completions specific to a store, most frequent first."""
 
     node_types: tuple[str, ...] = ()
     relation_types: tuple[str, ...] = ()
 
 
-class CompletionWords:
+class CompletionCache:
     """Cached completions of the session's store. Errors of the server result in no completions."""
 
     def __init__(self, session: ShellSession) -> None:
         self.session = session
-        self._words = Words()
+        self._words = CompletionWords()
         self._known: tuple[str | None, int] = (None, -1)
         self._since = 0.0
 
-    def words(self) -> Words:
+    def words(self) -> CompletionWords:
         """Return the types of the selected store."""
         wanted = (self.session.store, self.session.writes)
         if wanted != self._known or time.monotonic() - self._since > COMPLETION_CACHE_SECONDS:
@@ -256,16 +256,16 @@ class CompletionWords:
         except KgserveError:
             return []
 
-    def _asked(self, store: str | None) -> Words:
+    def _asked(self, store: str | None) -> CompletionWords:
         try:
             server = self.session.server
-            return Words() if store is None or not server.connected else _by_frequency(server.stats(store))
+            return CompletionWords() if store is None or not server.connected else _by_frequency(server.stats(store))
         except KgserveError:
-            return Words()
+            return CompletionWords()
 
 
-def _by_frequency(stats: StoreStats) -> Words:
+def _by_frequency(stats: StoreStats) -> CompletionWords:
     def ordered(counts: dict[str, int]) -> tuple[str, ...]:
         return tuple(sorted(counts, key=lambda name: (-counts[name], name)))
 
-    return Words(ordered(stats.types), ordered(stats.relation_types))
+    return CompletionWords(ordered(stats.types), ordered(stats.relation_types))

@@ -3,8 +3,8 @@
 The use cases answer calls directly, without a wire format. Requests are decoded as the server decodes them, so that the
 same requests are rejected with the same messages.
 
-A process opens a data folder only once. Further `Handle` objects, such as from a notebook cell that runs again, share
-the open folder. A folder closes with its last handle, at the latest when the interpreter exits. Garbage-collected
+A process opens a data folder only once. Further `FolderHandle` objects, such as from a notebook cell that runs again,
+share the open folder. A folder closes with its last handle, at the latest when the interpreter exits. Garbage-collected
 handles do not count and close nothing, because closing blocks, which a garbage collector must not.
 """
 
@@ -26,42 +26,42 @@ import msgspec
 import structlog
 from typing_extensions import override
 
-from kgserve.admin.composition import open_all
+from kgserve.admin.composition import open_services
 from kgserve.api.table import USE_CASES
-from kgserve.client.blocking import Answering, Stream
+from kgserve.client.blocking import CallTransport, Stream
 from kgserve.client.clients import Store
-from kgserve.client.failures import Attempts, Retries
-from kgserve.client.following import Event, Following
-from kgserve.client.lines import Upload, complete, json_body
+from kgserve.client.failures import Retries, RetryState
+from kgserve.client.following import Event, EventStreamState
+from kgserve.client.lines import Upload, json_body, write_atomically
 from kgserve.client.methods import StoresMethods
-from kgserve.client.wire import ClientRequest, Streamed
-from kgserve.errors import Conflict, InvalidInput, KgserveError, Opening
+from kgserve.client.wire import ClientRequest, StreamedRequest
+from kgserve.errors import Conflict, InvalidInput, KgserveError, StoreOpening
 from kgserve.graph import answers, history
 from kgserve.graph.cypher import write_transaction
-from kgserve.graph.cypher.read import RowStream, stream
-from kgserve.graph.events import Delivery, EventReader, EventSubscription
+from kgserve.graph.cypher.read import ResultTextStream, stream_statement
+from kgserve.graph.events import EventDelivery, EventReader, EventSubscription
 from kgserve.graph.handle import (
-    FIRST_OPENING_PAUSE_SECONDS,
-    MAX_OPENING_PAUSE_SECONDS,
+    MAX_OPENING_POLL_SECONDS,
+    MIN_OPENING_POLL_SECONDS,
     OPENING_TIMEOUT_SECONDS,
-    Graph,
-    Graphs,
+    StoreHandle,
+    StoreHandles,
 )
 from kgserve.graph.queries import EntityHistoryRequest
 from kgserve.graph.requests import CypherRequest
 from kgserve.graph.transfer import transfer
-from kgserve.graph.transfer.transfer import Importer
+from kgserve.graph.transfer.transfer import StreamingImport
 from kgserve.memory import hierarchy
-from kgserve.memory.hierarchy_api import AncestorsRequest, BelowRequest
-from kgserve.platform.closing import Closing
-from kgserve.platform.codecs import decode_json, json_decoder, place_of
+from kgserve.memory.hierarchy_api import AncestorsRequest, DescendantsRequest
+from kgserve.platform.closing import ClosableContext
+from kgserve.platform.codecs import decode_json, json_decoder, locate_validation_error
 from kgserve.platform.lock import DataFolderLock
-from kgserve.platform.server_discovery import find, holder
-from kgserve.platform.settings import Indexed, Settings, load
+from kgserve.platform.server_discovery import find_lock_holder, find_server
+from kgserve.platform.settings import IndexedContent, Settings, load_settings
 from kgserve.storage.model.events import (
     EVERY_OTHER_STORE,
-    Position,
-    Selection,
+    EventSelection,
+    FeedPosition,
     parse_kinds,
     parse_position,
     parse_positions,
@@ -70,7 +70,7 @@ from kgserve.storage.model.store_names import check_store_name
 from kgserve.syncing import BatchSyncer, VectorSyncer
 
 if TYPE_CHECKING:
-    from kgserve.projections.connectors.plugs import Syncer
+    from kgserve.projections.connectors.plugs import SinkImplementation
 
 __all__ = ["Library", "Store"]
 
@@ -79,7 +79,7 @@ T = TypeVar("T")
 R = TypeVar("R", bound=msgspec.Struct)
 
 _RETRIES = Retries()
-_HIERARCHY_READS = {"children": hierarchy.children, "descendants": hierarchy.descendants}
+_HIERARCHY_READS = {"children": hierarchy.list_children, "descendants": hierarchy.list_descendants}
 _USE_CASES_BY_NAME = {case.name: case for case in USE_CASES}
 
 
@@ -90,20 +90,20 @@ OPEN_CALLS_TIMEOUT_SECONDS = 15.0
 class _Folder:
     """An open data folder and its running calls."""
 
-    def __init__(self, settings: Settings, syncers: Mapping[str, Syncer] | None) -> None:
+    def __init__(self, settings: Settings, syncers: Mapping[str, SinkImplementation] | None) -> None:
         self.settings = settings
         self.syncers = syncers
-        self.handles: WeakSet[Handle] = WeakSet()
+        self.handles: WeakSet[FolderHandle] = WeakSet()
         self.closed = False
         self._changed = threading.Condition()
         self._calls = 0
         with ExitStack() as undo:
             _lock_folder(settings.data_dir, undo)
-            self._graphs = open_all(settings, undo, syncers).graphs(confined=False)
+            self._graphs = open_services(settings, undo, syncers).graphs(confined=False)
             self._stack = undo.pop_all()
 
     @contextmanager
-    def use(self) -> Generator[Graphs]:
+    def use(self) -> Generator[StoreHandles]:
         with self._changed:
             if self.closed:
                 raise _closed(self.settings.data_dir)
@@ -122,10 +122,10 @@ class _Folder:
         self._stack.close()
 
 
-class Handle:
+class FolderHandle:
     """One use of an open data folder, for any number of threads, but not for forked processes."""
 
-    def __init__(self, settings: Settings, syncers: Mapping[str, Syncer] | None = None) -> None:
+    def __init__(self, settings: Settings, syncers: Mapping[str, SinkImplementation] | None = None) -> None:
         """Open or share the folder. Raises Conflict when another process holds it, or this one with other options."""
         self.path = settings.data_dir
         self._process = os.getpid()
@@ -138,7 +138,7 @@ class Handle:
         return self._closed or self._folder.closed
 
     @contextmanager
-    def use(self) -> Generator[Graphs]:
+    def use(self) -> Generator[StoreHandles]:
         """Yield the open stores for the duration of a block. Raises Conflict when the handle is closed."""
         if self._process != os.getpid():
             raise Conflict(
@@ -165,7 +165,9 @@ class _OpenFolders:
         self._open: dict[Path, _Folder] = {}
         self._inherited: list[dict[Path, _Folder]] = []
 
-    def join(self, handle: Handle, settings: Settings, syncers: Mapping[str, Syncer] | None) -> _Folder:
+    def join(
+        self, handle: FolderHandle, settings: Settings, syncers: Mapping[str, SinkImplementation] | None
+    ) -> _Folder:
         with self._lock:
             folder = self._open.get(settings.data_dir)
             if folder is None:
@@ -175,7 +177,7 @@ class _OpenFolders:
             folder.handles.add(handle)
             return folder
 
-    def leave(self, handle: Handle, folder: _Folder) -> None:
+    def leave(self, handle: FolderHandle, folder: _Folder) -> None:
         with self._lock:
             folder.handles.discard(handle)
             if not folder.handles and not folder.closed:
@@ -203,14 +205,15 @@ def _lock_folder(data_dir: Path, stack: ExitStack) -> None:
 
 
 def _in_use_message(data_dir: Path) -> str:
-    server = find(data_dir)
+    server = find_server(data_dir)
     if server is not None:
         return (
             f"{data_dir} is served by process {server.pid} at {server.url}; "
             f"use kgserve.client.Client(data={str(data_dir)!r}) instead, or stop that server"
         )
     return (
-        f"{data_dir} is in use by process {holder(data_dir) or 'unknown'}; close it there, or serve the folder "
+        f"{data_dir} is in use by process {find_lock_holder(data_dir) or 'unknown'}; "
+        "close it there, or serve the folder "
         f"with `kgserve serve` and use kgserve.client.Client(data={str(data_dir)!r}) in both processes"
     )
 
@@ -224,10 +227,10 @@ atexit.register(_folders.close_all)
 os.register_at_fork(after_in_child=_folders.forget)
 
 
-class LocalConnection(Answering):
+class LocalConnection(CallTransport):
     """Connection to the stores of a folder opened in this process."""
 
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, handle: FolderHandle) -> None:
         self._handle = handle
 
     @override
@@ -240,7 +243,7 @@ class LocalConnection(Answering):
         return _as_answer(found, call.route.answer)
 
     @override
-    def stream(self, streamed: Streamed[T]) -> Stream[T]:
+    def stream(self, streamed: StreamedRequest[T]) -> Stream[T]:
         decoder = streamed.decoder()
 
         def items() -> Generator[T]:
@@ -252,12 +255,12 @@ class LocalConnection(Answering):
         return Stream(items(), decoder.about)
 
     @override
-    def events(self, listener: Following) -> Stream[Event]:
-        return Stream(listen(self._handle, listener), {})
+    def events(self, listener: EventStreamState) -> Stream[Event]:
+        return Stream(listen_to_events(self._handle, listener), {})
 
     @override
     def save(self, call: ClientRequest[bytes], path: str | os.PathLike[str]) -> int:
-        with self.begun(call) as (sequence, blocks), complete(path) as file:
+        with self.begun(call) as (sequence, blocks), write_atomically(path) as file:
             file.writelines(blocks)
             return sequence
 
@@ -271,9 +274,9 @@ class LocalConnection(Answering):
             yield getattr(blocks, "sequence", 0), _iterate_blocks(self._handle, blocks)
 
 
-def _with_retries(handle: Handle, call: ClientRequest[Any], do: Callable[[Graphs], T]) -> T:
+def _with_retries(handle: FolderHandle, call: ClientRequest[Any], do: Callable[[StoreHandles], T]) -> T:
     """Return the result of ``do``, with the client's retries of temporary errors."""
-    attempts = Attempts(_RETRIES)
+    attempts = RetryState(_RETRIES)
     while True:
         try:
             return _after_opening(handle, do)
@@ -283,7 +286,7 @@ def _with_retries(handle: Handle, call: ClientRequest[Any], do: Callable[[Graphs
             time.sleep(attempts.pause_after(error, idempotent=call.idempotent))
 
 
-def _iterate_blocks(handle: Handle, blocks: Iterable[bytes]) -> Iterator[bytes]:
+def _iterate_blocks(handle: FolderHandle, blocks: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the blocks; the library may close between them."""
     rest = iter(blocks)
     while True:
@@ -294,52 +297,54 @@ def _iterate_blocks(handle: Handle, blocks: Iterable[bytes]) -> Iterator[bytes]:
         yield block
 
 
-def _after_opening(handle: Handle, do: Callable[[Graphs], T]) -> T:
+def _after_opening(handle: FolderHandle, do: Callable[[StoreHandles], T]) -> T:
     """Return the result of ``do`` after waiting for a store that another caller is opening, as a server does."""
     deadline = time.monotonic() + OPENING_TIMEOUT_SECONDS
-    pause = FIRST_OPENING_PAUSE_SECONDS
+    pause = MIN_OPENING_POLL_SECONDS
     while True:
         try:
             with handle.use() as graphs:
                 return do(graphs)
-        except Opening:
+        except StoreOpening:
             if time.monotonic() + pause > deadline:
                 raise
         time.sleep(pause)
-        pause = min(2 * pause, MAX_OPENING_PAUSE_SECONDS)
+        pause = min(2 * pause, MAX_OPENING_POLL_SECONDS)
 
 
-def _execute(graphs: Graphs, call: ClientRequest[Any]) -> Any:
+def _execute(graphs: StoreHandles, call: ClientRequest[Any]) -> Any:
     """Execute a call's operation. Returns a Struct, JSON, or a Future."""
     name = call.route.name
     if isinstance(call.body, Upload):
         return _import(graphs.graph(call.store or ""), call.body)
     if name == "cypher":
-        return write_transaction.run(graphs.graph(call.store or ""), _decode_request(call.asked, CypherRequest))
+        return write_transaction.run_cypher_request(
+            graphs.graph(call.store or ""), _decode_request(call.asked, CypherRequest)
+        )
     if name == "entity_history":
-        return history.entity_history(
+        return history.list_entity_versions(
             graphs.graph(call.store or ""), _decode_request(call.asked, EntityHistoryRequest)
         ).versions
     if name in _HIERARCHY_READS:
         return _HIERARCHY_READS[name](
-            graphs.graph(call.store or ""), _decode_request(call.asked, BelowRequest)
+            graphs.graph(call.store or ""), _decode_request(call.asked, DescendantsRequest)
         ).memories
     if name == "ancestors":
-        return hierarchy.ancestors(graphs.graph(call.store or ""), _decode_request(call.asked, AncestorsRequest))
+        return hierarchy.list_ancestors(graphs.graph(call.store or ""), _decode_request(call.asked, AncestorsRequest))
     case = _USE_CASES_BY_NAME[name]
     target = graphs if call.store is None else graphs.graph(call.store)
     return case.ask(target, None if case.request is None else _decode_request(call.asked, case.request))
 
 
-def _open_stream(graphs: Graphs, call: ClientRequest[Any]) -> RowStream | transfer.ExportStream:
+def _open_stream(graphs: StoreHandles, call: ClientRequest[Any]) -> ResultTextStream | transfer.ExportStream:
     graph = graphs.graph(call.store or "")
     if call.route.name == "export":
-        return transfer.export(graph, call.asked["valid_at"], graph.past(call.asked["as_of"]))
-    return stream(graph, _decode_request(call.asked, CypherRequest), "ndjson")
+        return transfer.open_export(graph, call.asked["valid_at"], graph.past(call.asked["as_of"]))
+    return stream_statement(graph, _decode_request(call.asked, CypherRequest), "ndjson")
 
 
-def _import(graph: Graph, upload: Upload) -> answers.ImportAnswer:
-    importer = Importer(graph)
+def _import(graph: StoreHandle, upload: Upload) -> answers.ImportAnswer:
+    importer = StreamingImport(graph)
     try:
         for block in upload.blocks():
             if importer.feed(block):
@@ -354,7 +359,7 @@ def _decode_request(asked: Any, kind: type[R]) -> R:
     try:
         return decode_json(json_body({} if asked is None else asked), kind)
     except msgspec.ValidationError as error:
-        fault = place_of(error, kind)
+        fault = locate_validation_error(error, kind)
         raise InvalidInput(f"{fault.path}: {fault.message}" if fault.path else fault.message, (fault,)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidInput(f"the request is not valid as JSON: {error}") from None
@@ -379,7 +384,7 @@ LISTENER_POLL_SECONDS = 0.5
 _decode = json_decoder(dict[str, Any]).decode
 
 
-def listen(handle: Handle, listener: Following) -> Generator[Event]:
+def listen_to_events(handle: FolderHandle, listener: EventStreamState) -> Generator[Event]:
     """Return the events of one store, of several, or of all current and future stores."""
     query, last = listener.query, listener.last_id
     selection = _selection(_names(query["kinds"]), _names(query["types"]))
@@ -392,7 +397,7 @@ def listen(handle: Handle, listener: Following) -> Generator[Event]:
     return _start_listening(handle, EventSubscription(names, at, selection), listener)
 
 
-def _start_listening(handle: Handle, wanted: EventSubscription, listener: Following) -> Generator[Event]:
+def _start_listening(handle: FolderHandle, wanted: EventSubscription, listener: EventStreamState) -> Generator[Event]:
     """Start listening immediately rather than at the first iteration."""
     news = threading.Event()
     with handle.use() as graphs:
@@ -407,7 +412,9 @@ def _start_listening(handle: Handle, wanted: EventSubscription, listener: Follow
     return listening  # pyright: ignore[reportReturnType] - its only None was consumed above
 
 
-def _listen(handle: Handle, reader: EventReader, news: threading.Event, listener: Following) -> Generator[Event | None]:
+def _listen(
+    handle: FolderHandle, reader: EventReader, news: threading.Event, listener: EventStreamState
+) -> Generator[Event | None]:
     try:
         yield None
         last = ""
@@ -426,7 +433,7 @@ def _listen(handle: Handle, reader: EventReader, news: threading.Event, listener
         reader.close()
 
 
-def _event(delivery: Delivery, place: str) -> Event:
+def _event(delivery: EventDelivery, place: str) -> Event:
     data = _decode(delivery.data)
     return Event(
         id=place,
@@ -438,8 +445,8 @@ def _event(delivery: Delivery, place: str) -> Event:
     )
 
 
-def _selection(kinds: list[str], types: list[str]) -> Selection:
-    return Selection(parse_kinds(kinds) if kinds else None, frozenset(types) if types else None)
+def _selection(kinds: list[str], types: list[str]) -> EventSelection:
+    return EventSelection(parse_kinds(kinds) if kinds else None, frozenset(types) if types else None)
 
 
 def _names(given: str | None) -> list[str]:
@@ -447,11 +454,11 @@ def _names(given: str | None) -> list[str]:
     return [part for part in dict.fromkeys((given or "").split(",")) if part]
 
 
-def _after(since: int | None) -> dict[str, Position]:
-    return {} if since is None else {EVERY_OTHER_STORE: Position.after(since)}
+def _after(since: int | None) -> dict[str, FeedPosition]:
+    return {} if since is None else {EVERY_OTHER_STORE: FeedPosition.after(since)}
 
 
-class Library(StoresMethods, Closing):
+class Library(StoresMethods, ClosableContext):
     """The stores of a data folder opened in this process: the methods of `kgserve.client.Client` without a server.
 
     Threads may share a library. Close it, or use it in a `with` block. Acknowledged writes are already on disk.
@@ -462,7 +469,7 @@ class Library(StoresMethods, Closing):
         path: str | os.PathLike[str],
         *,
         history: bool = True,
-        indexes: Indexed | bool = True,
+        indexes: IndexedContent | bool = True,
         models_dir: str | os.PathLike[str] | None = None,
         embedding_provider: Literal["local", "openai", "hashing"] | None = None,
         syncers: Mapping[str, VectorSyncer | BatchSyncer] | None = None,
@@ -476,9 +483,9 @@ class Library(StoresMethods, Closing):
             "models_dir": models_dir,
             "embedding_provider": embedding_provider,
         }
-        self.handle = Handle(load(options), syncers)
+        self.handle = FolderHandle(load_settings(options), syncers)
         self.local = LocalConnection(self.handle)
-        self.connection: Answering = self.local
+        self.connection: CallTransport = self.local
 
     def store(self, name: str) -> Store:
         """Return one store, whether it exists or not; the first inject creates it."""

@@ -32,7 +32,7 @@ REPLY_QUIET_SECONDS = 0.3
 _T = TypeVar("_T")
 
 
-class ApiError(msgspec.Struct, frozen=True):
+class NatsApiError(msgspec.Struct, frozen=True):
     """Error response of the NATS servers."""
 
     code: int
@@ -65,7 +65,7 @@ class _ServerConfig(msgspec.Struct, frozen=True):
     meta: _MetaGroup = _MetaGroup()
 
 
-class NatsServer(msgspec.Struct, frozen=True):
+class NatsServerInfo(msgspec.Struct, frozen=True):
     """Self-description of a NATS server."""
 
     server_name: str = ""
@@ -74,7 +74,7 @@ class NatsServer(msgspec.Struct, frozen=True):
 
 
 class _VarzResponse(msgspec.Struct, frozen=True):
-    data: NatsServer = NatsServer()
+    data: NatsServerInfo = NatsServerInfo()
 
 
 class NatsConnection:
@@ -95,7 +95,7 @@ class NatsConnection:
         self._thread.start()
         try:
             self.call(self._connect(addresses))
-            check_servers(self.call(self._servers()))
+            require_durable_servers(self.call(self._servers()))
         except BaseException:
             self.close()
             raise
@@ -201,9 +201,9 @@ class NatsConnection:
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
 
-    async def _servers(self) -> list[NatsServer]:
+    async def _servers(self) -> list[NatsServerInfo]:
         """Return all servers that respond. A server that is down is only noticed by its silence."""
-        found: list[NatsServer] = []
+        found: list[NatsServerInfo] = []
 
         def is_last(answer: Msg) -> bool:
             found.append(decode_json(answer.data or b"{}", _VarzResponse).data)
@@ -226,7 +226,7 @@ class NatsConnection:
         return f": {self._fault}" if self._fault is not None else ""
 
 
-def check_servers(servers: list[NatsServer]) -> None:
+def require_durable_servers(servers: list[NatsServerInfo]) -> None:
     """Raise Conflict unless all servers are recent enough and sync acknowledged data to disk."""
     if not servers:
         raise Conflict(

@@ -22,19 +22,35 @@ import xxhash
 from typing_extensions import override
 
 from kgserve.cluster.jetstream.connection import NatsConnection
-from kgserve.cluster.jetstream.stream import JetStream, StreamMessage
-from kgserve.cluster.protocols import Blobs, Claim, Heard, Heartbeat, Log, Owner, Registry, RegistryEntry
-from kgserve.cluster.records import Logged, Position, Record, check_follows, decode_record, encode_record
+from kgserve.cluster.jetstream.stream import JetStreamStream, StreamMessage
+from kgserve.cluster.protocols import (
+    BlobStorage,
+    ClusterRegistry,
+    Heartbeat,
+    ObservedHeartbeat,
+    OwnershipClaim,
+    RegistryEntry,
+    ReplicatedLog,
+    StoreOwner,
+)
+from kgserve.cluster.records import (
+    LogPosition,
+    LogRecord,
+    PositionedRecord,
+    decode_record,
+    encode_record,
+    require_follows,
+)
 from kgserve.errors import Fenced, NotFound, ReplicatedLogCorrupt
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.durable_files import storing
+from kgserve.platform.durable_files import translate_storage_errors
 
 _encode = msgspec.json.Encoder().encode
 LOG_SHARDS = 16
 """Number of log streams. Must never change, because it determines the stream of each store."""
 
 
-class JetStreamLog(Log):
+class JetStreamLog(ReplicatedLog):
     """Log on JetStream. A position is the sequence of a message in its stream."""
 
     def __init__(self, connection: NatsConnection) -> None:
@@ -42,23 +58,23 @@ class JetStreamLog(Log):
         with ThreadPoolExecutor(LOG_SHARDS) as threads:
             self._shards = [
                 *threads.map(
-                    lambda at: JetStream(connection, f"KGSERVE_LOG_{at:02d}", [_all_of(at)]), range(LOG_SHARDS)
+                    lambda at: JetStreamStream(connection, f"KGSERVE_LOG_{at:02d}", [_all_of(at)]), range(LOG_SHARDS)
                 )
             ]
 
     @override
-    def end(self, store: str) -> Position:
+    def end(self, store: str) -> LogPosition:
         stream, subject = self._place(store)
         last = stream.last(subject)
         return last.seq if last is not None else 0
 
     @override
-    def append(self, store: str, after: Position, record: Record) -> Position:
+    def append(self, store: str, after: LogPosition, record: LogRecord) -> LogPosition:
         stream, subject = self._place(store)
         return stream.put(subject, encode_record(after, record), after)
 
     @override
-    def read(self, store: str, after: Position, to: Position) -> Iterator[Logged]:
+    def read(self, store: str, after: LogPosition, to: LogPosition) -> Iterator[PositionedRecord]:
         if to < after:
             raise ReplicatedLogCorrupt(
                 f"the log of store {store!r} ends at position {to}, but {after} was acknowledged"
@@ -70,7 +86,7 @@ class JetStreamLog(Log):
                     yield logged
 
     @override
-    def left(self, store: str, after: Position) -> Iterator[Logged]:
+    def left(self, store: str, after: LogPosition) -> Iterator[PositionedRecord]:
         stream, subject = self._place(store)
         for message in stream.walk(subject, after):
             with suppress(ValueError):
@@ -82,13 +98,13 @@ class JetStreamLog(Log):
         return LOG_SHARDS
 
     @override
-    def latest(self, shard: int) -> Position:
+    def latest(self, shard: int) -> LogPosition:
         last = self._shards[shard].last(_all_of(shard))
         return last.seq if last is not None else 0
 
     @override
-    def recent(self, shard: int, after: Position) -> list[tuple[str, Logged]]:
-        found: list[tuple[str, Logged]] = []
+    def recent(self, shard: int, after: LogPosition) -> list[tuple[str, PositionedRecord]]:
+        found: list[tuple[str, PositionedRecord]] = []
         for message in self._shards[shard].batch(_all_of(shard), after):
             with suppress(ValueError):
                 store = message.subject.removeprefix(_subject(shard, ""))
@@ -96,15 +112,15 @@ class JetStreamLog(Log):
         return found
 
     @override
-    def trim(self, store: str, before: Position, *, erase: bool = False) -> None:
+    def trim(self, store: str, before: LogPosition, *, erase: bool = False) -> None:
         stream, subject = self._place(store)
         if (before := min(before, self.end(store))) > 0:
             (stream.erase if erase else stream.forget)(subject, before)
 
-    def _some(self, store: str, after: Position) -> list[Logged]:
+    def _some(self, store: str, after: LogPosition) -> list[PositionedRecord]:
         """Return consecutive records from any replica; if it lags, the leader's next record."""
         stream, subject = self._place(store)
-        found: list[Logged] = []
+        found: list[PositionedRecord] = []
         for message in stream.batch(subject, after):
             try:
                 found.append(_follows(store, found[-1].position if found else after, message))
@@ -116,7 +132,7 @@ class JetStreamLog(Log):
             raise ReplicatedLogCorrupt(f"the log of store {store!r} lacks the records after position {after}")
         return [_follows(store, after, message)]
 
-    def _place(self, store: str) -> tuple[JetStream, str]:
+    def _place(self, store: str) -> tuple[JetStreamStream, str]:
         shard = xxhash.xxh3_64_intdigest(store.encode()) % LOG_SHARDS
         return self._shards[shard], _subject(shard, store)
 
@@ -129,14 +145,14 @@ def _all_of(shard: int) -> str:
     return _subject(shard, ">")
 
 
-def _follows(store: str, after: Position, message: StreamMessage) -> Logged:
+def _follows(store: str, after: LogPosition, message: StreamMessage) -> PositionedRecord:
     try:
         found = decode_record(message.seq, message.data)
     except ValueError as error:
         raise ReplicatedLogCorrupt(
             f"the log of store {store!r} is damaged at position {message.seq}: {error}"
         ) from error
-    return check_follows(store, after, found)
+    return require_follows(store, after, found)
 
 
 _OWNER_SUBJECT_PREFIX = "kgserve.owner."
@@ -146,20 +162,20 @@ _HEARTBEAT_ATTEMPT_TIMEOUT_SECONDS = 0.5
 """Timeout of one attempt to send a heartbeat, short so that nodes recover quickly after an election."""
 
 
-class JetStreamRegistry(Registry):
+class JetStreamRegistry(ClusterRegistry):
     """Registry on JetStream. A revision is the sequence of a message in its stream."""
 
     def __init__(self, connection: NatsConnection) -> None:
         """Create missing streams. Raises Conflict and Unavailable."""
-        self._owners = JetStream(connection, "KGSERVE_OWNERS", [f"{_OWNER_SUBJECT_PREFIX}>"], newest=True)
-        self._beats = JetStream(
+        self._owners = JetStreamStream(connection, "KGSERVE_OWNERS", [f"{_OWNER_SUBJECT_PREFIX}>"], newest=True)
+        self._beats = JetStreamStream(
             connection,
             "KGSERVE_BEATS",
             [f"{_HEARTBEAT_SUBJECT_PREFIX}>"],
             newest=True,
             attempt_seconds=_HEARTBEAT_ATTEMPT_TIMEOUT_SECONDS,
         )
-        self._entries = JetStream(connection, "KGSERVE_ENTRIES", [f"{_ENTRY_SUBJECT_PREFIX}>"], newest=True)
+        self._entries = JetStreamStream(connection, "KGSERVE_ENTRIES", [f"{_ENTRY_SUBJECT_PREFIX}>"], newest=True)
 
     @override
     def entries(self, after: int = 0) -> dict[str, RegistryEntry]:
@@ -171,20 +187,22 @@ class JetStreamRegistry(Registry):
         return _replaced(self._entries, _ENTRY_SUBJECT_PREFIX + name, data, revision)
 
     @override
-    def owners(self, after: int = 0) -> dict[str, Claim]:
+    def owners(self, after: int = 0) -> dict[str, OwnershipClaim]:
         found = self._owners.walk(f"{_OWNER_SUBJECT_PREFIX}>", after)
         return {
-            each.subject.removeprefix(_OWNER_SUBJECT_PREFIX): Claim(decode_json(each.data, Owner), each.seq)
+            each.subject.removeprefix(_OWNER_SUBJECT_PREFIX): OwnershipClaim(
+                decode_json(each.data, StoreOwner), each.seq
+            )
             for each in found
         }
 
     @override
-    def owner(self, store: str) -> Claim | None:
+    def owner(self, store: str) -> OwnershipClaim | None:
         found = self._owners.last(_OWNER_SUBJECT_PREFIX + store)
-        return Claim(decode_json(found.data, Owner), found.seq) if found is not None else None
+        return OwnershipClaim(decode_json(found.data, StoreOwner), found.seq) if found is not None else None
 
     @override
-    def claim(self, store: str, owner: Owner, revision: int) -> int | None:
+    def claim(self, store: str, owner: StoreOwner, revision: int) -> int | None:
         return _replaced(self._owners, _OWNER_SUBJECT_PREFIX + store, _encode(owner), revision)
 
     @override
@@ -192,21 +210,21 @@ class JetStreamRegistry(Registry):
         return _replaced(self._beats, _HEARTBEAT_SUBJECT_PREFIX + beat.node, _encode(beat), revision)
 
     @override
-    def beats(self) -> dict[str, Heard]:
+    def beats(self) -> dict[str, ObservedHeartbeat]:
         return _heard(self._beats.walk(f"{_HEARTBEAT_SUBJECT_PREFIX}>"))
 
     @override
-    def seen_beats(self) -> dict[str, Heard]:
+    def seen_beats(self) -> dict[str, ObservedHeartbeat]:
         # Read from any replica, which needs no leader.
         return _heard(self._beats.batch(f"{_HEARTBEAT_SUBJECT_PREFIX}>", 0))
 
 
-def _heard(found: Iterable[StreamMessage]) -> dict[str, Heard]:
-    heard = [Heard(decode_json(each.data, Heartbeat), each.seq) for each in found]
+def _heard(found: Iterable[StreamMessage]) -> dict[str, ObservedHeartbeat]:
+    heard = [ObservedHeartbeat(decode_json(each.data, Heartbeat), each.seq) for each in found]
     return {each.beat.node: each for each in heard}
 
 
-def _replaced(stream: JetStream, subject: str, data: bytes, revision: int) -> int | None:
+def _replaced(stream: JetStreamStream, subject: str, data: bytes, revision: int) -> int | None:
     try:
         return stream.put(subject, data, revision)
     except Fenced:
@@ -216,7 +234,7 @@ def _replaced(stream: JetStream, subject: str, data: bytes, revision: int) -> in
 _BUCKET = "KGSERVE"
 _CHUNK_SUBJECT_PREFIX = f"$O.{_BUCKET}.C."
 _OBJECT_INFO_SUBJECT_PREFIX = f"$O.{_BUCKET}.M."
-CHUNK_BYTES = 1 << 19
+BLOB_CHUNK_BYTES = 1 << 19
 
 
 class _ObjectInfo(msgspec.Struct, frozen=True):
@@ -231,12 +249,12 @@ class _ObjectInfo(msgspec.Struct, frozen=True):
     mtime: str
 
 
-class JetStreamBlobs(Blobs):
+class JetStreamBlobs(BlobStorage):
     """Blobs in the JetStream object store."""
 
     def __init__(self, connection: NatsConnection) -> None:
         """Create the stream if it is missing. Raises Conflict and Unavailable."""
-        self._stream = JetStream(
+        self._stream = JetStreamStream(
             connection, f"OBJ_{_BUCKET}", [f"{_CHUNK_SUBJECT_PREFIX}>", f"{_OBJECT_INFO_SUBJECT_PREFIX}>"]
         )
 
@@ -257,7 +275,7 @@ class JetStreamBlobs(Blobs):
         if (found := self._stream.last(_info_of(name))) is None:
             raise NotFound(f"the cluster has no file {name!r}")
         info, digest, size = decode_json(found.data, _ObjectInfo), hashlib.sha256(), 0
-        with storing(f"fetching {name!r} from the cluster"), path.open("wb") as file:
+        with translate_storage_errors(f"fetching {name!r} from the cluster"), path.open("wb") as file:
             for chunk in self._stream.walk(_CHUNK_SUBJECT_PREFIX + info.nuid):
                 digest.update(chunk.data)
                 size += file.write(chunk.data)
@@ -284,7 +302,7 @@ class JetStreamBlobs(Blobs):
     def _put_chunks(self, name: str, path: Path) -> _ObjectInfo:
         nuid, digest, size, chunks, after = token_hex(11), hashlib.sha256(), 0, 0, 0
         with path.open("rb") as file:
-            while chunk := file.read(CHUNK_BYTES):
+            while chunk := file.read(BLOB_CHUNK_BYTES):
                 digest.update(chunk)
                 after = self._stream.put(_CHUNK_SUBJECT_PREFIX + nuid, chunk, after)
                 size += len(chunk)

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 from nats.aio.msg import Msg
 
-from kgserve.cluster.jetstream.connection import NATS_ATTEMPT_TIMEOUT_SECONDS, ApiError, NatsConnection
-from kgserve.errors import Conflict, Fenced, Internal, Unavailable, Unconfirmed
+from kgserve.cluster.jetstream.connection import NATS_ATTEMPT_TIMEOUT_SECONDS, NatsApiError, NatsConnection
+from kgserve.errors import Conflict, Fenced, Internal, OutcomeUnknown, Unavailable
 from kgserve.platform.codecs import json_decoder
 
 STREAM_REPLICAS = 3
@@ -49,7 +49,7 @@ class _StreamConfig(msgspec.Struct, frozen=True):
 
 
 class _StreamResponse(msgspec.Struct, frozen=True):
-    error: ApiError | None = None
+    error: NatsApiError | None = None
     seq: int = 0
     message: StreamMessage | None = None
     config: _StreamConfig | None = None
@@ -58,7 +58,7 @@ class _StreamResponse(msgspec.Struct, frozen=True):
 _decode = json_decoder(_StreamResponse).decode
 
 
-class JetStream:
+class JetStreamStream:
     """A replicated stream without expiry; with ``newest``, only the last message per subject is kept."""
 
     def __init__(
@@ -91,7 +91,7 @@ class JetStream:
         """
         identity = token_hex(16)
         return self._connection.call(
-            self._connection.insist(lambda: self._put(subject, data, after, identity), Unconfirmed)
+            self._connection.insist(lambda: self._put(subject, data, after, identity), OutcomeUnknown)
         )
 
     def last(self, subject: str) -> StreamMessage | None:

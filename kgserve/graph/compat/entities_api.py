@@ -19,7 +19,7 @@ PLACEHOLDER_ATTRIBUTES = '{"placeholder":true}'
 """Attributes of a node that represents the missing end of a relation."""
 
 
-class Entity(msgspec.Struct, kw_only=True):
+class ObservedEntity(msgspec.Struct, kw_only=True):
     """An entity with its observations."""
 
     name: str
@@ -35,7 +35,7 @@ class ServerRelation(msgspec.Struct, kw_only=True):
     relation_type: str = field(name="relationType")
 
 
-class NewObservations(msgspec.Struct, kw_only=True):
+class ObservationAddition(msgspec.Struct, kw_only=True):
     """Observations to add to an entity."""
 
     name: str = field(name="entityName")
@@ -49,32 +49,32 @@ class AddedObservations(msgspec.Struct, kw_only=True):
     added: list[str] = field(name="addedObservations")
 
 
-class OldObservations(msgspec.Struct, kw_only=True):
+class ObservationDeletion(msgspec.Struct, kw_only=True):
     """Observations to delete from an entity."""
 
     name: str = field(name="entityName")
     observations: list[str]
 
 
-class Created(msgspec.Struct, kw_only=True):
+class CreatedEntities(msgspec.Struct, kw_only=True):
     """The entities that did not exist before."""
 
-    entities: list[Entity]
+    entities: list[ObservedEntity]
 
 
-class Related(msgspec.Struct, kw_only=True):
+class CreatedRelations(msgspec.Struct, kw_only=True):
     """The relations that did not exist before."""
 
     relations: list[ServerRelation]
 
 
-class Added(msgspec.Struct, kw_only=True):
+class ObservationsAddedAnswer(msgspec.Struct, kw_only=True):
     """The observations that each entity did not have before."""
 
     results: list[AddedObservations]
 
 
-class Deleted(msgspec.Struct, kw_only=True):
+class DeletionConfirmation(msgspec.Struct, kw_only=True):
     """Confirmation of a deletion."""
 
     success: bool = True
@@ -84,7 +84,7 @@ class Deleted(msgspec.Struct, kw_only=True):
 class KnowledgeGraph(msgspec.Struct, kw_only=True):
     """Entities, and relations with at least one end among them. ``more`` says what was left out, and how to get it."""
 
-    entities: list[Entity] = []
+    entities: list[ObservedEntity] = []
     relations: list[ServerRelation] = []
     more: str | UnsetType = UNSET
 
@@ -94,19 +94,19 @@ _AMBIGUOUS_START = re.compile(r"\\*(?:\t|\Z)")
 _ESCAPED_START = re.compile(r"\\+(?:\t|\Z)")
 
 
-def content_of(observations: Iterable[str]) -> str:
+def encode_observations(observations: Iterable[str]) -> str:
     """Return the content that stores these observations."""
     return "\n".join(map(_lines_of, observations))
 
 
-def observations_of(content: str) -> list[str]:
+def decode_observations(content: str) -> list[str]:
     """Return the observations in a content; any other text consists of one observation per line."""
     return [observation for observation, _ in _blocks(content)]
 
 
 def with_observations(content: str, added: Iterable[str]) -> str:
     """Return a content with observations appended."""
-    more = content_of(added)
+    more = encode_observations(added)
     return f"{content}\n{more}" if content and more else content or more
 
 

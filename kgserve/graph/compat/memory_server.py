@@ -19,34 +19,34 @@ from kgserve.errors import NoStore, NotFound, TooLarge
 from kgserve.graph.compat.entities_api import (
     DEFAULT_ENTITY_TYPE,
     PLACEHOLDER_ATTRIBUTES,
-    Added,
     AddedObservations,
-    Created,
-    Deleted,
-    Entity,
+    CreatedEntities,
+    CreatedRelations,
+    DeletionConfirmation,
     KnowledgeGraph,
-    NewObservations,
-    OldObservations,
-    Related,
+    ObservationAddition,
+    ObservationDeletion,
+    ObservationsAddedAnswer,
+    ObservedEntity,
     ServerRelation,
-    content_of,
+    decode_observations,
+    encode_observations,
     is_placeholder,
-    observations_of,
     with_observations,
     without_observations,
 )
-from kgserve.graph.handle import Graph, answered
-from kgserve.graph.mutations import cost
+from kgserve.graph.handle import StoreHandle, completed_future
+from kgserve.graph.mutations import estimate_bytes
 from kgserve.graph.queries import NodesQuery
 from kgserve.graph.reading import list_nodes
 from kgserve.graph.requests import SearchRequest
 from kgserve.graph.search.search import search
-from kgserve.graph.validate import Faults, check_label
-from kgserve.platform.access.authentication import Hidden
+from kgserve.graph.validate import FaultCollector, check_label
+from kgserve.platform.access.authentication import HiddenStore
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.fields import MAX_CONTENT_BYTES
-from kgserve.storage.model.rows import NO_ATTRIBUTES, EdgeKey, EdgeRow, NodeRow
-from kgserve.storage.rows.snapshot import Rows
+from kgserve.storage.model.rows import EMPTY_ATTRIBUTES_JSON, EdgeKey, EdgeRow, NodeRow
+from kgserve.storage.rows.snapshot import RowsSnapshot
 from kgserve.storage.rows.ways import resolve_redirect
 from kgserve.stores.store import OpenStore
 
@@ -70,32 +70,32 @@ MAX_DELETED_EDGES_CHECKED = 10_000
 _encode = msgspec.json.Encoder().encode
 
 
-def create_entities(graph: Graph, entities: Sequence[Entity]) -> Future[Created]:
+def create_entities(graph: StoreHandle, entities: Sequence[ObservedEntity]) -> Future[CreatedEntities]:
     """Create the entities that do not exist, and return them; existing ones do not change.
 
     Raises TooLarge for observations of more than 1 MiB.
     """
-    faults = Faults()
+    faults = FaultCollector()
     for index, entity in enumerate(entities):
         check_label(entity.name, f"entities[{index}].name", faults)
         check_label(entity.entity_type or DEFAULT_ENTITY_TYPE, f"entities[{index}].entityType", faults)
     faults.raise_any()
-    made: dict[str, Entity] = {}
+    made: dict[str, ObservedEntity] = {}
 
-    def batch(rows: Rows) -> WriteBatch:
+    def batch(rows: RowsSnapshot) -> WriteBatch:
         existing = _entities(rows, {entity.name for entity in entities})
         for entity in entities:
             if entity.name not in existing:
                 made[entity.name] = _merge_entities(made.get(entity.name), entity)
         puts = [_entity_put(index, entity) for index, entity in enumerate(made.values())]
-        return completed(rows, WriteBatch(nodes=puts, cost=cost(puts, [])))
+        return add_placeholders(rows, WriteBatch(nodes=puts, cost=estimate_bytes(puts, [])))
 
-    return _submit(graph, batch, lambda: Created(entities=list(made.values())), create=True)
+    return _submit(graph, batch, lambda: CreatedEntities(entities=list(made.values())), create=True)
 
 
-def create_relations(graph: Graph, relations: Sequence[ServerRelation]) -> Future[Related]:
+def create_relations(graph: StoreHandle, relations: Sequence[ServerRelation]) -> Future[CreatedRelations]:
     """Create the relations that do not exist, and return them. Their ends need not exist."""
-    faults = Faults()
+    faults = FaultCollector()
     for index, relation in enumerate(relations):
         for text, field in zip(_relation_key(relation), ServerRelation.__struct_encode_fields__, strict=True):
             check_label(text, f"relations[{index}].{field}", faults)
@@ -103,48 +103,48 @@ def create_relations(graph: Graph, relations: Sequence[ServerRelation]) -> Futur
     wanted = {_relation_key(relation): relation for relation in relations}
     made: list[ServerRelation] = []
 
-    def batch(rows: Rows) -> WriteBatch:
+    def batch(rows: RowsSnapshot) -> WriteBatch:
         existing = rows.edges(list(wanted))
         new = [key for key in wanted if key not in existing]
         made.extend(wanted[key] for key in new)
         edges = [EdgePut(index, key) for index, key in enumerate(new)]
-        return completed(rows, WriteBatch(edges=edges, cost=cost([], edges)))
+        return add_placeholders(rows, WriteBatch(edges=edges, cost=estimate_bytes([], edges)))
 
-    return _submit(graph, batch, lambda: Related(relations=made), create=True)
+    return _submit(graph, batch, lambda: CreatedRelations(relations=made), create=True)
 
 
-def add_observations(graph: Graph, additions: Sequence[NewObservations]) -> Future[Added]:
+def add_observations(graph: StoreHandle, additions: Sequence[ObservationAddition]) -> Future[ObservationsAddedAnswer]:
     """Add observations that the entities do not have yet, and return them.
 
     Raises NotFound if an entity does not exist, and TooLarge for more than 1 MiB; then nothing is added.
     """
     added: list[AddedObservations] = []
 
-    def batch(rows: Rows) -> WriteBatch:
+    def batch(rows: RowsSnapshot) -> WriteBatch:
         contents = _contents(rows, [each.name for each in additions])
         for each in additions:
             if (name := resolve_redirect(rows, each.name)) not in contents:
                 raise _no_entity(each.name)
-            known = set(observations_of(contents[name]))
+            known = set(decode_observations(contents[name]))
             new = [text for text in each.contents if text not in known]
             contents[name] = with_observations(contents[name], new)
             added.append(AddedObservations(name=each.name, added=new))
         return _content_batch(contents)
 
     try:
-        return _submit(graph, batch, lambda: Added(results=added))
-    except Hidden:
+        return _submit(graph, batch, lambda: ObservationsAddedAnswer(results=added))
+    except HiddenStore:
         raise
     except NoStore:
         if not additions:
-            return answered(Added(results=[]))
+            return completed_future(ObservationsAddedAnswer(results=[]))
         raise _no_entity(additions[0].name) from None
 
 
-def delete_entities(graph: Graph, names: Sequence[str]) -> Future[Deleted]:
+def delete_entities(graph: StoreHandle, names: Sequence[str]) -> Future[DeletionConfirmation]:
     """Delete entities with their relations; missing ones are ignored."""
 
-    def batch(rows: Rows) -> WriteBatch:
+    def batch(rows: RowsSnapshot) -> WriteBatch:
         existing = {name for name in names if rows.has(name)}
         cut = {edge.key for name in existing for edge in _edges(rows, name)}
         return WriteBatch(delete_nodes=[*existing, *_orphaned_placeholders(rows, cut, existing)])
@@ -152,10 +152,10 @@ def delete_entities(graph: Graph, names: Sequence[str]) -> Future[Deleted]:
     return _submit_deletion(graph, batch, "Entities")
 
 
-def delete_observations(graph: Graph, deletions: Sequence[OldObservations]) -> Future[Deleted]:
+def delete_observations(graph: StoreHandle, deletions: Sequence[ObservationDeletion]) -> Future[DeletionConfirmation]:
     """Delete observations of entities; missing ones are ignored."""
 
-    def batch(rows: Rows) -> WriteBatch:
+    def batch(rows: RowsSnapshot) -> WriteBatch:
         contents = _contents(rows, [each.name for each in deletions])
         for each in deletions:
             if (name := resolve_redirect(rows, each.name)) in contents:
@@ -165,17 +165,17 @@ def delete_observations(graph: Graph, deletions: Sequence[OldObservations]) -> F
     return _submit_deletion(graph, batch, "Observations")
 
 
-def delete_relations(graph: Graph, relations: Sequence[ServerRelation]) -> Future[Deleted]:
+def delete_relations(graph: StoreHandle, relations: Sequence[ServerRelation]) -> Future[DeletionConfirmation]:
     """Delete relations; missing ones are ignored."""
 
-    def batch(rows: Rows) -> WriteBatch:
+    def batch(rows: RowsSnapshot) -> WriteBatch:
         existing = rows.edges([_relation_key(relation) for relation in relations]).keys()
         return WriteBatch(delete_edges=list(existing), delete_nodes=_orphaned_placeholders(rows, existing, ()))
 
     return _submit_deletion(graph, batch, "Relations")
 
 
-def completed(rows: Rows, batch: WriteBatch) -> WriteBatch:
+def add_placeholders(rows: RowsSnapshot, batch: WriteBatch) -> WriteBatch:
     """Return a batch with placeholders for the ends of its edges that do not exist.
 
     A placeholder that the batch writes to becomes an entity.
@@ -187,13 +187,14 @@ def completed(rows: Rows, batch: WriteBatch) -> WriteBatch:
     ]
     before = {name for name, row in rows.nodes(puts).items() if _is_placeholder(row)}
     nodes = [
-        replace(put, attributes=put.attributes or NO_ATTRIBUTES) if put.id in before else put for put in batch.nodes
+        replace(put, attributes=put.attributes or EMPTY_ATTRIBUTES_JSON) if put.id in before else put
+        for put in batch.nodes
     ]
     return replace(batch, nodes=nodes + placeholders)
 
 
 def _submit(
-    graph: Graph, batch: Callable[[Rows], WriteBatch], answer: Callable[[], T], *, create: bool = False
+    graph: StoreHandle, batch: Callable[[RowsSnapshot], WriteBatch], answer: Callable[[], T], *, create: bool = False
 ) -> Future[T]:
     """Commit the batch that ``batch`` builds from the rows after all earlier writes. Raises NoStore."""
 
@@ -204,22 +205,24 @@ def _submit(
     return graph.write(lambda store: store.submit_prepared(lambda: prepared(store)), lambda _: answer(), create=create)
 
 
-def _submit_deletion(graph: Graph, batch: Callable[[Rows], WriteBatch], what: str) -> Future[Deleted]:
+def _submit_deletion(
+    graph: StoreHandle, batch: Callable[[RowsSnapshot], WriteBatch], what: str
+) -> Future[DeletionConfirmation]:
     """Commit a deletion; a missing store has nothing to delete."""
-    answer = Deleted(message=f"{what} deleted successfully")
+    answer = DeletionConfirmation(message=f"{what} deleted successfully")
     try:
         return _submit(graph, batch, lambda: answer)
-    except Hidden:
+    except HiddenStore:
         raise
     except NoStore:
-        return answered(answer)
+        return completed_future(answer)
 
 
-def _entities(rows: Rows, names: Collection[str]) -> dict[str, NodeRow]:
+def _entities(rows: RowsSnapshot, names: Collection[str]) -> dict[str, NodeRow]:
     return {name: row for name, row in rows.nodes(names).items() if not _is_placeholder(row)}
 
 
-def _contents(rows: Rows, names: Collection[str]) -> dict[str, str]:
+def _contents(rows: RowsSnapshot, names: Collection[str]) -> dict[str, str]:
     """Return contents by name, after following merge redirects."""
     ids = {resolve_redirect(rows, name) for name in names}
     return {name: row.content for name, row in _entities(rows, ids).items()}
@@ -233,7 +236,7 @@ def _relation_key(relation: ServerRelation) -> EdgeKey:
     return relation.source, relation.target, relation.relation_type
 
 
-def _merge_entities(earlier: Entity | None, entity: Entity) -> Entity:
+def _merge_entities(earlier: ObservedEntity | None, entity: ObservedEntity) -> ObservedEntity:
     """Return the union of an entity that is sent twice."""
     if earlier is None:
         return entity
@@ -241,8 +244,8 @@ def _merge_entities(earlier: Entity | None, entity: Entity) -> Entity:
     return replace(earlier, observations=[*earlier.observations, *(x for x in entity.observations if x not in known)])
 
 
-def _entity_put(index: int, entity: Entity) -> NodePut:
-    content = _check_content_size(entity.name, content_of(entity.observations))
+def _entity_put(index: int, entity: ObservedEntity) -> NodePut:
+    content = _check_content_size(entity.name, encode_observations(entity.observations))
     return NodePut(index, entity.name, entity.entity_type or DEFAULT_ENTITY_TYPE, content)
 
 
@@ -251,7 +254,7 @@ def _content_batch(contents: Mapping[str, str]) -> WriteBatch:
         NodePut(index, name, content=_check_content_size(name, text))
         for index, (name, text) in enumerate(contents.items())
     ]
-    return WriteBatch(nodes=puts, cost=cost(puts, []))
+    return WriteBatch(nodes=puts, cost=estimate_bytes(puts, []))
 
 
 def _check_content_size(name: str, content: str) -> str:
@@ -265,21 +268,21 @@ def _no_entity(name: str) -> NotFound:
     return NotFound(f"Entity with name {name} not found; create it with create_entities")
 
 
-def _edges(rows: Rows, name: str) -> Iterator[EdgeRow]:
+def _edges(rows: RowsSnapshot, name: str) -> Iterator[EdgeRow]:
     return chain(rows.outgoing(name), rows.incoming(name))
 
 
-def _orphaned_placeholders(rows: Rows, cut: Collection[EdgeKey], but: Collection[str]) -> list[str]:
+def _orphaned_placeholders(rows: RowsSnapshot, cut: Collection[EdgeKey], but: Collection[str]) -> list[str]:
     """Return the placeholders without relations once some edges are deleted."""
     ends = dict.fromkeys(end for key in islice(cut, MAX_DELETED_EDGES_CHECKED) for end in key[:2] if end not in but)
     placeholders = (name for name, row in rows.nodes(ends).items() if _is_placeholder(row))
     return [name for name in placeholders if all(edge.key in cut for edge in _edges(rows, name))]
 
 
-def read_graph(graph: Graph, after: str = "") -> KnowledgeGraph:
+def read_graph(graph: StoreHandle, after: str = "") -> KnowledgeGraph:
     """Return entities in the order of their names, those after ``after``, each with the relations that start there."""
 
-    def page(rows: Rows) -> KnowledgeGraph:
+    def page(rows: RowsSnapshot) -> KnowledgeGraph:
         gathered = _GraphPage(rows, whole=True)
         for name in rows.ids_behind(after):
             if not gathered.take(name, rows.outgoing(name)):
@@ -289,12 +292,12 @@ def read_graph(graph: Graph, after: str = "") -> KnowledgeGraph:
     return _or_empty(lambda: _read_rows(graph, page))
 
 
-def open_nodes(graph: Graph, names: Iterable[str]) -> KnowledgeGraph:
+def open_nodes(graph: StoreHandle, names: Iterable[str]) -> KnowledgeGraph:
     """Return the entities of these names, with the relations that start or end there."""
     return _or_empty(lambda: _read_rows(graph, lambda rows: _read_entities(rows, names)))
 
 
-def search_nodes(graph: Graph, query: str) -> KnowledgeGraph:
+def search_nodes(graph: StoreHandle, query: str) -> KnowledgeGraph:
     """Return entities found by name, type or words, best first, with the relations that start or end there.
 
     Without such matches, return the nearest in meaning. An empty query returns everything. Raises as a search does.
@@ -304,19 +307,19 @@ def search_nodes(graph: Graph, query: str) -> KnowledgeGraph:
     return _or_empty(lambda: _search_entities(graph, query))
 
 
-def _search_entities(graph: Graph, query: str) -> KnowledgeGraph:
+def _search_entities(graph: StoreHandle, query: str) -> KnowledgeGraph:
     spelled = list(dict.fromkeys((query, query.lower(), query.capitalize(), query.title(), query.upper())))
     typed = [node.id for node in list_nodes(graph, NodesQuery(type=spelled, limit=MAX_NODES_PER_SEARCH)).nodes]
     with_words, near = _search_hits(graph, query)
 
-    def found(rows: Rows) -> KnowledgeGraph:
+    def found(rows: RowsSnapshot) -> KnowledgeGraph:
         named = [*_matching_names(rows, spelled), *typed, *with_words]
         return _read_entities(rows, named or near[:MAX_SEMANTIC_HITS])
 
     return _read_rows(graph, found)
 
 
-def _search_hits(graph: Graph, query: str) -> tuple[list[str], list[str]]:
+def _search_hits(graph: StoreHandle, query: str) -> tuple[list[str], list[str]]:
     """Return the nodes that contain words of the query, and those near in meaning, best first."""
     with graph.lease() as store:
         if graph.graphs.indexer is not None:
@@ -326,7 +329,7 @@ def _search_hits(graph: Graph, query: str) -> tuple[list[str], list[str]]:
     return with_words, [hit.node.id for hit in found]
 
 
-def _matching_names(rows: Rows, spelled: Sequence[str]) -> Iterator[str]:
+def _matching_names(rows: RowsSnapshot, spelled: Sequence[str]) -> Iterator[str]:
     """Yield names that are the query, or begin with it, in several capitalizations."""
     behind = (
         name for text in spelled for name in islice(rows.ids_behind(text), MAX_MATCHING_NAMES) if name.startswith(text)
@@ -334,7 +337,7 @@ def _matching_names(rows: Rows, spelled: Sequence[str]) -> Iterator[str]:
     return chain((text for text in spelled if rows.has(text)), islice(behind, MAX_MATCHING_NAMES))
 
 
-def _read_entities(rows: Rows, names: Iterable[str]) -> KnowledgeGraph:
+def _read_entities(rows: RowsSnapshot, names: Iterable[str]) -> KnowledgeGraph:
     gathered = _GraphPage(rows)
     survivors = dict.fromkeys(resolve_redirect(rows, name) for name in names)
     left = [name for name in survivors if not gathered.take(name, _edges(rows, name))]
@@ -349,13 +352,13 @@ def _or_empty(look: Callable[[], KnowledgeGraph]) -> KnowledgeGraph:
     """Return the result; an empty graph if the store does not exist."""
     try:
         return look()
-    except Hidden:
+    except HiddenStore:
         raise
     except NoStore:
         return KnowledgeGraph()
 
 
-def _read_rows(graph: Graph, look: Callable[[Rows], KnowledgeGraph]) -> KnowledgeGraph:
+def _read_rows(graph: StoreHandle, look: Callable[[RowsSnapshot], KnowledgeGraph]) -> KnowledgeGraph:
     """Return the result of a read of the rows."""
     with graph.lease() as store, store.reading() as rows:
         return look(rows)
@@ -367,12 +370,12 @@ class _GraphPage:
     whole: include relations that start at placeholders.
     """
 
-    def __init__(self, rows: Rows, *, whole: bool = False) -> None:
+    def __init__(self, rows: RowsSnapshot, *, whole: bool = False) -> None:
         self._rows = rows
         self._whole = whole
         self._now = time.time_ns() // 1000
         self._room = MAX_READ_GRAPH_CHARS
-        self._entities: list[Entity] = []
+        self._entities: list[ObservedEntity] = []
         self._relations: dict[EdgeKey, ServerRelation] = {}
         self._cut: list[str] = []
         self.last = ""
@@ -408,16 +411,16 @@ class _GraphPage:
             entities=self._entities, relations=list(self._relations.values()), more=notes or msgspec.UNSET
         )
 
-    def _to_entity(self, row: NodeRow, *, shortened: bool) -> Entity:
-        entity = Entity(name=row.id, entity_type=row.type, observations=observations_of(row.content))
+    def _to_entity(self, row: NodeRow, *, shortened: bool) -> ObservedEntity:
+        entity = ObservedEntity(name=row.id, entity_type=row.type, observations=decode_observations(row.content))
         return self._shortened(entity) if shortened and _size(entity) > _MAX_ENTITY_CHARS else entity
 
-    def _shortened(self, entity: Entity) -> Entity:
+    def _shortened(self, entity: ObservedEntity) -> ObservedEntity:
         """Return an entity with as many of its observations as fit, and at least a part of one."""
         ends = accumulate(_size(text) for text in entity.observations)
         count = sum(1 for _ in takewhile(lambda end: end <= _MAX_ENTITY_CHARS, ends))
         kept = entity.observations[:count] or [entity.observations[0][: _MAX_ENTITY_CHARS // 2] + "…"]
-        offset = len(content_of(entity.observations[:count])) if count else _MAX_ENTITY_CHARS // 2
+        offset = len(encode_observations(entity.observations[:count])) if count else _MAX_ENTITY_CHARS // 2
         self._cut.append(
             f"only {count:,} of {len(entity.observations):,} observations of {_quoted(entity.name)} are included; "
             f"continue with get_entity and content_offset {offset}"

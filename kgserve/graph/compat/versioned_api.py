@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, UnsetType, field
 
 from kgserve.errors import KgserveError
 from kgserve.graph.answers import Edge, Node, RedirectedFrom
-from kgserve.graph.requests import ToGraph
+from kgserve.graph.requests import TargetStore
 from kgserve.storage.model.fields import MAX_ID_BYTES, MAX_ORDINAL, MAX_TAGS
 
 MAX_SUBGRAPH_NODES = 50
@@ -68,7 +68,7 @@ class EdgeSpec(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     from_lineage: _Name | None = None
     to_ref: _Name | None = None
     to_lineage: _Name | None = None
-    to_graph: ToGraph | None = None
+    to_graph: TargetStore | None = None
     kind: _Name | None = None
     metadata: dict[str, Any] | None = None
     ordinal: Annotated[_Ordinal | None, Meta(description="Left out: kept; null: none")] | UnsetType = UNSET
@@ -78,7 +78,7 @@ class EdgeSpec(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     valid_to: _Moment | None = None
 
 
-class UnreadItem(msgspec.Struct, frozen=True):
+class UndecodedItem(msgspec.Struct, frozen=True):
     """An item of a subgraph that could not be decoded, its error, and the ``ref`` by which edges name it."""
 
     error: KgserveError
@@ -170,7 +170,7 @@ class RetireEdgeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     source: str = field(name="from")
     target: str = field(name="to")
     relation_type: str
-    to_graph: ToGraph | None = None
+    to_graph: TargetStore | None = None
     valid_to: _Moment | None = None
     created_by: _Name | None = None
 

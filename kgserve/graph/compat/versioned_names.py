@@ -53,15 +53,15 @@ _FIELD_NAME_LISTS = frozenset({"cleared", "taken_over", "not_taken"})
 """Lists of field names of a node."""
 
 
-def with_versioned_names(answer: dict[str, Any]) -> dict[str, Any]:
+def rename_fields(answer: dict[str, Any]) -> dict[str, Any]:
     """Return an answer, or an item of one, with its nodes and edges renamed."""
     own = _HISTORY_FIELD_RENAMES if "states" in answer else _SCHEMA_FIELD_RENAMES if "node_count" in answer else {}
     return {own.get(name, name): _renamed(name, value) for name, value in answer.items()}
 
 
-def renamed(answer: bytes) -> bytes:
+def rename_json_fields(answer: bytes) -> bytes:
     """Return a JSON answer with its nodes and edges renamed."""
-    return msgspec.json.encode(with_versioned_names(decode_json(answer)))
+    return msgspec.json.encode(rename_fields(decode_json(answer)))
 
 
 def _renamed(name: str, value: Any) -> Any:
@@ -72,7 +72,7 @@ def _renamed(name: str, value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     if name in _WRAPPER_FIELDS:
-        return with_versioned_names(value)
+        return rename_fields(value)
     if name == _DIFF_FIELD:
         first, dot, rest = value["path"].partition(".")
         return value | {"path": _NODE_FIELD_RENAMES.get(first, first) + dot + rest}
@@ -91,7 +91,7 @@ def _flags(node: Mapping[str, Any], name: str) -> dict[str, bool]:
 
 
 @cache
-def versioned_answer(struct: type[msgspec.Struct]) -> type[msgspec.Struct]:
+def to_versioned_struct(struct: type[msgspec.Struct]) -> type[msgspec.Struct]:
     """Return the Struct that describes a renamed answer; the same one if it contains neither nodes nor edges."""
     names = next((each for kind, each in _RENAMES_BY_STRUCT.items() if issubclass(struct, kind)), {})
     fields = msgspec.structs.fields(struct)
@@ -99,13 +99,13 @@ def versioned_answer(struct: type[msgspec.Struct]) -> type[msgspec.Struct]:
     if not names and kinds == [each.type for each in fields]:
         return struct
     made = [
-        (each.name, kind, again(each, names.get(each.encode_name, "")))
+        (each.name, kind, copy_field(each, names.get(each.encode_name, "")))
         for each, kind in zip(fields, kinds, strict=True)
     ]
     return msgspec.defstruct(f"Versioned{struct.__name__}", made, namespace={"__doc__": struct.__doc__}, kw_only=True)
 
 
-def again(each: msgspec.structs.FieldInfo, name: str = "") -> Any:
+def copy_field(each: msgspec.structs.FieldInfo, name: str = "") -> Any:
     """Return a field definition like that of another Struct, with another ``name`` on the wire."""
     defaults: dict[str, Any] = {"default": each.default, "default_factory": each.default_factory}
     return msgspec.field(**defaults, name=name or each.encode_name)
@@ -113,7 +113,7 @@ def again(each: msgspec.structs.FieldInfo, name: str = "") -> Any:
 
 def _described(kind: Any) -> Any:
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        return versioned_answer(kind)
+        return to_versioned_struct(kind)
     match get_origin(kind), get_args(kind):
         case origin, (first, *metadata) if origin is Annotated:
             return Annotated[(_described(first), *metadata)]

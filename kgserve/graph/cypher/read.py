@@ -15,33 +15,33 @@ from typing import IO, Any, Literal, NamedTuple, TypeVar
 import msgspec
 
 from kgserve.cypher import offers
-from kgserve.cypher.fences import blank_fences
-from kgserve.cypher.guard import Statement, examine
+from kgserve.cypher.fences import blank_code_fences
+from kgserve.cypher.guard import GuardedStatement, guard_statement
 from kgserve.errors import InvalidInput, TimedOut, TooLarge
-from kgserve.graph.answers import CypherAnswer, CypherWords
-from kgserve.graph.handle import Graph, Graphs
+from kgserve.graph.answers import CypherAnswer, CypherVocabulary
+from kgserve.graph.handle import StoreHandle, StoreHandles
 from kgserve.graph.requests import CypherRequest
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.durable_files import storage_error
-from kgserve.projections.cypher_engine.engine.engine import Cursor, Session
+from kgserve.platform.durable_files import translate_os_error
+from kgserve.projections.cypher_engine.engine.engine import EngineSession, StatementCursor
 from kgserve.projections.cypher_engine.engine.process import ProcessDied
-from kgserve.storage.model.fields import EDGE, NODE, ColumnSet, names
+from kgserve.storage.model.fields import EDGE, NODE, ColumnSet, field_names_of
 
 DEFAULT_RESULT_ROWS = 1000
 MAX_RESULT_BYTES = 64 << 20
 
 _Answer = TypeVar("_Answer")
-_EXTRA_PROPERTIES = frozenset(names(NODE.extras + EDGE.extras))
-_MEMORY_PROPERTIES = frozenset(names(NODE.memory + EDGE.memory))
+_EXTRA_PROPERTIES = frozenset(field_names_of(NODE.extras + EDGE.extras))
+_MEMORY_PROPERTIES = frozenset(field_names_of(NODE.memory + EDGE.memory))
 """Properties whose columns a store's engine file may not have yet."""
 
 
-class Interruption:
+class StatementCancellation:
     """Cancellation of a statement from another thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._session: Session | None = None
+        self._session: EngineSession | None = None
         self.wanted = False
 
     def interrupt(self) -> None:
@@ -52,7 +52,7 @@ class Interruption:
                 self._session.interrupt()
 
     @contextmanager
-    def over(self, session: Session) -> Generator[None]:
+    def over(self, session: EngineSession) -> Generator[None]:
         """Allow cancellation of the statement of a session within a block. Raises TimedOut if already cancelled."""
         with self._lock:
             self.check()
@@ -70,23 +70,23 @@ class Interruption:
 
 
 @contextmanager
-def reading(
-    graph: Graph, statement: Statement, seconds: float, most: int | None, control: Interruption
-) -> Generator[Cursor]:
+def open_result(
+    graph: StoreHandle, statement: GuardedStatement, seconds: float, most: int | None, control: StatementCancellation
+) -> Generator[StatementCursor]:
     """Yield the open result of a reading statement, with at most ``most`` rows.
 
     Columns of optional fields are created when the statement names them.
     """
     with (
         graph.lease() as store,
-        store.engine.reading(seconds, width=width_named(statement)) as session,
+        store.engine.reading(seconds, width=required_columns(statement)) as session,
         control.over(session),
         session.reading(statement, most) as cursor,
     ):
         yield cursor
 
 
-def width_named(statement: Statement) -> ColumnSet:
+def required_columns(statement: GuardedStatement) -> ColumnSet:
     """Return the columns that a statement uses.
 
     Names of memory columns count only as properties, because they are common.
@@ -98,7 +98,7 @@ def width_named(statement: Statement) -> ColumnSet:
     return ColumnSet.EXTRAS if statement.words & _EXTRA_PROPERTIES else ColumnSet.PLAIN
 
 
-def once_more(work: Callable[[], _Answer]) -> _Answer:
+def retry_after_crash(work: Callable[[], _Answer]) -> _Answer:
     """Return the result of ``work``; retry once if another statement may have crashed the engine process."""
     try:
         return work()
@@ -108,20 +108,20 @@ def once_more(work: Callable[[], _Answer]) -> _Answer:
         return work()
 
 
-def seconds_of(graph: Graph, request: CypherRequest) -> float:
+def time_limit_seconds(graph: StoreHandle, request: CypherRequest) -> float:
     """Return the time limit of a statement: the requested one, at most the server's."""
     longest = graph.graphs.settings.query_timeout
     return longest if request.timeout_ms is None else min(request.timeout_ms / 1000, longest)
 
 
-def answer_of(cursor: Cursor) -> CypherAnswer:
+def collect_answer(cursor: StatementCursor) -> CypherAnswer:
     """Return all rows, or as many as fit into an answer."""
     rows: list[list[Any]] = []
     total = 0
     for line in cursor.lines():
         total += len(line)
         if total >= MAX_RESULT_BYTES and not rows:
-            raise too_large()
+            raise first_row_too_large()
         if total >= MAX_RESULT_BYTES:
             break
         rows.append(decode_json(line, list[Any]))
@@ -135,23 +135,23 @@ def answer_of(cursor: Cursor) -> CypherAnswer:
     )
 
 
-def too_large() -> TooLarge:
+def first_row_too_large() -> TooLarge:
     """Return the error for an answer whose first row exceeds the limit."""
     return TooLarge(f"the first row of the answer exceeds {MAX_RESULT_BYTES >> 20} MiB; return less per row")
 
 
-MAX_IN_MEMORY_BYTES = 4 << 20
-MAX_STREAM_BYTES = 1 << 30
+MAX_RESULT_MEMORY_BYTES = 4 << 20
+MAX_RESULT_STREAM_BYTES = 1 << 30
 RESULT_BLOCK_BYTES = 256 << 10
 _CSV_BATCH_ROWS = 100
 
-Format = Literal["json", "ndjson", "csv"]
+ResultTextFormat = Literal["json", "ndjson", "csv"]
 
 _encode = msgspec.json.Encoder().encode
 _EMPTY_ROWS_JSON = b'"rows":[]'
 
 
-class RowStream:
+class ResultTextStream:
     """Completed result text, to be read in blocks and then closed."""
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -168,7 +168,9 @@ class RowStream:
         self._file.close()
 
 
-def stream(graph: Graph, request: CypherRequest, form: Format, control: Interruption | None = None) -> RowStream:
+def stream_statement(
+    graph: StoreHandle, request: CypherRequest, form: ResultTextFormat, control: StatementCancellation | None = None
+) -> ResultTextStream:
     """Return all rows of a reading statement, or ``max_rows`` of them, as at most 1 GiB of text.
 
     JSON is one `CypherAnswer`, of 1,000 rows by default and at most 64 MiB. NDJSON begins with a line of columns and
@@ -178,33 +180,38 @@ def stream(graph: Graph, request: CypherRequest, form: Format, control: Interrup
     if request.mode != "read":
         raise InvalidInput("mode: only reading statements can be streamed; request application/json")
     started = time.perf_counter()
-    control = control or Interruption()
-    statement = examine(blank_fences(request.query), request.params, writable=False)
-    file = tempfile.SpooledTemporaryFile(MAX_IN_MEMORY_BYTES)  # noqa: SIM115 - closed by the reader
+    control = control or StatementCancellation()
+    statement = guard_statement(blank_code_fences(request.query), request.params, writable=False)
+    file = tempfile.SpooledTemporaryFile(MAX_RESULT_MEMORY_BYTES)  # noqa: SIM115 - closed by the reader
 
     def written() -> None:
         file.seek(0)
         file.truncate()
         most = DEFAULT_RESULT_ROWS if form == "json" and request.max_rows is None else request.max_rows
-        seconds = seconds_of(graph, request)
-        with reading(graph, statement, seconds, most, control) as cursor:
+        seconds = time_limit_seconds(graph, request)
+        with open_result(graph, statement, seconds, most, control) as cursor:
             # The time limit applies to JSON, which is returned at once; streams may take longer.
             until = time.perf_counter() + seconds - cursor.seconds if form == "json" else None
             _write_result(file, cursor, form, started, until, control)
 
     try:
-        once_more(written)
+        retry_after_crash(written)
     except OSError as error:
         file.close()
-        raise storage_error(error, "keeping the rows of a statement") from error
+        raise translate_os_error(error, "keeping the rows of a statement") from error
     except BaseException:
         file.close()
         raise
-    return RowStream(file)
+    return ResultTextStream(file)
 
 
 def _write_result(
-    file: IO[bytes], cursor: Cursor, form: Format, started: float, until: float | None, control: Interruption
+    file: IO[bytes],
+    cursor: StatementCursor,
+    form: ResultTextFormat,
+    started: float,
+    until: float | None,
+    control: StatementCancellation,
 ) -> None:
     how = _RESULT_FORMATS[form]
     file.write(how.head(cursor))
@@ -220,7 +227,7 @@ def _write_result(
         if file.tell() >= how.most_bytes:
             break
     if cursor.total and not count and form == "json" and file.tell() > end:
-        raise too_large()
+        raise first_row_too_large()
     # Remove the partial last row.
     file.seek(end - (how.surplus if count else 0))
     file.truncate()
@@ -236,12 +243,12 @@ class _TextChunk(NamedTuple):
     whole: int
 
 
-def _json_pieces(cursor: Cursor) -> Iterator[_TextChunk]:
+def _json_pieces(cursor: StatementCursor) -> Iterator[_TextChunk]:
     # No row of JSON holds a line break.
     return (piece._replace(text=piece.text.replace(b"\n", b",")) for piece in _ndjson_pieces(cursor))
 
 
-def _json_head(cursor: Cursor) -> bytes:
+def _json_head(cursor: StatementCursor) -> bytes:
     return _envelope(cursor.columns, cursor.types, 0, 0.0, truncated=False)[0] + _EMPTY_ROWS_JSON[:-1]
 
 
@@ -258,11 +265,11 @@ def _envelope(
     return before, behind
 
 
-def _ndjson_head(cursor: Cursor) -> bytes:
+def _ndjson_head(cursor: StatementCursor) -> bytes:
     return _encode({"columns": cursor.columns, "types": cursor.types}) + b"\n"
 
 
-def _ndjson_pieces(cursor: Cursor) -> Iterator[_TextChunk]:
+def _ndjson_pieces(cursor: StatementCursor) -> Iterator[_TextChunk]:
     return (_TextChunk(part.lines, part.count, part.lines.rfind(b"\n") + 1) for part in cursor.parts())
 
 
@@ -270,7 +277,7 @@ def _ndjson_tail(count: int, truncated: bool, took_ms: float) -> bytes:
     return _encode({"row_count": count, "truncated": truncated, "took_ms": took_ms}) + b"\n"
 
 
-def _csv_pieces(cursor: Cursor) -> Iterator[_TextChunk]:
+def _csv_pieces(cursor: StatementCursor) -> Iterator[_TextChunk]:
     lines = cursor.lines()
     while some := [*islice(lines, _CSV_BATCH_ROWS)]:
         text = _encode_csv([decode_json(line, list[Any]) for line in some])
@@ -289,29 +296,29 @@ def _csv_cell(value: Any) -> Any:
 
 
 class _TextFormat(NamedTuple):
-    head: Callable[[Cursor], bytes]
-    pieces: Callable[[Cursor], Iterator[_TextChunk]]
+    head: Callable[[StatementCursor], bytes]
+    pieces: Callable[[StatementCursor], Iterator[_TextChunk]]
     tail: Callable[[int, bool, float], bytes]
-    most_bytes: int = MAX_STREAM_BYTES
+    most_bytes: int = MAX_RESULT_STREAM_BYTES
     surplus: int = 0
     """Bytes after the last row that only separate rows."""
 
 
-_RESULT_FORMATS: dict[Format, _TextFormat] = {
+_RESULT_FORMATS: dict[ResultTextFormat, _TextFormat] = {
     "json": _TextFormat(_json_head, _json_pieces, _json_tail, MAX_RESULT_BYTES, len(",")),
     "ndjson": _TextFormat(_ndjson_head, _ndjson_pieces, _ndjson_tail),
     "csv": _TextFormat(lambda cursor: _encode_csv([cursor.columns]), _csv_pieces, lambda *_: b""),
 }
 
 
-def cypher_words(_graphs: Graphs) -> CypherWords:
+def list_cypher_vocabulary(_graphs: StoreHandles) -> CypherVocabulary:
     """Return keywords, functions, procedures, and labels with their properties, for completion in editors.
 
     They are the same for every store; its types and relation types are in its `stats`.
     """
-    return CypherWords(
+    return CypherVocabulary(
         keywords=[*offers.COMPLETION_KEYWORDS],
         functions=[*offers.COMPLETION_FUNCTIONS],
         procedures=[*offers.COMPLETION_PROCEDURES],
-        labels=offers.LABELS,
+        labels=offers.PROPERTIES_BY_LABEL,
     )

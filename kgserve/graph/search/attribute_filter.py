@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from kgserve.graph.readers import GraphReader
-from kgserve.graph.search.search_index import Hits, IndexDecorator, SearchIndex
+from kgserve.graph.search.search_index import IndexDecorator, ScoredIds, SearchIndex
 from kgserve.projections.catalog.attributes import MAX_COUNTED_ATTRIBUTE_NODES
-from kgserve.projections.catalog.catalog import Catalog
-from kgserve.projections.keyword import Reading
-from kgserve.projections.text import Filter
-from kgserve.storage.model.attributes import Condition
+from kgserve.projections.catalog.catalog import NodeCatalog
+from kgserve.projections.keyword import QueryInterpretation
+from kgserve.projections.text import IndexFilter
+from kgserve.storage.model.attributes import AttributeCondition
 from kgserve.storage.model.filters import NodeFilter
-from kgserve.storage.rows.snapshot import Rows
+from kgserve.storage.rows.snapshot import RowsSnapshot
 from kgserve.stores.store import OpenStore
 
 MAX_FILTERED_HITS = 3_200
@@ -46,7 +46,7 @@ _Found = TypeVar("_Found")
 class AttributeMatcher:
     """The nodes of a store that have some attributes, now or as of the commit of a reader."""
 
-    def __init__(self, store: OpenStore, wanted: tuple[Condition, ...], reader: GraphReader) -> None:
+    def __init__(self, store: OpenStore, wanted: tuple[AttributeCondition, ...], reader: GraphReader) -> None:
         self._store = store
         self._wanted = wanted
         self._reader = reader
@@ -68,7 +68,7 @@ class AttributeMatcher:
     def _counts(self) -> list[int]:
         return self._ask(lambda catalog, _: catalog.how_many(self._wanted))
 
-    def among(self, only: Filter) -> Filter:
+    def among(self, only: IndexFilter) -> IndexFilter:
         """Return the filter, limited to these nodes. Raises Unavailable while the history is behind."""
         ids, past = self._ids
         return msgspec.structs.replace(
@@ -85,7 +85,7 @@ class AttributeMatcher:
         )
         return frozenset(ids), self._reader.former_holders(self._wanted, seen)
 
-    def _ask(self, question: Callable[[Catalog, Rows], _Found]) -> _Found:
+    def _ask(self, question: Callable[[NodeCatalog, RowsSnapshot], _Found]) -> _Found:
         return self._store.listing(question, by_attributes=True)
 
 
@@ -106,20 +106,20 @@ class AttributeFilteredIndex(IndexDecorator):
         self._passing = passing
 
     @override
-    def words(self, query: str, limit: int, only: Filter, reading: Reading = "plain") -> Hits:
+    def words(self, query: str, limit: int, only: IndexFilter, reading: QueryInterpretation = "plain") -> ScoredIds:
         found = super().words
         return self._search_filtered(
             lambda pool, narrow: found(query, pool, narrow, reading), limit, only, _IDS_PER_KEYWORD_HIT
         )
 
     @override
-    def meaning(self, vector: NDArray[np.float32], limit: int, only: Filter) -> Hits:
+    def meaning(self, vector: NDArray[np.float32], limit: int, only: IndexFilter) -> ScoredIds:
         found = super().meaning
         return self._search_filtered(lambda pool, narrow: found(vector, pool, narrow), limit, only, _IDS_PER_VECTOR_HIT)
 
     def _search_filtered(
-        self, search: Callable[[int, Filter], Hits], limit: int, only: Filter, ids_per_hit: int
-    ) -> Hits:
+        self, search: Callable[[int, IndexFilter], ScoredIds], limit: int, only: IndexFilter, ids_per_hit: int
+    ) -> ScoredIds:
         for pool in self._pool_sizes(limit, ids_per_hit):
             found = search(pool, only)
             passing = self._passing(found)

@@ -2,10 +2,10 @@
 
 A hybrid search is ranked in three pure steps:
 
-1. `weighted` (or `reciprocal`) combines both lists.
-2. `spread` propagates scores: a match raises related nodes part of the way towards its own score. In a graph of turns,
-   events or notes, the answer is often one relation away from the text that shares the words of the question.
-3. `rank` sorts the result and keeps the parts of each score, to explain it.
+1. `fuse_weighted` (or `reciprocal_rank_fusion`) combines both lists.
+2. `propagate_scores` propagates scores: a match raises related nodes part of the way towards its own score. In a graph
+   of turns, events or notes, the answer is often one relation away from the text that shares the words of the question.
+3. `rank_matches` sorts the result and keeps the parts of each score, to explain it.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ import msgspec
 
 KEYWORD_WEIGHT = 0.4
 RRF_K = 60.0
-POOL_SIZE = 100
+MIN_FUSION_POOL_HITS = 100
 """Minimum number of hits read from each list.
 
 It is much larger than a page, so that nodes that are good in both lists, but first in neither, are found.
 """
-POOL_SIZES = (POOL_SIZE, 10 * POOL_SIZE, 110 * POOL_SIZE)
+FUSION_POOL_HITS = (MIN_FUSION_POOL_HITS, 10 * MIN_FUSION_POOL_HITS, 110 * MIN_FUSION_POOL_HITS)
 """Numbers of hits read: later pages use longer lists, and earlier pages keep their order."""
-MAX_SEEDS = 10
+MAX_PROPAGATION_SEEDS = 10
 """Matches whose relations are looked up."""
-MAX_REACHED = 10
+MAX_PROPAGATION_REACHED = 10
 """Entities one relation away whose own relations are looked up."""
-HUB_DEGREE = 32
+MAX_PROPAGATION_DEGREE = 32
 """Entities with more relations are hubs, which do not propagate scores."""
-DEFAULT_DECAY = 0.5
-MAX_DECAY = 0.6
-DEFAULT_HOPS = 2
+DEFAULT_PROPAGATION_DECAY = 0.5
+MAX_PROPAGATION_DECAY = 0.6
+DEFAULT_PROPAGATION_HOPS = 2
 
-Neighbours = Mapping[str, Collection[tuple[str, float]]]
+NeighbourWeights = Mapping[str, Collection[tuple[str, float]]]
 """Other ends of the relations of looked-up entities, in both directions, with weights."""
 
 
-class Match(msgspec.Struct, frozen=True):
+class EntityMatch(msgspec.Struct, frozen=True):
     """An entity found by keyword or semantic search. Scores are from 0 to 1, None where a list does not contain it."""
 
     score: float
@@ -45,7 +45,7 @@ class Match(msgspec.Struct, frozen=True):
     semantic: float | None = None
 
 
-class Nearby(msgspec.Struct, frozen=True):
+class ProximityGain(msgspec.Struct, frozen=True):
     """The amount that a related match adds to a score, the id of that match, and its distance in relations."""
 
     amount: float
@@ -53,13 +53,13 @@ class Nearby(msgspec.Struct, frozen=True):
     hops: int
 
 
-class Ranked(msgspec.Struct, frozen=True):
+class RankedHit(msgspec.Struct, frozen=True):
     """An entity in a ranking: ``score`` is the match's score plus that propagated from related matches."""
 
     id: str
     score: float
-    match: Match | None
-    nearby: tuple[Nearby, ...] = ()
+    match: EntityMatch | None
+    nearby: tuple[ProximityGain, ...] = ()
 
     @property
     def hops(self) -> int:
@@ -78,9 +78,9 @@ class Ranked(msgspec.Struct, frozen=True):
         return ", ".join(parts)
 
 
-def weighted(
+def fuse_weighted(
     keyword: Mapping[str, float], semantic: Mapping[str, float], alpha: float = KEYWORD_WEIGHT, top: float = 0.0
-) -> dict[str, Match]:
+) -> dict[str, EntityMatch]:
     """Return alpha times the keyword score plus (1 - alpha) times the similarity, for each entity in either list.
 
     BM25 scores are normalized to 0..1 by their maximum, with 0 for entities that contain none of the words. The minimum
@@ -95,12 +95,12 @@ def weighted(
     }
 
 
-def _match(keyword: float | None, semantic: float | None, alpha: float) -> Match:
+def _match(keyword: float | None, semantic: float | None, alpha: float) -> EntityMatch:
     similarity = None if semantic is None else min(max(semantic, 0.0), 1.0)
-    return Match(alpha * (keyword or 0.0) + (1.0 - alpha) * (similarity or 0.0), keyword, similarity)
+    return EntityMatch(alpha * (keyword or 0.0) + (1.0 - alpha) * (similarity or 0.0), keyword, similarity)
 
 
-def reciprocal(rankings: Iterable[Sequence[str]], k: float = RRF_K) -> dict[str, float]:
+def reciprocal_rank_fusion(rankings: Iterable[Sequence[str]], k: float = RRF_K) -> dict[str, float]:
     """Return reciprocal rank fusion scores: the sum of 1 / (k + rank) over the rankings that hold an id, ranks from 1.
 
     In descending order; ties keep the order of first appearance. A repeated id counts at its first rank.
@@ -112,40 +112,46 @@ def reciprocal(rankings: Iterable[Sequence[str]], k: float = RRF_K) -> dict[str,
     return dict(sorted(scores.items(), key=lambda item: -item[1]))
 
 
-def reciprocal_matches(keyword: Mapping[str, float], semantic: Mapping[str, float]) -> dict[str, Match]:
-    """Combine both lists by `reciprocal`, scaled so that first place in both is 1; parts as in `weighted`."""
-    parts = weighted(keyword, semantic)
-    scores = reciprocal((strongest(keyword, len(keyword)), strongest(semantic, len(semantic))))
+def fuse_reciprocal(keyword: Mapping[str, float], semantic: Mapping[str, float]) -> dict[str, EntityMatch]:
+    """Combine both lists by `reciprocal_rank_fusion`, scaled so that first place in both is 1.
+
+    The parts of a score are as in `fuse_weighted`.
+    """
+    parts = fuse_weighted(keyword, semantic)
+    scores = reciprocal_rank_fusion((top_ids(keyword, len(keyword)), top_ids(semantic, len(semantic))))
     scale = (RRF_K + 1.0) / 2.0
-    return {key: Match(score * scale, parts[key].keyword, parts[key].semantic) for key, score in scores.items()}
+    return {key: EntityMatch(score * scale, parts[key].keyword, parts[key].semantic) for key, score in scores.items()}
 
 
-def strongest(scores: Mapping[str, float], count: int) -> list[str]:
+def top_ids(scores: Mapping[str, float], count: int) -> list[str]:
     """Return the ids with the highest scores, highest first; ties keep the mapping's order."""
     return sorted(scores, key=lambda key: -scores[key])[:count]
 
 
-def spread(
-    scores: Mapping[str, float], neighbours: Neighbours, decay: float = DEFAULT_DECAY, hops: int = DEFAULT_HOPS
-) -> dict[str, tuple[Nearby, ...]]:
+def propagate_scores(
+    scores: Mapping[str, float],
+    neighbours: NeighbourWeights,
+    decay: float = DEFAULT_PROPAGATION_DECAY,
+    hops: int = DEFAULT_PROPAGATION_HOPS,
+) -> dict[str, tuple[ProximityGain, ...]]:
     """Return what each entity gains from its best match exactly one, and exactly two, relations away.
 
     The gain is ``decay`` per hop times the difference between the match's weighted score and the entity's own score.
     The weight is the product of the relation weights on the path, each clipped to 0..1. So no entity rises above the
     match that raises it, and the best match stays first. Only the best match counts, not the sum: many relations are no
-    advantage. Entities with more than `HUB_DEGREE` relations neither give nor receive nor pass on scores. ``decay`` is
-    at most 0.6; above that, two gains could exceed both givers. Raises ValueError for values out of range.
+    advantage. Entities with more than `MAX_PROPAGATION_DEGREE` relations neither give nor receive nor pass on scores.
+    ``decay`` is at most 0.6; above that, two gains could exceed both givers. Raises ValueError for values out of range.
     """
-    if not 0.0 <= decay <= MAX_DECAY or hops not in (0, 1, 2):
-        raise ValueError(f"decay must be within 0..{MAX_DECAY} and hops 0, 1 or 2, not {decay} and {hops}")
-    links = both_ways(neighbours) if hops else {}
+    if not 0.0 <= decay <= MAX_PROPAGATION_DECAY or hops not in (0, 1, 2):
+        raise ValueError(f"decay must be within 0..{MAX_PROPAGATION_DECAY} and hops 0, 1 or 2, not {decay} and {hops}")
+    links = symmetrize(neighbours) if hops else {}
     first = {key: best for key, around in links.items() if (best := _best_of(scores, around))}
     second = _second_hop(scores, links) if hops > 1 else {}
-    found: dict[str, tuple[Nearby, ...]] = {}
+    found: dict[str, tuple[ProximityGain, ...]] = {}
     for key in first.keys() | second.keys():
         own, givers = scores.get(key, 0.0), ((first.get(key), 1), (second.get(key), 2))
         gains = ((best[0], decay**hop * (best[1] - own), hop) for best, hop in givers if best)
-        near = tuple(Nearby(amount, via, hop) for via, amount, hop in gains if amount > 0.0)
+        near = tuple(ProximityGain(amount, via, hop) for via, amount, hop in gains if amount > 0.0)
         if near:
             found[key] = near
     return found
@@ -154,9 +160,9 @@ def spread(
 _Giver = tuple[str, float]
 
 
-def both_ways(neighbours: Neighbours) -> dict[str, dict[str, float]]:
+def symmetrize(neighbours: NeighbourWeights) -> dict[str, dict[str, float]]:
     """Return relations in both directions, each pair with its strongest weight; hubs and loops are left out."""
-    hubs = {key for key, around in neighbours.items() if len({other for other, _ in around}) > HUB_DEGREE}
+    hubs = {key for key, around in neighbours.items() if len({other for other, _ in around}) > MAX_PROPAGATION_DEGREE}
     links: dict[str, dict[str, float]] = {}
     for key in neighbours.keys() - hubs:
         own = links.setdefault(key, {})
@@ -203,30 +209,33 @@ def _falling(giver: _Giver) -> tuple[float, str]:
     return -giver[1], giver[0]
 
 
-def rank(matches: Mapping[str, Match], nearby: Mapping[str, tuple[Nearby, ...]] | None = None) -> list[Ranked]:
+def rank_matches(
+    matches: Mapping[str, EntityMatch], nearby: Mapping[str, tuple[ProximityGain, ...]] | None = None
+) -> list[RankedHit]:
     """Return all matches and entities near them, best first; ties by their own match score, then by id."""
     near = nearby or {}
     ranked = [_ranked(key, matches.get(key), near.get(key, ())) for key in dict.fromkeys((*matches, *near))]
     return sorted(ranked, key=lambda hit: (-hit.score, -(hit.match.score if hit.match else 0.0), hit.id))
 
 
-def _ranked(key: str, match: Match | None, nearby: tuple[Nearby, ...]) -> Ranked:
+def _ranked(key: str, match: EntityMatch | None, nearby: tuple[ProximityGain, ...]) -> RankedHit:
     own = match.score if match else 0.0
-    return Ranked(key, own + sum(near.amount for near in nearby) if nearby else own, match, nearby)
+    return RankedHit(key, own + sum(near.amount for near in nearby) if nearby else own, match, nearby)
 
 
-def look_around(
+def fetch_neighbourhood(
     scores: Mapping[str, float],
-    look_up: Callable[[Sequence[str]], Neighbours],
-    most_seeds: int = MAX_SEEDS,
-    most_reached: int = MAX_REACHED,
+    look_up: Callable[[Sequence[str]], NeighbourWeights],
+    most_seeds: int = MAX_PROPAGATION_SEEDS,
+    most_reached: int = MAX_PROPAGATION_REACHED,
 ) -> dict[str, list[_Giver]]:
-    """Return the relations that `spread` needs: of the best matches, then of the entities these reach.
+    """Return the relations that `propagate_scores` needs: of the best matches, then of the entities these reach.
 
-    ``look_up`` returns the neighbours of some entities, at most `HUB_DEGREE` + 1 each; it is called at most twice.
+    ``look_up`` returns the neighbours of some entities, at most `MAX_PROPAGATION_DEGREE` + 1 each; it is called at most
+    twice.
     """
     found: dict[str, list[_Giver]] = {}
-    seeds = strongest(scores, most_seeds)
+    seeds = top_ids(scores, most_seeds)
     found.update((key, list(around)) for key, around in look_up(seeds).items())
     # Round robin over the seeds, so that a seed with many relations does not use up the limit.
     reached = [other for around in _round_robin([found.get(seed, []) for seed in seeds]) for other, _ in around]
@@ -238,12 +247,12 @@ def look_around(
 
 def _round_robin(lists: Sequence[Sequence[_Giver]]) -> Iterable[list[_Giver]]:
     """Yield the first two entries of every list that is not from a hub, then the next two of every list, and so on."""
-    usable = [entries for entries in lists if len(entries) <= HUB_DEGREE]
-    return ([*entries[at : at + 2]] for at in range(0, HUB_DEGREE, 2) for entries in usable)
+    usable = [entries for entries in lists if len(entries) <= MAX_PROPAGATION_DEGREE]
+    return ([*entries[at : at + 2]] for at in range(0, MAX_PROPAGATION_DEGREE, 2) for entries in usable)
 
 
-def paths(
-    starts: Mapping[str, float], neighbours: Neighbours, decay: float = DEFAULT_DECAY
+def best_paths(
+    starts: Mapping[str, float], neighbours: NeighbourWeights, decay: float = DEFAULT_PROPAGATION_DECAY
 ) -> dict[str, tuple[float, int]]:
     """Return strength and length of the paths from the starts to each entity within ``neighbours``, starts included.
 

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kgserve.embedding.cache import QueryVectors
+from kgserve.embedding.cache import QueryVectorCache
 from kgserve.errors import InvalidInput, NoStore, Unavailable
 from kgserve.graph import context as texts
 from kgserve.graph import render
@@ -25,26 +25,26 @@ from kgserve.graph.answers import (
     SearchAnswer,
     SearchHit,
 )
-from kgserve.graph.as_of_graph import AsOfMoment
-from kgserve.graph.federated_traversal import NodeLocation, beside
-from kgserve.graph.handle import Graph
+from kgserve.graph.as_of_graph import PastMoment
+from kgserve.graph.federated_traversal import NodeLocation, find_linked_nodes
+from kgserve.graph.handle import StoreHandle
 from kgserve.graph.readers import GraphReader, read_graph
 from kgserve.graph.requests import BatchSearchRequest, ContextRequest, SearchRequest, SearchVariant
 from kgserve.graph.search import fusion
 from kgserve.graph.search.attribute_filter import AttributeFilteredIndex, AttributeMatcher
-from kgserve.graph.search.fusion import POOL_SIZES, Match, Neighbours, Ranked
+from kgserve.graph.search.fusion import FUSION_POOL_HITS, EntityMatch, NeighbourWeights, RankedHit
 from kgserve.graph.search.search_index import CommitIndex, ConflictAwareIndex
-from kgserve.graph.validate import Faults, asked_attributes, named_twice
-from kgserve.platform.metrics.observation import part
+from kgserve.graph.validate import FaultCollector, parse_attribute_filter, resolve_alias
+from kgserve.platform.metrics.observation import measure_request_part
 from kgserve.projections.conflict_index import ConflictIndex
-from kgserve.projections.indexer import Indexer
-from kgserve.projections.indexes import Indexes
-from kgserve.projections.text import Filter
-from kgserve.storage.model.attributes import Condition, has_all
-from kgserve.storage.model.batch import conflicts
+from kgserve.projections.indexer import IndexWorker
+from kgserve.projections.indexes import TextIndexes
+from kgserve.projections.text import IndexFilter
+from kgserve.storage.model.attributes import AttributeCondition, matches_all_conditions
+from kgserve.storage.model.batch import conflicting_versions
 from kgserve.storage.model.filters import NodeFilter
 from kgserve.storage.model.rows import NodeRow
-from kgserve.storage.model.walk import clamp
+from kgserve.storage.model.walk import clamp_depth
 from kgserve.stores.store import OpenStore
 
 
@@ -57,12 +57,12 @@ class StoreSearch(msgspec.Struct):
     store: OpenStore
     reader: GraphReader
     index: CommitIndex
-    indexes: Indexes
+    indexes: TextIndexes
     words_alone: bool = False
     heads: ConflictIndex | None = None
 
     @property
-    def queries(self) -> QueryVectors:
+    def queries(self) -> QueryVectorCache:
         """Cache of query vectors."""
         return self.indexes.queries
 
@@ -71,11 +71,15 @@ class StoreSearch(msgspec.Struct):
         """The commit that was searched, or the last one that the indexes contain."""
         return self.index.seen(words_alone=self.words_alone)
 
-    def among(self, wanted: tuple[Condition, ...]) -> AttributeFilteredIndex:
+    def among(self, wanted: tuple[AttributeCondition, ...]) -> AttributeFilteredIndex:
         """Return the index, limited to nodes that have some attributes."""
 
         def passing(ids: Collection[str]) -> set[str]:
-            return {row.id for row in self.reader.valid_nodes(ids).values() if has_all(row.attributes, wanted)}
+            return {
+                row.id
+                for row in self.reader.valid_nodes(ids).values()
+                if matches_all_conditions(row.attributes, wanted)
+            }
 
         return AttributeFilteredIndex(self.index, AttributeMatcher(self.store, wanted, self.reader), passing)
 
@@ -86,8 +90,8 @@ class StoreSearch(msgspec.Struct):
 
 
 @contextmanager
-def search_store(
-    store: OpenStore, indexer: Indexer, past: AsOfMoment | None, valid_at: str | None
+def open_store_search(
+    store: OpenStore, indexer: IndexWorker, past: PastMoment | None, valid_at: str | None
 ) -> Generator[StoreSearch]:
     """Yield a search of a store, whose indexes may still lag behind the commit. Raises what `read_graph` does."""
     indexes = indexer.of(store)
@@ -104,19 +108,19 @@ MAX_GRAPH_SEARCH_NODES = 1000
 # Additional hits to read, because entities may have been deleted since they were indexed.
 _DELETED_HITS_OVERFETCH = 10
 
-Vector = NDArray[np.float32]
+EmbeddingArray = NDArray[np.float32]
 _Asked = TypeVar("_Asked", SearchRequest, SearchVariant)
 
 
 class RankedEntity(msgspec.Struct, frozen=True):
     """A ranked entity with its original keyword and semantic scores, before normalization."""
 
-    ranked: Ranked
+    ranked: RankedHit
     keyword: float | None
     semantic: float | None
 
 
-def search(graph: Graph, request: SearchRequest) -> SearchAnswer:
+def search(graph: StoreHandle, request: SearchRequest) -> SearchAnswer:
     """Return the best nodes, best first. `hybrid` (the default) combines keywords, meaning and relations.
 
     `at_least` waits until the indexes contain a write: pass the `sequence` of its answer. With `as_of`, hits, rows and
@@ -129,17 +133,17 @@ def search(graph: Graph, request: SearchRequest) -> SearchAnswer:
     request = _with_types(request)
     attributes = {"kgserve.store": graph.name, "kgserve.search.mode": request.mode}
     with (
-        searching(graph, request, words_alone=request.mode == "keyword") as searched,
+        open_search(graph, request, words_alone=request.mode == "keyword") as searched,
         # After the wait, because a waiting request may be suspended and restarted.
         graph.pool.observation.span("search", attributes),
     ):
         searched.heads = _heads(graph, searched, request.at_least)
         hits = NodeSearch(searched, request).page(max(1, min(request.limit, MAX_SEARCH_LIMIT)), request.offset)
         degraded, sequence = searched.degraded, searched.sequence
-    return SearchAnswer(hits=hits, degraded=degraded, index_sequence=sequence, took_ms=since(started))
+    return SearchAnswer(hits=hits, degraded=degraded, index_sequence=sequence, took_ms=elapsed_ms(started))
 
 
-def search_batch(graph: Graph, request: BatchSearchRequest) -> BatchSearchAnswer:
+def search_batch(graph: StoreHandle, request: BatchSearchRequest) -> BatchSearchAnswer:
     """Run 1 to 8 variants and combine them by reciprocal rank fusion (k = 60); ties keep the order of appearance.
 
     Raises what a search raises; an error of one variant fails the whole request.
@@ -147,7 +151,7 @@ def search_batch(graph: Graph, request: BatchSearchRequest) -> BatchSearchAnswer
     started = time.perf_counter()
     nodes: dict[str, Node] = {}
     rankings: list[list[str]] = []
-    with searching(graph, request, words_alone=all(each.mode == "keyword" for each in request.queries)) as searched:
+    with open_search(graph, request, words_alone=all(each.mode == "keyword" for each in request.queries)) as searched:
         searched.heads = _heads(graph, searched, request.at_least)
         for variant in request.queries:
             hits = NodeSearch(searched, _to_search_request(_with_types(variant))).page(
@@ -157,7 +161,7 @@ def search_batch(graph: Graph, request: BatchSearchRequest) -> BatchSearchAnswer
             nodes = {hit.node.id: hit.node for hit in reversed(hits)} | nodes
             rankings.append([*dict.fromkeys(hit.node.id for hit in hits)])
         degraded, sequence = searched.degraded, searched.sequence
-    scores = fusion.reciprocal(rankings)
+    scores = fusion.reciprocal_rank_fusion(rankings)
     best = list(scores)[: _clamp_limit(request.limit, MAX_SEARCH_LIMIT)]
     return BatchSearchAnswer(
         hits=[
@@ -169,11 +173,11 @@ def search_batch(graph: Graph, request: BatchSearchRequest) -> BatchSearchAnswer
         per_query_hits=[len(ranking) for ranking in rankings],
         degraded=degraded,
         index_sequence=sequence,
-        took_ms=since(started),
+        took_ms=elapsed_ms(started),
     )
 
 
-def _heads(graph: Graph, searched: StoreSearch, at_least: int | None) -> ConflictIndex | None:
+def _heads(graph: StoreHandle, searched: StoreSearch, at_least: int | None) -> ConflictIndex | None:
     """Return the index of versions in conflict, if any exist; a search of the past includes them already."""
     store, historian = searched.store, graph.graphs.historian
     may_have = store.heads_mark or store.description.conflict_policy == "manual"
@@ -189,7 +193,7 @@ def _heads(graph: Graph, searched: StoreSearch, at_least: int | None) -> Conflic
     return None
 
 
-def context(graph: Graph, request: ContextRequest) -> ContextAnswer:
+def build_context(graph: StoreHandle, request: ContextRequest) -> ContextAnswer:
     """Return the best nodes and the edges between them as Markdown or JSON, with ids to cite.
 
     The text never exceeds the budget. With `also`, the best nodes of several stores are combined, each with its store.
@@ -201,13 +205,13 @@ def context(graph: Graph, request: ContextRequest) -> ContextAnswer:
     if not request.also:
         parts = [_search_one_store(graph, request, limit, label=graph.name if request.follow_symlinks else "")]
     else:
-        graphs = several(graph, request.also, request.as_of)
-        by_store = {each.name: request if each is graph else alone(request) for each in graphs}
+        graphs = stores_to_search(graph, request.also, request.as_of)
+        by_store = {each.name: request if each is graph else without_at_least(request) for each in graphs}
         top = max(_search_one_store(each, by_store[each.name], 1).top for each in graphs)
         parts = [_search_one_store(each, by_store[each.name], limit, top, each.name) for each in graphs]
     best = sorted((each for part in parts for each in part.found), key=lambda found: -found[0])[:limit]
     entries = _with_linked(graph, request, best, limit) if request.follow_symlinks else [entry for _, entry in best]
-    made = (texts.markdown if request.format == "markdown" else texts.as_json)(entries, request.budget)
+    made = (texts.render_markdown if request.format == "markdown" else texts.render_json)(entries, request.budget)
     included = entries[: made.count]
     return ContextAnswer(
         text=made.text,
@@ -221,17 +225,17 @@ def context(graph: Graph, request: ContextRequest) -> ContextAnswer:
 
 
 def _with_linked(
-    graph: Graph, request: ContextRequest, best: list[tuple[float, texts.ContextEntry]], limit: int
+    graph: StoreHandle, request: ContextRequest, best: list[tuple[float, texts.ContextEntry]], limit: int
 ) -> list[texts.ContextEntry]:
     """Return the entries with nodes linked to them, at half their score, that match the same filters."""
     scores = {NodeLocation(entry.store, entry.node.id): score for score, entry in best}
-    found = beside(graph, scores, request, limit)
-    wanted = NodeFilter(types=tuple(request.types or ()), attributes=asked_attributes(request.attributes))
+    found = find_linked_nodes(graph, scores, request, limit)
+    wanted = NodeFilter(types=tuple(request.types or ()), attributes=parse_attribute_filter(request.attributes))
     more = [
         (score, texts.ContextEntry(node, (), store)) for score, store, row, node in found.nodes if wanted.matches(row)
     ]
     entries = [entry for _, entry in sorted((*best, *more), key=lambda each: -each[0])[:limit]]
-    return texts.linked(entries, found.links)
+    return texts.attach_links(entries, found.links)
 
 
 class _StoreMatches(NamedTuple):
@@ -245,25 +249,25 @@ class _StoreMatches(NamedTuple):
 
 
 def _search_one_store(
-    graph: Graph, request: ContextRequest, limit: int, top: float = 0.0, label: str = ""
+    graph: StoreHandle, request: ContextRequest, limit: int, top: float = 0.0, label: str = ""
 ) -> _StoreMatches:
     wanted = SearchRequest(query=request.query, types=request.types, attributes=request.attributes)
-    with searching(graph, request, words_alone=False) as searched:
+    with open_search(graph, request, words_alone=False) as searched:
         finder = NodeSearch(searched, wanted, top)
         hits = finder.page(limit, 0)
         nodes = [hit.node for hit in hits]
-        entries = texts.entries(nodes, _edges_between(searched.reader, nodes), label)
+        entries = texts.build_context_entries(nodes, _edges_between(searched.reader, nodes), label)
         scores = [hit.score for hit in hits]
         found = [*zip(scores, entries, strict=True)]
         return _StoreMatches(graph.name, found, finder.top, searched.degraded, searched.sequence)
 
 
-def several(graph: Graph, also: Sequence[str], as_of: int | str | None) -> list[Graph]:
+def stores_to_search(graph: StoreHandle, also: Sequence[str], as_of: int | str | None) -> list[StoreHandle]:
     """Return the stores to search together, the store of the request first, if it exists.
 
     Raises NoStore for a missing one, and InvalidInput for a sequence, which is specific to one store.
     """
-    if as_of is not None and AsOfMoment(None, as_of).is_sequence:
+    if as_of is not None and PastMoment(None, as_of).is_sequence:
         raise InvalidInput.at("as_of", "a sequence applies to one store only; with `also`, use a time")
     return graph.beside(also)
 
@@ -271,7 +275,7 @@ def several(graph: Graph, also: Sequence[str], as_of: int | str | None) -> list[
 R = TypeVar("R", bound=msgspec.Struct)
 
 
-def alone(request: R) -> R:
+def without_at_least(request: R) -> R:
     """Return the request for another store; `at_least` applies only to the store of the request."""
     return msgspec.structs.replace(request, at_least=None)
 
@@ -293,8 +297,8 @@ class SearchArguments(Protocol):
 
 
 @contextmanager
-def searching(
-    graph: Graph, asked: SearchArguments, *, words_alone: bool, patience: float = 0.0
+def open_search(
+    graph: StoreHandle, asked: SearchArguments, *, words_alone: bool, patience: float = 0.0
 ) -> Generator[StoreSearch]:
     """Yield a search of the store at the requested moment, once its indexes contain the required commit.
 
@@ -307,29 +311,31 @@ def searching(
     with graph.lease() as store:
         indexes = indexer.of(store)
         indexes.require()
-        with part("index_wait"):
-            await_sequence(indexes, asked.at_least, words_alone=words_alone)
+        with measure_request_part("index_wait"):
+            require_indexed_sequence(indexes, asked.at_least, words_alone=words_alone)
             if patience > 0 and asked.at_least is None and asked.as_of is None:
                 indexes.catch_up(patience, words_alone=words_alone)
-        with search_store(store, indexer, graph.past(asked.as_of), asked.valid_at) as searched:
+        with open_store_search(store, indexer, graph.past(asked.as_of), asked.valid_at) as searched:
             searched.words_alone = words_alone
             if searched.index.required_sequence is not None:
-                await_sequence(indexes, searched.index.required_sequence, words_alone=words_alone, why="as_of")
+                require_indexed_sequence(
+                    indexes, searched.index.required_sequence, words_alone=words_alone, why="as_of"
+                )
             yield searched
             if (needed := asked.at_least) is not None and indexes.seen(words_alone=words_alone) < needed:
                 # The indexes were rebuilt meanwhile: suspend the request, if possible, until they contain the commit.
-                await_sequence(indexes, needed, words_alone=words_alone)
+                require_indexed_sequence(indexes, needed, words_alone=words_alone)
                 raise Unavailable("the indexes were rebuilt meanwhile; try again", retry_after=1)
 
 
-def since(started: float) -> float:
+def elapsed_ms(started: float) -> float:
     """Return the milliseconds since a reading of the performance counter."""
     return round((time.perf_counter() - started) * 1000, 3)
 
 
 def _edges_between(reader: GraphReader, nodes: list[Node]) -> list[Edge]:
     ids = {node.id for node in nodes}
-    return [render.edge(row) for node in nodes for row in reader.outgoing(node.id) if row.target in ids]
+    return [render.to_edge(row) for node in nodes for row in reader.outgoing(node.id) if row.target in ids]
 
 
 def _to_search_request(variant: SearchVariant) -> SearchRequest:
@@ -349,8 +355,8 @@ def _with_types(asked: _Asked) -> _Asked:
     """Return the request with `kinds` moved to `types`; empty `kinds` mean all. Raises InvalidInput if both differ."""
     if not asked.kinds:
         return asked
-    faults = Faults()
-    types = named_twice(faults, "kinds", asked.kinds, "types", asked.types)
+    faults = FaultCollector()
+    types = resolve_alias(faults, "kinds", asked.kinds, "types", asked.types)
     faults.raise_any()
     return msgspec.structs.replace(asked, types=types, kinds=None)
 
@@ -363,8 +369,8 @@ def _matching_queries(key: str, rankings: list[list[str]]) -> list[int]:
     return [place for place, ranking in enumerate(rankings) if key in ranking]
 
 
-def await_sequence(
-    indexes: Indexes, sequence: int | None, *, words_alone: bool, why: Literal["at_least", "as_of"] = "at_least"
+def require_indexed_sequence(
+    indexes: TextIndexes, sequence: int | None, *, words_alone: bool, why: Literal["at_least", "as_of"] = "at_least"
 ) -> None:
     """Wait until both indexes, or the keyword index alone, contain a commit.
 
@@ -384,14 +390,14 @@ def await_sequence(
         raise indexes.not_seen(sequence, words_alone=words_alone)
 
 
-def wait_for(graph: Graph, sequence: int, seconds: float) -> None:
+def wait_for_indexes(graph: StoreHandle, sequence: int, seconds: float) -> None:
     """Wait up to some seconds for the indexes to contain a commit, and return either way. Raises NotFound."""
     if graph.graphs.indexer is not None:
         with graph.lease() as store:
             graph.graphs.indexer.of(store).reach(min(sequence, store.state.sequence), seconds, "own")
 
 
-def behind(graph: Graph, seen: int) -> int:
+def count_unindexed_commits(graph: StoreHandle, seen: int) -> int:
     """Return the number of commits after the last one indexed. Raises NotFound, except for a default store."""
     try:
         with graph.lease() as store:
@@ -410,7 +416,7 @@ class NodeSearch:
         self.top = top
         self._searched = searched
         self._reader = searched.reader
-        self._attributes = asked_attributes(request.attributes) if request.attributes else ()
+        self._attributes = parse_attribute_filter(request.attributes) if request.attributes else ()
         index = searched.among(self._attributes) if self._attributes else searched.index
         self._heads = searched.heads
         self._index = index if self._heads is None else ConflictAwareIndex(index, searched.indexes, self._heads)
@@ -419,27 +425,27 @@ class NodeSearch:
         types = None if request.types is None else frozenset(request.types)
         fresh_at = time.time_ns() // 1000 if request.fresh_only else None
         tags = frozenset(request.tags or ())
-        self._filter = Filter(types, request.id_prefix, tags, self._reader.valid_at, fresh_at)
+        self._filter = IndexFilter(types, request.id_prefix, tags, self._reader.valid_at, fresh_at)
         self._is_filtered = not self._filter.is_empty or bool(self._attributes)
-        self._vector: Vector | None = None
+        self._vector: EmbeddingArray | None = None
 
     def page(self, limit: int, offset: int) -> list[SearchHit]:
         """Return a page of hits."""
         ranked = self._rank(limit + offset)
         rows = [*islice(self._passing(ranked, limit + min(offset, MAX_SEARCH_LIMIT)), offset, offset + limit)]
-        nodes = self._reader.to_nodes([row for _, row in rows], render.node)
+        nodes = self._reader.to_nodes([row for _, row in rows], render.to_node)
         return [self._hit(found, node) for (found, _), node in zip(rows, nodes, strict=True)]
 
     def _rank(self, wanted: int) -> list[RankedEntity]:
         match self._request.mode:
             case "keyword":
                 return [
-                    _single_score_entity(Match(s, keyword=s), key, s, None)
+                    _single_score_entity(EntityMatch(s, keyword=s), key, s, None)
                     for key, s in self._keyword_hits(wanted + _DELETED_HITS_OVERFETCH).items()
                 ]
             case "semantic":
                 return [
-                    _single_score_entity(Match(s, semantic=s), key, None, s)
+                    _single_score_entity(EntityMatch(s, semantic=s), key, None, s)
                     for key, s in self._semantic_hits(wanted + _DELETED_HITS_OVERFETCH).items()
                 ]
             case "hybrid":
@@ -459,7 +465,7 @@ class NodeSearch:
         found = self._index.meaning(self._query_vector(), pool, self._filter)
         return found if least is None else {key: near for key, near in found.items() if near >= least}
 
-    def _query_vector(self) -> Vector:
+    def _query_vector(self) -> EmbeddingArray:
         vector = self._vector
         if vector is None:
             vector = self._vector = self._queries.of(self._request.query)
@@ -474,7 +480,7 @@ class NodeSearch:
 
     def _hybrid_until_enough(self, wanted: int) -> list[RankedEntity]:
         found: dict[str, RankedEntity] = {}
-        for pool in POOL_SIZES:
+        for pool in FUSION_POOL_HITS:
             hits = self._hybrid(pool)
             for hit in hits:
                 found.setdefault(hit.ranked.id, hit)
@@ -491,17 +497,19 @@ class NodeSearch:
         meaning |= self._similarities(key for key in words if key not in meaning)
         self.top = max(self.top, max(words.values(), default=0.0))
         matches = (
-            fusion.weighted(words, meaning, self._request.alpha, self.top)
+            fusion.fuse_weighted(words, meaning, self._request.alpha, self.top)
             if self._request.fusion == "weighted"
-            else fusion.reciprocal_matches(words, meaning)
+            else fusion.fuse_reciprocal(words, meaning)
         )
         nearby = None
         if self._request.neighbours:
             scores = {key: match.score for key, match in matches.items()}
-            nearby = fusion.spread(scores, fusion.look_around(scores, self._neighbours))
-        return [RankedEntity(hit, words.get(hit.id), meaning.get(hit.id)) for hit in fusion.rank(matches, nearby)]
+            nearby = fusion.propagate_scores(scores, fusion.fetch_neighbourhood(scores, self._neighbours))
+        return [
+            RankedEntity(hit, words.get(hit.id), meaning.get(hit.id)) for hit in fusion.rank_matches(matches, nearby)
+        ]
 
-    def _neighbours(self, keys: Sequence[str]) -> Neighbours:
+    def _neighbours(self, keys: Sequence[str]) -> NeighbourWeights:
         if self._heads is None:
             return self._reader.neighbours(keys)
         return self._reader.neighbours([key for key in keys if self._head(key) is None])
@@ -513,7 +521,7 @@ class NodeSearch:
             for one, other, weight in self._edges_around(start):
                 reached.setdefault(one, []).append((other, weight))
                 reached.setdefault(other, []).append((one, weight))
-        ways = fusion.paths(starts, reached)
+        ways = fusion.best_paths(starts, reached)
         similar = self._similarities(ways)
         found = [
             RankedEntity(_ranked_by_path(key, strength * max(similar.get(key, 0.0), 0.0), hops), None, similar.get(key))
@@ -527,12 +535,12 @@ class NodeSearch:
             if not self._reader.valid_nodes([start]):
                 raise InvalidInput.at("start_id", f"there is no node {self._request.start_id!r}")
             return {start: 1.0}
-        ranked = self._hybrid(fusion.POOL_SIZE)
+        ranked = self._hybrid(fusion.MIN_FUSION_POOL_HITS)
         best = islice(self._passing(ranked, 2 * MAX_GRAPH_STARTS), MAX_GRAPH_STARTS)
         return {row.id: found.ranked.score for found, row in reversed([*best])}
 
     def _edges_around(self, start: str) -> list[tuple[str, str, float]]:
-        depth = max(1, clamp(self._request.depth))
+        depth = max(1, clamp_depth(self._request.depth))
         edges = self._reader.walk(start, depth, MAX_GRAPH_SEARCH_NODES)
         return [(edge.source, edge.target, edge.weight) for edge in edges]
 
@@ -553,7 +561,9 @@ class NodeSearch:
             return self._reader.valid_nodes(keys)
         current = self._reader.nodes([row.id for row in heads.values()])
         named = {
-            key: row for key, row in heads.items() if row.id in current and row.version in conflicts(current[row.id])
+            key: row
+            for key, row in heads.items()
+            if row.id in current and row.version in conflicting_versions(current[row.id])
         }
         held = {key: row for key, row in named.items() if self._filter.passes_row(row)}
         return self._reader.valid_nodes([key for key in keys if key not in heads]) | held
@@ -562,7 +572,7 @@ class NodeSearch:
         return None if self._heads is None else self._heads.row(key)
 
     def _matches_filter(self, row: NodeRow) -> bool:
-        had = not self._attributes or has_all(row.attributes, self._attributes)
+        had = not self._attributes or matches_all_conditions(row.attributes, self._attributes)
         return had and self._filter.passes_row(row)
 
     def _hit(self, found: RankedEntity, node: Node) -> SearchHit:
@@ -579,11 +589,11 @@ class NodeSearch:
         )
 
 
-def _single_score_entity(match: Match, key: str, keyword: float | None, semantic: float | None) -> RankedEntity:
-    return RankedEntity(Ranked(key, match.score, match), keyword, semantic)
+def _single_score_entity(match: EntityMatch, key: str, keyword: float | None, semantic: float | None) -> RankedEntity:
+    return RankedEntity(RankedHit(key, match.score, match), keyword, semantic)
 
 
-def _ranked_by_path(key: str, score: float, hops: int) -> Ranked:
+def _ranked_by_path(key: str, score: float, hops: int) -> RankedHit:
     if hops == 0:
-        return Ranked(key, score, Match(score))
-    return Ranked(key, score, None, (fusion.Nearby(score, "the start", hops),))
+        return RankedHit(key, score, EntityMatch(score))
+    return RankedHit(key, score, None, (fusion.ProximityGain(score, "the start", hops),))

@@ -10,18 +10,18 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from kgserve.projections.conflict_index import ConflictIndex
-from kgserve.projections.indexes import Indexes
-from kgserve.projections.keyword import Reading
-from kgserve.projections.text import Filter
+from kgserve.projections.indexes import TextIndexes
+from kgserve.projections.keyword import QueryInterpretation
+from kgserve.projections.text import IndexFilter
 
-Hits = dict[str, float]
+ScoredIds = dict[str, float]
 """Ids with scores, best first."""
 
 
 class SearchIndex(Protocol):
     """A keyword and vector index of the texts of nodes."""
 
-    def words(self, query: str, limit: int, only: Filter, reading: Reading = "plain") -> Hits:
+    def words(self, query: str, limit: int, only: IndexFilter, reading: QueryInterpretation = "plain") -> ScoredIds:
         """Return the best nodes for the words of a query, with BM25 scores.
 
         Raises InvalidInput for a query that cannot be parsed, Unavailable while the index is behind.
@@ -32,7 +32,7 @@ class SearchIndex(Protocol):
         """Return the BM25 scores of each word of a query for some texts, with current word frequencies."""
         ...
 
-    def meaning(self, vector: NDArray[np.float32], limit: int, only: Filter) -> Hits:
+    def meaning(self, vector: NDArray[np.float32], limit: int, only: IndexFilter) -> ScoredIds:
         """Return the nearest nodes, with cosine similarities. Raises Unavailable while the index is behind."""
         ...
 
@@ -61,7 +61,7 @@ class IndexDecorator(SearchIndex):
         self._index = index
 
     @override
-    def words(self, query: str, limit: int, only: Filter, reading: Reading = "plain") -> Hits:
+    def words(self, query: str, limit: int, only: IndexFilter, reading: QueryInterpretation = "plain") -> ScoredIds:
         return self._index.words(query, limit, only, reading)
 
     @override
@@ -69,7 +69,7 @@ class IndexDecorator(SearchIndex):
         return self._index.worths(query, texts)
 
     @override
-    def meaning(self, vector: NDArray[np.float32], limit: int, only: Filter) -> Hits:
+    def meaning(self, vector: NDArray[np.float32], limit: int, only: IndexFilter) -> ScoredIds:
         return self._index.meaning(vector, limit, only)
 
     @override
@@ -83,19 +83,19 @@ class ConflictAwareIndex(IndexDecorator):
     These versions have keys of their own. Their attributes are not indexed and must be checked in their rows.
     """
 
-    def __init__(self, index: SearchIndex, indexes: Indexes, heads: ConflictIndex) -> None:
+    def __init__(self, index: SearchIndex, indexes: TextIndexes, heads: ConflictIndex) -> None:
         super().__init__(index)
         self._indexes = indexes
         self._heads = heads
 
     @override
-    def words(self, query: str, limit: int, only: Filter, reading: Reading = "plain") -> Hits:
+    def words(self, query: str, limit: int, only: IndexFilter, reading: QueryInterpretation = "plain") -> ScoredIds:
         frequencies = self._indexes.keyword.frequencies(query, reading)
         found = self._heads.words(query, limit, only, reading, frequencies)
         return _best(super().words(query, limit, only, reading) | found, limit)
 
     @override
-    def meaning(self, vector: NDArray[np.float32], limit: int, only: Filter) -> Hits:
+    def meaning(self, vector: NDArray[np.float32], limit: int, only: IndexFilter) -> ScoredIds:
         found = self._heads.meaning(vector, only)
         return _best(super().meaning(vector, limit, only) | found, limit)
 
@@ -104,5 +104,5 @@ class ConflictAwareIndex(IndexDecorator):
         return super().vectors_of(ids) | self._heads.vectors_of(ids)
 
 
-def _best(hits: Hits, limit: int) -> Hits:
+def _best(hits: ScoredIds, limit: int) -> ScoredIds:
     return dict(sorted(hits.items(), key=lambda hit: -hit[1])[:limit])

@@ -64,7 +64,7 @@ class RowKey(NamedTuple):
     parts: tuple[Hashable, ...]
 
 
-def key_of(put: NodePut | EdgePut | LinkPut) -> RowKey:
+def row_key(put: NodePut | EdgePut | LinkPut) -> RowKey:
     """Return the key of a node, version, edge or link."""
     if isinstance(put, NodePut):
         return RowKey("head", (put.id, put.version)) if put.is_head else RowKey("node", (put.id,))

@@ -7,24 +7,31 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from kgserve.graph.compat.entities_api import Entity, content_of, observations_of, with_observations
+from kgserve.graph.compat.entities_api import (
+    ObservedEntity,
+    decode_observations,
+    encode_observations,
+    with_observations,
+)
 from kgserve.storage.model.batch import NodePut
 from kgserve.storage.model.fields import MAX_CONTENT_BYTES
-from kgserve.storage.rows.snapshot import Rows
+from kgserve.storage.rows.snapshot import RowsSnapshot
 
-OBSERVATIONS_TOO_LONG = (
+OBSERVATIONS_TOO_LONG_MESSAGE = (
     f"its observations and those known already exceed {MAX_CONTENT_BYTES:,} bytes; the line was skipped"
 )
 
 
-class Additions(NamedTuple):
+class MergedObservations(NamedTuple):
     """Puts with complete contents, and the indexes of puts left out because their content would be too long."""
 
     nodes: list[NodePut]
     too_long: list[int]
 
 
-def with_known_observations(rows: Rows, nodes: list[NodePut], entities: Mapping[int, Entity]) -> Additions:
+def merge_observations(
+    rows: RowsSnapshot, nodes: list[NodePut], entities: Mapping[int, ObservedEntity]
+) -> MergedObservations:
     """Extend the puts of entities, given by index, with the observations known already.
 
     An entity whose line has no type keeps its current type.
@@ -45,7 +52,7 @@ def with_known_observations(rows: Rows, nodes: list[NodePut], entities: Mapping[
         keeps_type = entity is not None and is_known and not entity.entity_type
         kept.append(replace(put, type=None) if keeps_type else put)
     whole = [replace(put, content=texts[put.id].whole) if put.index in entities else put for put in kept]
-    return Additions(whole, too_long)
+    return MergedObservations(whole, too_long)
 
 
 class _GrowingContent:
@@ -60,9 +67,9 @@ class _GrowingContent:
     def add(self, observations: Sequence[str]) -> bool:
         """Add the observations that are not known yet. Return False, adding none, if they exceed the limit."""
         if self._known is None:
-            self._known = set(observations_of(self._content))
+            self._known = set(decode_observations(self._content))
         new = [observation for observation in observations if observation not in self._known]
-        size = self._bytes + len(content_of(new).encode()) + bool(new and self._bytes)
+        size = self._bytes + len(encode_observations(new).encode()) + bool(new and self._bytes)
         if new and size > MAX_CONTENT_BYTES:
             return False
         self._added += new

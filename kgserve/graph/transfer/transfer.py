@@ -22,53 +22,53 @@ from typing import Any, BinaryIO, NamedTuple
 import msgspec
 from typing_extensions import override
 
-from kgserve.admin.api import StoreLine
-from kgserve.admin.stores import checked_settings
+from kgserve.admin.api import StoreExportLine
+from kgserve.admin.stores import build_settings_change
 from kgserve.errors import Conflict, FieldError, InvalidInput, KgserveError, TooLarge
-from kgserve.graph.answers import ImportAnswer, LineError, MergedLine, RestoreAnswer, nothing_imported
-from kgserve.graph.as_of_graph import AsOfMoment
-from kgserve.graph.compat.entities_api import Entity, ServerRelation
-from kgserve.graph.compat.memory_server import completed
-from kgserve.graph.handle import Graph
+from kgserve.graph.answers import ImportAnswer, LineError, RepeatedLine, RestoreAnswer, empty_import_answer
+from kgserve.graph.as_of_graph import PastMoment
+from kgserve.graph.compat.entities_api import ObservedEntity, ServerRelation
+from kgserve.graph.compat.memory_server import add_placeholders
+from kgserve.graph.handle import StoreHandle
 from kgserve.graph.readers import GraphReader, read_graph
-from kgserve.graph.requests import EdgeLine, HeadLine, NodeLine, RestoreRequest
-from kgserve.graph.temporal import VALID_AT_ANY, whole_history
+from kgserve.graph.requests import ConflictingVersionLine, EdgeLine, NodeLine, RestoreRequest
+from kgserve.graph.temporal import VALID_AT_ANY, caught_up_history
 from kgserve.graph.transfer.formats.files import (
     PAIR_FORMATS,
-    extract,
+    extract_archive,
     open_parts,
     stream_part,
     write_archive,
     write_stream,
 )
-from kgserve.graph.transfer.formats.lines import MAX_LINE_BYTES, Conversion, InputPart
+from kgserve.graph.transfer.formats.lines import MAX_LINE_BYTES, ImportConversion, InputPart
 from kgserve.graph.transfer.formats.memory_server import (
+    decode_server_line,
     entity_line,
     is_memory_file,
     is_memory_line,
-    read_line,
     relation_line,
 )
-from kgserve.graph.transfer.import_keys import ImportedKeys, RowKey, key_of, merge_message
-from kgserve.graph.transfer.observations import OBSERVATIONS_TOO_LONG, with_known_observations
-from kgserve.graph.validate import Faults, edge_put, node_access, node_put
-from kgserve.platform.closing import Closing
-from kgserve.platform.codecs import json_decoder, lone_surrogate
-from kgserve.platform.durable_files import storage_error
-from kgserve.platform.gil import rest_seconds
-from kgserve.platform.permissions import private_folder
+from kgserve.graph.transfer.import_keys import ImportedKeys, RowKey, merge_message, row_key
+from kgserve.graph.transfer.observations import OBSERVATIONS_TOO_LONG_MESSAGE, merge_observations
+from kgserve.graph.validate import FaultCollector, to_access, to_edge_put, to_node_put
+from kgserve.platform.closing import ClosableContext
+from kgserve.platform.codecs import find_lone_surrogate, json_decoder
+from kgserve.platform.durable_files import translate_os_error
+from kgserve.platform.gil import fair_pause_seconds
+from kgserve.platform.permissions import create_private_folder
 from kgserve.storage.model.batch import EdgePut, LinkPut, NodePut, WriteBatch
-from kgserve.storage.model.change import Access
-from kgserve.storage.model.events import BULK_ROWS
+from kgserve.storage.model.change import AccessRecord
+from kgserve.storage.model.events import MAX_SINGLE_EVENT_ROWS
 from kgserve.storage.model.fields import LINK_STORE_FIELD
 from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.storage.model.store_settings import StoreSettings
-from kgserve.storage.plan import MAX_REDIRECTED, MAX_REPORTED_ROWS, LeftOut, Report
+from kgserve.storage.plan import MAX_REPORTED_REDIRECTS, MAX_REPORTED_ROWS, OmittedRow, WriteReport
 from kgserve.storage.rows.encoding import (
     ExportedHead,
     ExportedNode,
-    node_line,
+    build_node_line,
 )
 from kgserve.stores.access import CreateIfMissing
 from kgserve.stores.store import OpenStore
@@ -77,13 +77,13 @@ from kgserve.stores.store import OpenStore
 IMPORT_BLOCK_BYTES = 8 << 20
 # Size of a batch during concurrent requests; enough rows to be reported as a bulk event.
 SMALL_IMPORT_BLOCK_BYTES = 1 << 20
-SMALL_IMPORT_BLOCK_LINES = BULK_ROWS + 1
+SMALL_IMPORT_BLOCK_LINES = MAX_SINGLE_EVENT_ROWS + 1
 MAX_BATCHES_IN_FLIGHT = 2
 # Time that a batch waits behind other writers before the import fails.
 IMPORT_QUEUE_TIMEOUT_SECONDS = 60.0
 
-_Line = NodeLine | EdgeLine | HeadLine | StoreLine
-_Imported = _Line | Entity | ServerRelation
+_Line = NodeLine | EdgeLine | ConflictingVersionLine | StoreExportLine
+_Imported = _Line | ObservedEntity | ServerRelation
 
 
 class _RowBlock(NamedTuple):
@@ -97,9 +97,9 @@ class _RowBlock(NamedTuple):
     nodes: list[NodePut]
     edges: list[EdgePut]
     links: list[LinkPut]
-    accesses: list[Access]
+    accesses: list[AccessRecord]
     numbers: list[int]
-    entities: dict[int, Entity]
+    entities: dict[int, ObservedEntity]
 
     def add(self, put: NodePut | EdgePut | LinkPut) -> None:
         """Add the row of a line."""
@@ -121,21 +121,23 @@ class _RowBlock(NamedTuple):
 
 
 _decoder = json_decoder(_Line)
-_NO_ENTITIES: Mapping[int, Entity] = {}
+_NO_ENTITIES: Mapping[int, ObservedEntity] = {}
 
 
 def _no_requests() -> int:
     return 0
 
 
-class Importer:
+class StreamingImport:
     """Streaming import; every block of whole lines becomes one atomic write.
 
     `feed` never blocks; when it returns True, call `flush` in a thread. Rows committed before a failure or `abort` are
     kept.
     """
 
-    def __init__(self, graph: Graph, *, as_they_are: bool = False, others: Callable[[], int] = _no_requests) -> None:
+    def __init__(
+        self, graph: StoreHandle, *, as_they_are: bool = False, others: Callable[[], int] = _no_requests
+    ) -> None:
         """Lease the store, creating it if needed; `finish` or `abort` releases it.
 
         as_they_are: edges may lead into any store, even one that the caller may not access. While there are ``others``
@@ -151,11 +153,11 @@ class Importer:
         self._parts: list[bytes] = []
         self._size = self._remainder_bytes = self._newlines = 0
         self._lines = 0
-        self._in_flight: deque[tuple[Future[Report], list[int]]] = deque()
+        self._in_flight: deque[tuple[Future[WriteReport], list[int]]] = deque()
         self._too_long: deque[int] = deque()
         self._keys = ImportedKeys()
         state = self._store.state
-        self._answer = nothing_imported(state.sequence)
+        self._answer = empty_import_answer(state.sequence)
         self._released = self._succeeded = False
         self._names_entities = False
         self._is_new = state.sequence == 0 and self._store.description.settings == graph.pool.usual
@@ -251,7 +253,9 @@ class Importer:
         )
         self._submit(batch, found.numbers, found.entities)
 
-    def _submit(self, batch: WriteBatch, numbers: list[int], entities: Mapping[int, Entity] = _NO_ENTITIES) -> None:
+    def _submit(
+        self, batch: WriteBatch, numbers: list[int], entities: Mapping[int, ObservedEntity] = _NO_ENTITIES
+    ) -> None:
         """Queue a batch; blocks while two are in flight."""
         while len(self._in_flight) >= MAX_BATCHES_IN_FLIGHT:
             self._settle_oldest()
@@ -263,24 +267,26 @@ class Importer:
         self._answer.edges_sent += len(batch.edges) + len(batch.links)
         self._in_flight.append((report, numbers))
 
-    def _newer_accesses(self, accesses: list[Access]) -> list[Access]:
+    def _newer_accesses(self, accesses: list[AccessRecord]) -> list[AccessRecord]:
         """Return the accesses later than those in the store; the order and number of lines do not matter."""
         known = self._store.accesses.of(access.id for access in accesses)
-        newer: dict[str, Access] = {}
+        newer: dict[str, AccessRecord] = {}
         for access in accesses:
             before = newer.get(access.id) or known.get(access.id)
             if before is None or access.last > before.last:
                 newer[access.id] = access
         return [*newer.values()]
 
-    def _submit_entities(self, batch: WriteBatch, numbers: list[int], entities: Mapping[int, Entity]) -> Future[Report]:
+    def _submit_entities(
+        self, batch: WriteBatch, numbers: list[int], entities: Mapping[int, ObservedEntity]
+    ) -> Future[WriteReport]:
         """Queue a batch whose entities keep existing observations, and whose edges get placeholder ends."""
 
         def prepared() -> WriteBatch:
             with self._store.reading() as rows:
-                nodes, too_long = with_known_observations(rows, batch.nodes, entities)
+                nodes, too_long = merge_observations(rows, batch.nodes, entities)
                 self._too_long.extend(numbers[index] for index in too_long)
-                return completed(rows, msgspec.structs.replace(batch, nodes=nodes))
+                return add_placeholders(rows, msgspec.structs.replace(batch, nodes=nodes))
 
         return self._store.submit_prepared(prepared, wait=IMPORT_QUEUE_TIMEOUT_SECONDS)
 
@@ -288,12 +294,12 @@ class Importer:
         """Return the rows of a block, and the line number of each; a row's ``index`` is its position in that list."""
         found = _RowBlock([], [], [], [], [], [], {})
         keys: list[RowKey] = []
-        faults = Faults()
+        faults = FaultCollector()
         for number, line in self._numbered_lines(block):
-            if isinstance(line, StoreLine):
+            if isinstance(line, StoreExportLine):
                 self._read_settings(number, line)
                 continue
-            if isinstance(line, HeadLine) and self._store.description.history == "none":
+            if isinstance(line, ConflictingVersionLine) and self._store.description.history == "none":
                 continue
             index = len(found.numbers)
             put, access = self._checked(index, line, faults)
@@ -302,9 +308,9 @@ class Importer:
                 faults.errors.clear()
                 continue
             found.numbers.append(number)
-            keys.append(key_of(put))
+            keys.append(row_key(put))
             found.add(put)
-            if isinstance(line, Entity):
+            if isinstance(line, ObservedEntity):
                 found.entities[index] = line
             if access is not None:
                 found.accesses.append(access)
@@ -312,15 +318,15 @@ class Importer:
         return found
 
     def _checked(
-        self, index: int, line: NodeLine | EdgeLine | Entity | ServerRelation, faults: Faults
-    ) -> tuple[NodePut | EdgePut | LinkPut, Access | None]:
-        if isinstance(line, Entity):
+        self, index: int, line: NodeLine | EdgeLine | ObservedEntity | ServerRelation, faults: FaultCollector
+    ) -> tuple[NodePut | EdgePut | LinkPut, AccessRecord | None]:
+        if isinstance(line, ObservedEntity):
             line = entity_line(line)
         elif isinstance(line, ServerRelation):
             line = relation_line(line)
         if isinstance(line, NodeLine):
-            return node_put(index, line, faults), node_access(line, faults)
-        return self._edge(edge_put(index, line, faults), line.to_graph, faults), None
+            return to_node_put(index, line, faults), to_access(line, faults)
+        return self._edge(to_edge_put(index, line, faults), line.to_graph, faults), None
 
     def _add_repeats(self, keys: list[RowKey], found: _RowBlock) -> None:
         """Report every row of a block whose key occurs on an earlier line."""
@@ -333,19 +339,19 @@ class Importer:
             return
         self._answer.merged_count += 1
         if len(self._answer.merged) < MAX_REPORTED_ROWS:
-            self._answer.merged.append(MergedLine(line=number, earlier_line=earlier, message=message))
+            self._answer.merged.append(RepeatedLine(line=number, earlier_line=earlier, message=message))
 
-    def _read_settings(self, number: int, line: StoreLine) -> None:
+    def _read_settings(self, number: int, line: StoreExportLine) -> None:
         self._add_repeat(number, self._settings_line, "settings of the store: only the later line is used")
         self._settings_line = number
         try:
-            self._imported_settings = checked_settings(line)
+            self._imported_settings = build_settings_change(line)
             self._imported_settings(self._store.description.settings)
         except InvalidInput as error:
             self._imported_settings = None
             self._add_error(number, str(error))
 
-    def _edge(self, put: EdgePut, to_graph: str | None, faults: Faults) -> EdgePut | LinkPut:
+    def _edge(self, put: EdgePut, to_graph: str | None, faults: FaultCollector) -> EdgePut | LinkPut:
         """Return an edge, or its link; `to_graph` names another store even if it equals the name of this one."""
         if to_graph is None:
             return put
@@ -380,13 +386,13 @@ class Importer:
         if not is_memory_line(text):
             return _decoder.decode(text)
         self._names_entities = True
-        return read_line(text)
+        return decode_server_line(text)
 
     def _settle_oldest(self) -> None:
         future, numbers = self._in_flight.popleft()
         report = future.result()
         while self._too_long:
-            self._add_error(self._too_long.popleft(), OBSERVATIONS_TOO_LONG)
+            self._add_error(self._too_long.popleft(), OBSERVATIONS_TOO_LONG_MESSAGE)
         answer = self._answer
         answer.nodes_created += report.nodes_created
         answer.nodes_updated += report.nodes_updated
@@ -399,7 +405,7 @@ class Importer:
         answer.error_count += report.rejected_count
         answer.errors += _line_errors(report.rejected, numbers, MAX_REPORTED_ROWS - len(answer.errors))
         answer.sequence = report.sequence
-        if report.redirected and len(answer.redirected or ()) < MAX_REDIRECTED:
+        if report.redirected and len(answer.redirected or ()) < MAX_REPORTED_REDIRECTS:
             answer.redirected = (answer.redirected or {}) | report.redirected
 
     def _add_error(self, number: int, message: str) -> None:
@@ -418,7 +424,7 @@ def _decode_block(block: bytes, count: int) -> list[_Line] | None:
 
 
 def _decode_error(error: Exception, text: bytes) -> str:
-    if half := lone_surrogate(text):
+    if half := find_lone_surrogate(text):
         return half
     if text.lstrip().startswith(b"["):
         return "is a JSON array, but a line must be one object; `jq -c '.[]' FILE` converts an array to lines"
@@ -435,17 +441,17 @@ def _decode_error(error: Exception, text: bytes) -> str:
 _TRUNCATED_JSON_MESSAGE = "Input data was truncated"
 
 
-def _line_errors(rows: list[LeftOut], numbers: list[int], room: int) -> list[LineError]:
+def _line_errors(rows: list[OmittedRow], numbers: list[int], room: int) -> list[LineError]:
     return [LineError(line=numbers[row.index], message=row.reason) for row in rows[: max(room, 0)]]
 
 
 _encode = msgspec.json.Encoder().encode_lines
 
 
-class ExtraLines:
+class SettingsAndConflictLines:
     """The settings of a store as a line, and versions in conflict, each on a line before that of its node."""
 
-    def __init__(self, graph: Graph, store: OpenStore) -> None:
+    def __init__(self, graph: StoreHandle, store: OpenStore) -> None:
         self._graph = graph
         self._store = store
 
@@ -467,14 +473,14 @@ class ExtraLines:
     def _conflicting_versions(self, line: ExportedNode) -> list[ExportedNode]:
         named = () if line.conflicts is msgspec.UNSET else sorted(line.conflicts)
         rows = [row for version in named if (row := self._find_version(line.id, version)) is not None]
-        lines = [node_line(row, ExportedHead) for row in rows]
+        lines = [build_node_line(row, ExportedHead) for row in rows]
         for place, each in enumerate((*lines, line)):
             each.conflicts = [row.version for row in rows[:place]] or msgspec.UNSET
         return lines
 
     def _find_version(self, node_id: str, version: int) -> NodeRow | None:
         try:
-            follower = whole_history(self._graph.graphs.historian, self._store)
+            follower = caught_up_history(self._graph.graphs.historian, self._store)
         except Conflict:  # no history is kept
             return None
         state = follower.look(lambda history: history.node_version(node_id, version))
@@ -485,13 +491,13 @@ def _differing(chosen: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in chosen.items() if value != usual[name]}
 
 
-class ExportStream(Closing):
+class ExportStream(ClosableContext):
     """Settings, nodes, edges and links of one commit, as blocks of NDJSON lines; a context manager.
 
     The settings are the current ones. The store is leased until the stream is closed.
     """
 
-    def __init__(self, extra: ExtraLines, reader: GraphReader, release: Callable[[], None]) -> None:
+    def __init__(self, extra: SettingsAndConflictLines, reader: GraphReader, release: Callable[[], None]) -> None:
         self.sequence = reader.sequence
         self._extra = extra
         self._reader = reader
@@ -509,10 +515,10 @@ class ExportStream(Closing):
             yield _encode(self._extra.among(nodes)) if nodes else _encode(edges)
 
 
-def export(graph: Graph, valid_at: str | None = None, past: AsOfMoment | None = None) -> ExportStream:
+def open_export(graph: StoreHandle, valid_at: str | None = None, past: PastMoment | None = None) -> ExportStream:
     """Return a stream of the rows of a store, now or as of a moment; it leases the store until it is closed.
 
-    With ``valid_at`` (RFC 3339), only rows valid at that time. Raises NotFound, and what `AsOfMoment.of` raises.
+    With ``valid_at`` (RFC 3339), only rows valid at that time. Raises NotFound, and what `PastMoment.of` raises.
     """
     with ExitStack() as stack:
         leased = stack.enter_context(graph.lease())
@@ -520,20 +526,20 @@ def export(graph: Graph, valid_at: str | None = None, past: AsOfMoment | None = 
             leased.accesses.settle()
         moment = VALID_AT_ANY if valid_at is None else valid_at
         reader = stack.enter_context(read_graph(leased, past, moment, links=True))
-        return ExportStream(ExtraLines(graph, leased), reader, stack.pop_all().close)
+        return ExportStream(SettingsAndConflictLines(graph, leased), reader, stack.pop_all().close)
 
 
-def restore(graph: Graph, request: RestoreRequest) -> RestoreAnswer:
+def restore_to_new_store(graph: StoreHandle, request: RestoreRequest) -> RestoreAnswer:
     """Create a new store from a past moment, with its versions, times and open conflicts and the current settings.
 
     The original store does not change.
 
     Raises Conflict when the new store exists, Gone when the moment is no longer in the history.
     """
-    with export(graph, past=AsOfMoment(graph.graphs.historian, request.as_of)) as stream:
+    with open_export(graph, past=PastMoment(graph.graphs.historian, request.as_of)) as stream:
         if not graph.pool.create(request.into):
             raise Conflict(f"store {request.into!r} exists already; restore into a new one")
-        importer = Importer(graph.graphs.graph(request.into), as_they_are=True)
+        importer = StreamingImport(graph.graphs.graph(request.into), as_they_are=True)
         try:
             for block in stream:
                 if importer.feed(block):
@@ -559,10 +565,10 @@ ARCHIVE_FORMAT = "archive"
 _UPLOAD_READ_BYTES = 256 << 10
 
 
-class ConvertedExport(Closing):
+class ConvertedExport(ClosableContext):
     """An export in another format, in an unnamed temporary file; a context manager."""
 
-    def __init__(self, graph: Graph, stream: ExportStream, kind: str) -> None:
+    def __init__(self, graph: StoreHandle, stream: ExportStream, kind: str) -> None:
         """Write the file, and close the stream. Raises StorageFull."""
         self.sequence = stream.sequence
         self._stack = ExitStack()
@@ -578,7 +584,7 @@ class ConvertedExport(Closing):
             self._file.seek(0)
         except OSError as error:
             self.close()
-            raise storage_error(error, "writing an export") from error
+            raise translate_os_error(error, "writing an export") from error
         except BaseException:
             self.close()
             raise
@@ -595,14 +601,14 @@ class ConvertedExport(Closing):
 class ConvertedImport:
     """An import in another format, whose body is spooled to disk before it is read."""
 
-    def __init__(self, graph: Graph, kind: str, others: Callable[[], int] = _no_requests) -> None:
+    def __init__(self, graph: StoreHandle, kind: str, others: Callable[[], int] = _no_requests) -> None:
         """Lease the store, creating it if needed; `finish` or `abort` releases it.
 
-        While there are ``others`` (concurrent requests), it pauses as `rest_seconds` says.
+        While there are ``others`` (concurrent requests), it pauses as `fair_pause_seconds` says.
         """
         self._kind = kind
         self._other_requests = others
-        self._importer = Importer(graph, others=others)
+        self._importer = StreamingImport(graph, others=others)
         self._size = 0
         try:
             self._folder = Path(tempfile.mkdtemp(prefix="import-", dir=_scratch(graph)))
@@ -610,7 +616,7 @@ class ConvertedImport:
             self._file = self._body.open("wb+")
         except OSError as error:
             self._importer.abort()
-            raise storage_error(error, "taking an import") from error
+            raise translate_os_error(error, "taking an import") from error
         except BaseException:
             self._importer.abort()
             raise
@@ -623,22 +629,22 @@ class ConvertedImport:
         try:
             self._file.write(data)
         except OSError as error:
-            raise storage_error(error, "taking an import") from error
+            raise translate_os_error(error, "taking an import") from error
 
     def finish(self) -> ImportAnswer:
         """Read and commit the body. Raises InvalidInput if it is not of the expected format."""
         try:
             with ExitStack() as stack:
-                conversion = Conversion(self._parts(stack))
+                conversion = ImportConversion(self._parts(stack))
                 begun = time.perf_counter()
                 for block in conversion.blocks():
                     if self._importer.feed(block):
                         self._importer.flush()
-                        time.sleep(rest_seconds(time.perf_counter() - begun, self._other_requests()))
+                        time.sleep(fair_pause_seconds(time.perf_counter() - begun, self._other_requests()))
                         begun = time.perf_counter()
                 return conversion.answered(self._importer.finish(faults=conversion.fault_count))
         except OSError as error:
-            raise storage_error(error, "reading an import") from error
+            raise translate_os_error(error, "reading an import") from error
         finally:
             self.abort()
 
@@ -652,7 +658,7 @@ class ConvertedImport:
         self._file.flush()
         self._file.seek(0)
         if self._kind == ARCHIVE_FORMAT:
-            kind, paths = extract(self._file, self._folder)
+            kind, paths = extract_archive(self._file, self._folder)
             return open_parts(kind, paths, stack)
         return [stream_part(self._kind, self._file, "")]
 
@@ -661,7 +667,7 @@ def _temporary_file(scratch: Path) -> BinaryIO:
     return tempfile.TemporaryFile(dir=scratch)
 
 
-def _scratch(graph: Graph) -> Path:
+def _scratch(graph: StoreHandle) -> Path:
     with graph.lease() as store:
-        private_folder(store.layout.scratch)
+        create_private_folder(store.layout.scratch)
         return store.layout.scratch

@@ -19,35 +19,42 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from kgserve.errors import Conflict, NotFound, Unavailable
-from kgserve.memory.api import Cluster
-from kgserve.memory.consolidation.candidates import MEMORY_JOB_TIMEOUT_SECONDS, Pause
+from kgserve.memory.api import MemoryCluster
+from kgserve.memory.consolidation.candidates import MEMORY_JOB_TIMEOUT_SECONDS, PauseFunction
 from kgserve.memory.consolidation.plan import (
     AbsorbedRecord,
     ClusterPlan,
-    Grown,
+    PrimaryRecord,
     RunRecord,
     TooManyEdges,
-    grown_of,
-    left_out,
-    moved,
-    record,
-    run_of,
-    stays,
-    taken_of,
+    decode_absorbed_record,
+    decode_primary_record,
+    decode_run_record,
+    encode_run_note,
+    is_kept_edge,
+    move_edges,
+    reject_cluster,
 )
 from kgserve.platform.times import format_time
 from kgserve.projections.memory_index.relation_types import RELATION_CONSOLIDATED
-from kgserve.storage.model.batch import KIND_CONSOLIDATION, EdgePut, NodePut, WriteBatch, edge_again, put_again
+from kgserve.storage.model.batch import (
+    KIND_CONSOLIDATION,
+    EdgePut,
+    NodePut,
+    WriteBatch,
+    copy_as_edge_put,
+    restore_node_put,
+)
 from kgserve.storage.model.fields import NO_EXTRAS, EdgeExtrasPut, NodeExtrasPut
 from kgserve.storage.model.filters import NodeFilter
-from kgserve.storage.model.parents import CHILD_OF, MAX_HIERARCHY_DEPTH
-from kgserve.storage.model.redirects import MERGED_INTO
-from kgserve.storage.model.rows import NO_ATTRIBUTES, EdgeKey, EdgeRow, NodeRow, edge_stamps
-from kgserve.storage.model.soft_delete import MERGED, restore, soft_delete, withdrawal
-from kgserve.storage.plan import Report
-from kgserve.storage.rows.edge_page import incoming_of
-from kgserve.storage.rows.snapshot import Rows
-from kgserve.storage.rows.ways import parents
+from kgserve.storage.model.parents import CHILD_OF_RELATION, MAX_HIERARCHY_DEPTH
+from kgserve.storage.model.redirects import MERGED_INTO_RELATION
+from kgserve.storage.model.rows import EMPTY_ATTRIBUTES_JSON, EdgeKey, EdgeRow, NodeRow, split_edge_attributes
+from kgserve.storage.model.soft_delete import REASON_MERGED, restore, soft_delete, withdrawal_extras
+from kgserve.storage.plan import WriteReport
+from kgserve.storage.rows.edge_page import incoming_edges_of_type
+from kgserve.storage.rows.snapshot import RowsSnapshot
+from kgserve.storage.rows.ways import find_parents
 from kgserve.stores.store import OpenStore
 
 _MERGE_BATCH_ROWS = 200
@@ -77,18 +84,18 @@ class PlanOutdated(Conflict):
         self.ids = [*ids]
 
 
-class Nested(Exception):
+class NestedMembers(Exception):
     """One memory of a cluster is an indirect descendant of another."""
 
 
-def new_run(now: int) -> str:
+def new_consolidation_id(now: int) -> str:
     """Return the id of a run's node; ids sort by time. `now` is in microseconds."""
     return f"consolidation-{now // 1000:012x}-{os.urandom(4).hex()}"
 
 
-def carry_out(
-    store: OpenStore, run: RunInProgress, clusters: Sequence[ClusterPlan], pause: Pause
-) -> tuple[list[Cluster], Report]:
+def merge_clusters(
+    store: OpenStore, run: RunInProgress, clusters: Sequence[ClusterPlan], pause: PauseFunction
+) -> tuple[list[MemoryCluster], WriteReport]:
     """Merge clusters, record the run, and return the clusters not merged and the last report. Blocks.
 
     Clusters whose memories changed meanwhile are not merged.
@@ -96,17 +103,17 @@ def carry_out(
     store.runs.add(run.id)
     try:
         _write_run(store, run)
-        left: list[Cluster] = []
+        left: list[MemoryCluster] = []
 
-        def write(rows: Rows, cluster: ClusterPlan) -> WriteBatch:
+        def write(rows: RowsSnapshot, cluster: ClusterPlan) -> WriteBatch:
             try:
                 return _build_merge(rows, run, cluster)
             except PlanOutdated:
-                left.append(left_out(cluster.ids, cluster.similarity, "changed meanwhile"))
-            except Nested:
-                left.append(left_out(cluster.ids, cluster.similarity, _NESTED_REASON))
+                left.append(reject_cluster(cluster.ids, cluster.similarity, "changed meanwhile"))
+            except NestedMembers:
+                left.append(reject_cluster(cluster.ids, cluster.similarity, _NESTED_REASON))
             except TooManyEdges:
-                left.append(left_out(cluster.ids, cluster.similarity, _TOO_MANY_RELATIONS_REASON))
+                left.append(reject_cluster(cluster.ids, cluster.similarity, _TOO_MANY_RELATIONS_REASON))
             return WriteBatch()
 
         _write_all(store, clusters, write, pause)
@@ -123,20 +130,20 @@ def _as_done(run: RunInProgress, clusters: int, merged: int) -> RunInProgress:
     return run._replace(record=msgspec.structs.replace(run.record, **done))
 
 
-def changed_since(store: OpenStore, clusters: Iterable[ClusterPlan]) -> list[str]:
+def list_changed_members(store: OpenStore, clusters: Iterable[ClusterPlan]) -> list[str]:
     """Return the memories of a plan that changed since."""
     with store.reading() as rows:
         return [each for cluster in clusters for each in _changed_members(rows, cluster)]
 
 
-def _write_run(store: OpenStore, run: RunInProgress) -> Report:
+def _write_run(store: OpenStore, run: RunInProgress) -> WriteReport:
     extras = NodeExtrasPut(created_by=run.author)
     put = NodePut(0, run.id, KIND_CONSOLIDATION, "", run.record.text, extras=extras)
     return store.submit(WriteBatch(nodes=[put], cost=len(put.attributes or ""))).result()
 
 
 def _write_all(
-    store: OpenStore, items: Sequence[_Item], write: Callable[[Rows, _Item], WriteBatch], pause: Pause
+    store: OpenStore, items: Sequence[_Item], write: Callable[[RowsSnapshot, _Item], WriteBatch], pause: PauseFunction
 ) -> None:
     """Write each item as `write` decides in the writer thread; several items share a commit.
 
@@ -149,7 +156,9 @@ def _write_all(
         pause(time.perf_counter() - started)
 
 
-def _next_commit(store: OpenStore, waiting: deque[_Item], write: Callable[[Rows, _Item], WriteBatch]) -> WriteBatch:
+def _next_commit(
+    store: OpenStore, waiting: deque[_Item], write: Callable[[RowsSnapshot, _Item], WriteBatch]
+) -> WriteBatch:
     """Return the write of the next items, and remove them from the queue."""
     together, changed, touched = WriteBatch(), set[str](), set[str]()
     with store.reading() as rows:
@@ -179,17 +188,17 @@ def _combine(one: WriteBatch, other: WriteBatch) -> WriteBatch:
     )
 
 
-def _changed_members(rows: Rows, cluster: ClusterPlan) -> list[str]:
+def _changed_members(rows: RowsSnapshot, cluster: ClusterPlan) -> list[str]:
     found = rows.nodes(cluster.ids)
     return [each for each in cluster.ids if each not in found or found[each].version != cluster.versions[each]]
 
 
-def _build_merge(rows: Rows, run: RunInProgress, cluster: ClusterPlan) -> WriteBatch:
+def _build_merge(rows: RowsSnapshot, run: RunInProgress, cluster: ClusterPlan) -> WriteBatch:
     """Return the write that merges a cluster. Raises PlanOutdated, Nested and TooManyEdges."""
     if changed := _changed_members(rows, cluster):
         raise PlanOutdated(changed)
     if _is_nested(rows, cluster.ids):
-        raise Nested
+        raise NestedMembers
     found = rows.nodes(cluster.ids)
     cluster = _with_possible_layer(rows, cluster, found[cluster.primary])
     edges = {each: list(_edges(rows, each)) for each in cluster.absorbed}
@@ -198,23 +207,25 @@ def _build_merge(rows: Rows, run: RunInProgress, cluster: ClusterPlan) -> WriteB
     primary, says_more = found[cluster.primary], cluster.says_more(found[cluster.primary])
     had, parented = _existing_edges(rows, cluster.primary, edges), _has_parent(rows, cluster.primary, but=cluster.ids)
     former = f"{run.id}-{primary.version}-{uuid.uuid4().hex[:8]}" if says_more else ""
-    grown = Grown(_author(primary), primary.version + says_more, former, parented, list(had.values()))
+    grown = PrimaryRecord(_author(primary), primary.version + says_more, former, parented, list(had.values()))
     marks = [_absorbed_mark(run, found[each], cluster.primary, edges[each]) for each in cluster.absorbed]
-    nodes = [soft_delete(found[each], MERGED, cluster.primary, run.author) for each in cluster.absorbed]
+    nodes = [soft_delete(found[each], REASON_MERGED, cluster.primary, run.author) for each in cluster.absorbed]
     if says_more:
         nodes += [_primary_put(cluster, run.author), _former_state(primary, former, run.author)]
-        marks.append(EdgePut(0, (former, cluster.primary, MERGED_INTO), extras=EdgeExtrasPut(created_by=run.author)))
-    marks.append(_edge((run.id, cluster.primary, RELATION_CONSOLIDATED), record(grown), run.author))
-    puts = [*moved(cluster.primary, edges, had, parented=parented).values()]
+        marks.append(
+            EdgePut(0, (former, cluster.primary, MERGED_INTO_RELATION), extras=EdgeExtrasPut(created_by=run.author))
+        )
+    marks.append(_edge((run.id, cluster.primary, RELATION_CONSOLIDATED), encode_run_note(grown), run.author))
+    puts = [*move_edges(cluster.primary, edges, had, parented=parented).values()]
     deleted = [*{row.key for rows_ in edges.values() for row in rows_}]
     cost = sum(len(put.own or "") + 300 for put in [*marks, *puts]) + len(cluster.content) + 1000
     return WriteBatch(nodes=nodes, edges=[*puts, *marks], delete_edges=deleted, touch=False, cost=cost)
 
 
-def _with_possible_layer(rows: Rows, cluster: ClusterPlan, primary: NodeRow) -> ClusterPlan:
+def _with_possible_layer(rows: RowsSnapshot, cluster: ClusterPlan, primary: NodeRow) -> ClusterPlan:
     """Keep the primary's layer if it has a place in the hierarchy, which another layer might contradict."""
     own = (primary.extras or NO_EXTRAS).layer
-    if cluster.layer == own or not any(edge.relation_type == CHILD_OF for edge in _edges(rows, primary.id)):
+    if cluster.layer == own or not any(edge.relation_type == CHILD_OF_RELATION for edge in _edges(rows, primary.id)):
         return cluster
     return msgspec.structs.replace(cluster, layer=own)
 
@@ -227,14 +238,14 @@ def _primary_put(cluster: ClusterPlan, author: str) -> NodePut:
 
 def _former_state(row: NodeRow, node_id: str, author: str) -> NodePut:
     """Return the previous state of a primary as a withdrawn node."""
-    again = put_again(row)
-    extras = withdrawal(row, MERGED, row.id, author).over(again.extras)
+    again = restore_node_put(row)
+    extras = withdrawal_extras(row, REASON_MERGED, row.id, author).over(again.extras)
     return msgspec.structs.replace(again, id=node_id, extras=extras, created_at=row.created_at, version=row.version)
 
 
 def _absorbed_mark(run: RunInProgress, row: NodeRow, primary: str, edges: list[EdgeRow]) -> EdgePut:
-    note = record(AbsorbedRecord(run.id, _author(row), row.version + 1, edges))
-    return _edge((row.id, primary, MERGED_INTO), note, run.author)
+    note = encode_run_note(AbsorbedRecord(run.id, _author(row), row.version + 1, edges))
+    return _edge((row.id, primary, MERGED_INTO_RELATION), note, run.author)
 
 
 def _edge(key: EdgeKey, own: str, author: str) -> EdgePut:
@@ -245,31 +256,31 @@ def _author(row: NodeRow) -> str:
     return (row.extras or NO_EXTRAS).created_by
 
 
-def _edges(rows: Rows, node_id: str) -> Iterator[EdgeRow]:
+def _edges(rows: RowsSnapshot, node_id: str) -> Iterator[EdgeRow]:
     """Return the edges of a memory that move with it."""
     into = (row for row in rows.incoming(node_id) if row.source != node_id)
-    return (row for row in chain(rows.outgoing(node_id), into) if not stays(row.relation_type))
+    return (row for row in chain(rows.outgoing(node_id), into) if not is_kept_edge(row.relation_type))
 
 
-def _existing_edges(rows: Rows, primary: str, edges: Mapping[str, Sequence[EdgeRow]]) -> dict[EdgeKey, EdgeRow]:
+def _existing_edges(rows: RowsSnapshot, primary: str, edges: Mapping[str, Sequence[EdgeRow]]) -> dict[EdgeKey, EdgeRow]:
     """Return the existing edges of a primary with the keys of edges to be moved."""
-    return rows.edges([*moved(primary, edges, {}, parented=False)])
+    return rows.edges([*move_edges(primary, edges, {}, parented=False)])
 
 
-def _has_parent(rows: Rows, node_id: str, but: Collection[str]) -> bool:
+def _has_parent(rows: RowsSnapshot, node_id: str, but: Collection[str]) -> bool:
     """Return whether a memory has a parent outside a set."""
-    return any(row.relation_type == CHILD_OF and row.target not in but for row in rows.outgoing(node_id))
+    return any(row.relation_type == CHILD_OF_RELATION and row.target not in but for row in rows.outgoing(node_id))
 
 
-def _is_nested(rows: Rows, ids: Collection[str]) -> bool:
+def _is_nested(rows: RowsSnapshot, ids: Collection[str]) -> bool:
     """Return whether one memory of a set is an indirect descendant of another."""
     return any(_is_below_any(rows, each, ids) for each in ids)
 
 
-def _is_below_any(rows: Rows, start: str, ids: Collection[str]) -> bool:
+def _is_below_any(rows: RowsSnapshot, start: str, ids: Collection[str]) -> bool:
     at = start
     for level in range(MAX_HIERARCHY_DEPTH):
-        above = parents(rows, (at,)).get(at)
+        above = find_parents(rows, (at,)).get(at)
         if above is None or above in ids:
             return above is not None and level > 0
         at = above
@@ -279,7 +290,7 @@ def _is_below_any(rows: Rows, start: str, ids: Collection[str]) -> bool:
 # Undo
 
 
-class Undone(NamedTuple):
+class UndoResult(NamedTuple):
     """Result of undoing a run."""
 
     restored: dict[str, None]
@@ -287,15 +298,15 @@ class Undone(NamedTuple):
     skipped: dict[str, None]
 
 
-def runs(store: OpenStore) -> list[tuple[NodeRow, RunRecord]]:
+def list_consolidation_runs(store: OpenStore) -> list[tuple[NodeRow, RunRecord]]:
     """Return all runs of a store, newest first."""
-    return runs_of(store, KIND_CONSOLIDATION, run_of)
+    return list_runs(store, KIND_CONSOLIDATION, decode_run_record)
 
 
-def runs_of(store: OpenStore, node_type: str, read: Callable[[str], _Item]) -> list[tuple[NodeRow, _Item]]:
+def list_runs(store: OpenStore, node_type: str, read: Callable[[str], _Item]) -> list[tuple[NodeRow, _Item]]:
     """Return the nodes of a type, newest first by id, with their decoded attributes."""
 
-    def look(rows: Rows, ids: Sequence[str]) -> Iterator[tuple[NodeRow, _Item]]:
+    def look(rows: RowsSnapshot, ids: Sequence[str]) -> Iterator[tuple[NodeRow, _Item]]:
         for row in rows.nodes(ids).values():
             # Nodes of this type that a caller wrote may not decode.
             with suppress(msgspec.MsgspecError):
@@ -306,15 +317,15 @@ def runs_of(store: OpenStore, node_type: str, read: Callable[[str], _Item]) -> l
     return sorted(found, key=lambda run: run[0].id, reverse=True)
 
 
-def broken_off(store: OpenStore, row: NodeRow, record_: RunRecord) -> bool:
+def is_interrupted(store: OpenStore, row: NodeRow, record_: RunRecord) -> bool:
     """Return whether a run is recorded as running but is not being carried out."""
     return record_.status == "running" and row.id not in store.runs
 
 
-def note_interrupted(store: OpenStore) -> None:
+def record_interrupted_runs(store: OpenStore) -> None:
     """Record interrupted runs as such, with the merges that they completed."""
-    for row, record_ in runs(store):
-        if broken_off(store, row, record_):
+    for row, record_ in list_consolidation_runs(store):
+        if is_interrupted(store, row, record_):
             with store.reading() as rows:
                 done = [edge.target for edge in rows.outgoing(row.id) if edge.relation_type == RELATION_CONSOLIDATED]
                 merged = sum(len(_absorbed(rows, row.id, each)) for each in done)
@@ -322,7 +333,7 @@ def note_interrupted(store: OpenStore) -> None:
             _write_run(store, RunInProgress(row.id, msgspec.structs.replace(record_, **found), _author(row)))
 
 
-def undo(store: OpenStore, run_id: str, author: str, pause: Pause, *, force: bool) -> Undone:
+def undo_run(store: OpenStore, run_id: str, author: str, pause: PauseFunction, *, force: bool) -> UndoResult:
     """Restore the memories that a run absorbed. Raises NotFound, Unavailable, and Conflict for later changes."""
     with store.reading() as rows:
         row = rows.node(run_id)
@@ -336,7 +347,7 @@ def undo(store: OpenStore, run_id: str, author: str, pause: Pause, *, force: boo
         message = _conflict_message(rows, changed)
     if changed:
         raise Conflict(message)
-    undone = Undone({}, {})
+    undone = UndoResult({}, {})
     # Last first: a relation between two clusters moved with the first, then with the second.
     keys = [note.key for note in sorted(notes, key=lambda note: -note.sequence)]
     _write_all(store, keys, lambda rows, key: _build_undo(rows, key, undone), pause)
@@ -347,52 +358,62 @@ def undo(store: OpenStore, run_id: str, author: str, pause: Pause, *, force: boo
 def _read(row: NodeRow) -> RunRecord:
     """Return the record of a run. Raises NotFound for any other node."""
     try:
-        return run_of(row.attributes)
+        return decode_run_record(row.attributes)
     except msgspec.MsgspecError:
         raise NotFound(f"node {row.id!r} is not a consolidation run") from None
 
 
-def _absorbed(rows: Rows, run_id: str, primary: str) -> dict[str, AbsorbedRecord]:
+def _absorbed(rows: RowsSnapshot, run_id: str, primary: str) -> dict[str, AbsorbedRecord]:
     """Return the records of the memories that a primary absorbed in a run."""
     found: dict[str, AbsorbedRecord] = {}
     for edge in rows.incoming(primary):
-        if edge.relation_type == MERGED_INTO and (own := edge_stamps(edge.attributes).own) != NO_ATTRIBUTES:
-            taken = taken_of(own)
+        if (
+            edge.relation_type == MERGED_INTO_RELATION
+            and (own := split_edge_attributes(edge.attributes).own) != EMPTY_ATTRIBUTES_JSON
+        ):
+            taken = decode_absorbed_record(own)
             if taken.run == run_id:
                 found[edge.source] = taken
     return found
 
 
-def _changed(rows: Rows, run_id: str, note: EdgeRow) -> Iterator[str]:
+def _changed(rows: RowsSnapshot, run_id: str, note: EdgeRow) -> Iterator[str]:
     """Yield the memories of a cluster that changed since the run."""
-    versions = {note.target: grown_of(edge_stamps(note.attributes).own).left}
+    versions = {note.target: decode_primary_record(split_edge_attributes(note.attributes).own).left}
     versions |= {each: taken.left for each, taken in _absorbed(rows, run_id, note.target).items()}
     found = rows.nodes([*versions])
     yield from (each for each, left in versions.items() if each not in found or found[each].version != left)
 
 
-def _conflict_message(rows: Rows, changed: Sequence[str]) -> str:
+def _conflict_message(rows: RowsSnapshot, changed: Sequence[str]) -> str:
     """Return why a run cannot be undone, and what to do."""
     for memory in changed:
-        for into in (row for row in rows.outgoing(memory) if row.relation_type == MERGED_INTO):
-            own = edge_stamps(into.attributes).own
-            by = f"the consolidation {taken_of(own).run!r}" if own != NO_ATTRIBUTES else "a manual merge"
-            first = "undo that first, and then this one" if own != NO_ATTRIBUTES else "undo it with force"
+        for into in (row for row in rows.outgoing(memory) if row.relation_type == MERGED_INTO_RELATION):
+            own = split_edge_attributes(into.attributes).own
+            by = (
+                f"the consolidation {decode_absorbed_record(own).run!r}"
+                if own != EMPTY_ATTRIBUTES_JSON
+                else "a manual merge"
+            )
+            first = "undo that first, and then this one" if own != EMPTY_ATTRIBUTES_JSON else "undo it with force"
             return f"{memory!r} was absorbed by {into.target!r} since, in {by}; {first}"
     named = ", ".join(map(repr, changed[:_MAX_QUOTED_IDS])) + (" and more" if len(changed) > _MAX_QUOTED_IDS else "")
     return f"changed since the consolidation: {named}; undo it with force to keep what they say now"
 
 
-def _build_undo(rows: Rows, key: EdgeKey, undone: Undone) -> WriteBatch:
+def _build_undo(rows: RowsSnapshot, key: EdgeKey, undone: UndoResult) -> WriteBatch:
     """Return the write that undoes one cluster."""
     run_id, primary_id, _ = key
     note = rows.edge(key)
     if note is None:
         return WriteBatch()
-    grown, taken = grown_of(edge_stamps(note.attributes).own), _absorbed(rows, run_id, primary_id)
+    grown, taken = (
+        decode_primary_record(split_edge_attributes(note.attributes).own),
+        _absorbed(rows, run_id, primary_id),
+    )
     found = rows.nodes([primary_id, grown.former, *taken])
     restored, deleted = _edges_to_restore(rows, primary_id, {each: noted.edges for each, noted in taken.items()}, grown)
-    again = [each for each in taken if each in found and (found[each].extras or NO_EXTRAS).ended == MERGED]
+    again = [each for each in taken if each in found and (found[each].extras or NO_EXTRAS).ended == REASON_MERGED]
     nodes = [restore(found[each], taken[each].author) for each in again]
     primary, former = found.get(primary_id), found.get(grown.former)
     untouched = primary is not None and primary.version == grown.left
@@ -405,17 +426,17 @@ def _build_undo(rows: Rows, key: EdgeKey, undone: Undone) -> WriteBatch:
     undone.restored.update(dict.fromkeys(again))
     if not untouched:
         undone.skipped[primary_id] = None
-    deleted += [key, *((each, primary_id, MERGED_INTO) for each in taken)]
+    deleted += [key, *((each, primary_id, MERGED_INTO_RELATION) for each in taken)]
     delete = [] if former is None else [former.id]
     return WriteBatch(nodes=nodes, edges=restored, delete_edges=deleted, delete_nodes=delete, cost=1000)
 
 
-def _earlier_notes(rows: Rows, memory: str, left: int) -> Iterator[EdgePut]:
+def _earlier_notes(rows: RowsSnapshot, memory: str, left: int) -> Iterator[EdgePut]:
     """Yield updates of earlier runs' records, so that they expect the restored version of a memory."""
-    for edge in incoming_of(rows, memory, RELATION_CONSOLIDATED):
-        grown = grown_of(edge_stamps(edge.attributes).own)
+    for edge in incoming_edges_of_type(rows, memory, RELATION_CONSOLIDATED):
+        grown = decode_primary_record(split_edge_attributes(edge.attributes).own)
         if grown.left == left - 1:
-            yield EdgePut(0, edge.key, own=record(msgspec.structs.replace(grown, left=left + 1)))
+            yield EdgePut(0, edge.key, own=encode_run_note(msgspec.structs.replace(grown, left=left + 1)))
 
 
 def _restored_primary(primary: str, former: NodeRow, author: str) -> NodePut:
@@ -425,18 +446,18 @@ def _restored_primary(primary: str, former: NodeRow, author: str) -> NodePut:
 
 
 def _edges_to_restore(
-    rows: Rows, primary: str, edges: Mapping[str, Sequence[EdgeRow]], grown: Grown
+    rows: RowsSnapshot, primary: str, edges: Mapping[str, Sequence[EdgeRow]], grown: PrimaryRecord
 ) -> tuple[list[EdgePut], list[EdgeKey]]:
     """Return the edges to restore, and the keys of edges that the primary loses.
 
     Edges that another caller changed at the primary since stay.
     """
     had = {row.key: row for row in grown.had}
-    made = moved(primary, edges, had, parented=grown.parented)
+    made = move_edges(primary, edges, had, parented=grown.parented)
     now = rows.edges([*made])
     untouched = [key for key, put in made.items() if key in now and _is_unchanged(now[key], put, had.get(key))]
-    again = {row.key: edge_again(row, row.key) for each in edges.values() for row in each}
-    again |= {key: edge_again(had[key], key) for key in untouched if key in had}
+    again = {row.key: copy_as_edge_put(row, row.key) for each in edges.values() for row in each}
+    again |= {key: copy_as_edge_put(had[key], key) for key in untouched if key in had}
     return [*again.values()], [key for key in untouched if key not in had]
 
 
@@ -444,9 +465,9 @@ def _is_unchanged(row: EdgeRow, put: EdgePut, had: EdgeRow | None) -> bool:
     """Return whether an edge is unchanged since a run."""
     if row.weight != put.weight:
         return False
-    own = edge_stamps(row.attributes).own
+    own = split_edge_attributes(row.attributes).own
     if had is not None:
-        return own == edge_stamps(had.attributes).own and row.extras == had.extras
+        return own == split_edge_attributes(had.attributes).own and row.extras == had.extras
     return own == put.own
 
 

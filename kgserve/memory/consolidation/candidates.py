@@ -11,31 +11,31 @@ from typing import Literal, NamedTuple
 
 from kgserve.errors import Conflict, Unavailable
 from kgserve.graph.answers import MAX_REPORTED_ITEMS
-from kgserve.memory.api import Cluster, KeptApart
+from kgserve.memory.api import MemoryCluster, UnmergedPair
 from kgserve.memory.consolidation.plan import (
     MAX_CLUSTER_MEMORIES,
     MAX_SUGGESTIONS,
+    ClusterMember,
     ClusterPlan,
-    Member,
+    ConsolidationPlan,
     MemoryKind,
-    Plan,
-    can_be_one,
-    kind_of,
-    planned,
+    can_consolidate,
+    memory_kind,
+    plan_cluster,
 )
-from kgserve.platform.text.similarity import Difference, complete_linkage, conflicts, fingerprint
-from kgserve.projections.indexes import Indexes
+from kgserve.platform.text.similarity import TextDifference, cluster_complete_linkage, find_conflict, fingerprint
+from kgserve.projections.indexes import TextIndexes
 from kgserve.projections.memory_index.decay import half_lives_of
-from kgserve.projections.memory_index.memories import Memories, slices
+from kgserve.projections.memory_index.memories import MemoryIndexFile, batched_rows
 from kgserve.projections.vector.index import VectorHit
 from kgserve.storage.model.fields import NO_EXTRAS
-from kgserve.storage.model.names import IS_ABOUT, folded
+from kgserve.storage.model.names import IS_ABOUT_RELATION, normalize_name
 from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.model.soft_delete import is_active
-from kgserve.storage.rows.snapshot import Rows
+from kgserve.storage.rows.snapshot import RowsSnapshot
 from kgserve.stores.store import OpenStore
 
-Pause = Callable[[float], None]
+PauseFunction = Callable[[float], None]
 """Called after each slice with the seconds worked, to yield to others; may raise to cancel."""
 MAX_CANDIDATE_NEIGHBOURS = 20
 """Maximum number of nearest neighbours per memory; more would not fit into one merged text."""
@@ -59,11 +59,11 @@ class CandidateQuery(NamedTuple):
     apart: frozenset[str] = frozenset()
 
 
-def members_of(store: OpenStore, rows: Iterable[NodeRow], now: int) -> dict[str, Member]:
+def build_members(store: OpenStore, rows: Iterable[NodeRow], now: int) -> dict[str, ClusterMember]:
     """Return memories by id with their effective confidence at `now`, from the last access or the row."""
     found = {row.id: row for row in rows}
     half_lives, accesses = half_lives_of(store.description.memory), store.accesses.of(found)
-    return {key: Member(row, half_lives.effective(row, accesses.get(key), now)) for key, row in found.items()}
+    return {key: ClusterMember(row, half_lives.effective(row, accesses.get(key), now)) for key, row in found.items()}
 
 
 class _Candidate(NamedTuple):
@@ -91,12 +91,12 @@ class _CandidateSet:
         self._kinds: dict[str, set[MemoryKind]] = {}
         self._firsts: dict[bytes, list[str]] = {}
 
-    def fill(self, pause: Pause) -> list[str]:
+    def fill(self, pause: PauseFunction) -> list[str]:
         """Load all candidates, or the fresh ones and their equals; return the names of their groups."""
         fresh = self._wanted.fresh
         with self._store.reading() as rows:
             self.at = rows.at
-            for some in slices(
+            for some in batched_rows(
                 rows.all_nodes() if fresh is None else rows.nodes(fresh).values(), _CANDIDATE_BATCH_ROWS
             ):
                 started = time.perf_counter()
@@ -126,7 +126,7 @@ class _CandidateSet:
         return all(self._is_compatible(kind, other) for kind in self._kinds[one])
 
     def _is_compatible(self, kind: MemoryKind, first: str) -> bool:
-        return all(can_be_one(kind, each) for each in self._kinds[first])
+        return all(can_consolidate(kind, each) for each in self._kinds[first])
 
     def look_up(self, ids: Iterable[str]) -> None:
         """Load memories that were found as neighbours."""
@@ -135,7 +135,7 @@ class _CandidateSet:
                 for row in rows.nodes({*ids} - self.candidates.keys()).values():
                     self.add(row)
 
-    def _add_equal_wordings(self, ids: Sequence[str], pause: Pause) -> None:
+    def _add_equal_wordings(self, ids: Sequence[str], pause: PauseFunction) -> None:
         for first in range(0, len(ids), _NEIGHBOUR_QUERY_BATCH_SIZE):
             started = time.perf_counter()
             self._store.memories.ask(
@@ -143,27 +143,29 @@ class _CandidateSet:
             )
             pause(time.perf_counter() - started)
 
-    def _load_equal_wordings(self, ids: Sequence[str], memories: Memories, rows: Rows) -> None:
+    def _load_equal_wordings(self, ids: Sequence[str], memories: MemoryIndexFile, rows: RowsSnapshot) -> None:
         wordings = {self.candidates[each].wording for each in ids}
         matches = {found.id for wording in wordings for found in memories.alike(wording, wording, self._now)}
         for row in rows.nodes(matches - self.candidates.keys()).values():
             self.add(row)
 
 
-def plan_of(store: OpenStore, indexes: Indexes | None, wanted: CandidateQuery, now: int, pause: Pause) -> Plan:
+def plan_consolidation(
+    store: OpenStore, indexes: TextIndexes | None, wanted: CandidateQuery, now: int, pause: PauseFunction
+) -> ConsolidationPlan:
     """Return the plan of a run. Blocks for its duration; `now` in microseconds."""
     survey = _CandidateSet(store, wanted, now)
     fresh = survey.fill(pause)
     near = _find_near_pairs(indexes, survey, fresh, _Pairs(store, wanted), pause)
     pairs = near.passing if near else {}
-    linked, left = complete_linkage(pairs), list[Cluster]()
+    linked, left = cluster_complete_linkage(pairs), list[MemoryCluster]()
     suggested = linked if wanted.near == "suggest" else []
     merging = linked if wanted.near == "merge" else []
     alone = {*fresh} - {*chain.from_iterable(merging)}
     groups = [*merging, *([each] for each in sorted(alone) if len(survey.groups[each]) > 1)]
     clusters = list(_plan_clusters(store, survey, groups, pairs, now, left, pause))
     suggestions = list(_plan_clusters(store, survey, suggested[:MAX_SUGGESTIONS], pairs, now, left, pause))
-    return Plan(
+    return ConsolidationPlan(
         sequence=survey.at,
         clusters=clusters,
         suggestions=suggestions,
@@ -188,7 +190,7 @@ class _Pairs:
         self._guard = wanted.guard
         self.threshold = wanted.threshold
         self._seen: set[int] = set()
-        self._apart: list[tuple[float, tuple[str, str], Difference]] = []
+        self._apart: list[tuple[float, tuple[str, str], TextDifference]] = []
 
     @property
     def full(self) -> bool:
@@ -207,9 +209,9 @@ class _Pairs:
         for pair, similarity in new.items():
             one, other = (found_rows.get(each) for each in pair)
             if one is not None and other is not None:
-                self._classify(pair, similarity, conflicts(one.content, other.content))
+                self._classify(pair, similarity, find_conflict(one.content, other.content))
 
-    def _classify(self, pair: tuple[str, str], similarity: float, differs: Difference) -> None:
+    def _classify(self, pair: tuple[str, str], similarity: float, differs: TextDifference) -> None:
         if not differs:
             self.passing[pair] = similarity
             return
@@ -217,20 +219,22 @@ class _Pairs:
         entry = (similarity, pair, differs)
         (heapq.heappush if len(self._apart) < MAX_REPORTED_ITEMS else heapq.heappushpop)(self._apart, entry)
 
-    def kept_apart(self) -> list[KeptApart]:
+    def kept_apart(self) -> list[UnmergedPair]:
         """Return the nearest pairs that the guard keeps apart."""
         ordered = sorted(self._apart, key=lambda entry: (-entry[0], entry[1]))
-        return [KeptApart(ids=[*pair], similarity=round(near, 4), differs=differs) for near, pair, differs in ordered]
+        return [
+            UnmergedPair(ids=[*pair], similarity=round(near, 4), differs=differs) for near, pair, differs in ordered
+        ]
 
 
 def _candidate_kind(row: NodeRow, wanted: CandidateQuery, now: int) -> MemoryKind | None:
     if not row.content or not is_active(row, now) or row.id in wanted.apart:
         return None
-    return kind_of(row) if wanted.types is None or row.type in wanted.types else None
+    return memory_kind(row) if wanted.types is None or row.type in wanted.types else None
 
 
 def _find_near_pairs(
-    indexes: Indexes | None, survey: _CandidateSet, fresh: Sequence[str], pairs: _Pairs, pause: Pause
+    indexes: TextIndexes | None, survey: _CandidateSet, fresh: Sequence[str], pairs: _Pairs, pause: PauseFunction
 ) -> _Pairs | None:
     """Return pairs of near groups; None without usable vectors."""
     if indexes is None or not indexes.understands:
@@ -275,8 +279,8 @@ def _plan_clusters(
     groups: Iterable[Sequence[str]],
     pairs: Mapping[tuple[str, str], float],
     now: int,
-    left: list[Cluster],
-    pause: Pause,
+    left: list[MemoryCluster],
+    pause: PauseFunction,
 ) -> Iterator[ClusterPlan]:
     """Yield cluster plans for groups, limited to memories unchanged since they were loaded."""
     for group in groups:
@@ -285,10 +289,12 @@ def _plan_clusters(
         with store.reading() as rows:
             found = rows.nodes(ids)
             same = [row for row in found.values() if row.sequence == survey.candidates[row.id].sequence]
-            parts = parted(rows, members_of(store, same, now).values())
+            parts = partition_members(rows, build_members(store, same, now).values())
         for members in parts:
             cluster = (
-                planned(members[:MAX_CLUSTER_MEMORIES], _min_similarity(group, pairs)) if len(members) > 1 else None
+                plan_cluster(members[:MAX_CLUSTER_MEMORIES], _min_similarity(group, pairs))
+                if len(members) > 1
+                else None
             )
             if isinstance(cluster, ClusterPlan):
                 yield cluster
@@ -302,18 +308,18 @@ def _min_similarity(group: Sequence[str], pairs: Mapping[tuple[str, str], float]
     return min((pairs[one, other] for one in group for other in group if one < other), default=1.0)
 
 
-def parted(rows: Rows, members: Iterable[Member]) -> list[list[Member]]:
+def partition_members(rows: RowsSnapshot, members: Iterable[ClusterMember]) -> list[list[ClusterMember]]:
     """Return memories in groups that can merge: consistent kinds, and no two entities of one name.
 
     A memory that fits several groups joins the one with the oldest first member. Groups are ordered by creation.
     """
     groups: list[_CandidateGroup] = []
     for member in sorted(members, key=lambda each: (each.row.created_at, each.row.id)):
-        about, kind = _about(rows, member.row.id), kind_of(member.row)
+        about, kind = _about(rows, member.row.id), memory_kind(member.row)
         kinds = set[MemoryKind]() if kind is None else {kind}
         for group in groups:
             if _is_consistent(group.names, about) and all(
-                can_be_one(one, each) for one in kinds for each in group.kinds
+                can_consolidate(one, each) for one in kinds for each in group.kinds
             ):
                 group.names.update(about)
                 group.kinds.update(kinds)
@@ -329,13 +335,13 @@ class _CandidateGroup(NamedTuple):
 
     names: dict[str, str]
     kinds: set[MemoryKind]
-    members: list[Member]
+    members: list[ClusterMember]
 
 
-def _about(rows: Rows, memory: str) -> dict[str, str]:
+def _about(rows: RowsSnapshot, memory: str) -> dict[str, str]:
     """Return the entities that a memory is about, by folded name."""
-    ids = [edge.target for edge in rows.outgoing(memory) if edge.relation_type == IS_ABOUT]
-    return {folded((row.extras or NO_EXTRAS).name or row.id): row.id for row in rows.nodes(ids).values()}
+    ids = [edge.target for edge in rows.outgoing(memory) if edge.relation_type == IS_ABOUT_RELATION]
+    return {normalize_name((row.extras or NO_EXTRAS).name or row.id): row.id for row in rows.nodes(ids).values()}
 
 
 def _is_consistent(names: Mapping[str, str], about: Mapping[str, str]) -> bool:

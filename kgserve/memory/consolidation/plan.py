@@ -12,17 +12,17 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from kgserve.memory.api import EPISODE_LAYER, PINNED_IMPORTANCE, Cluster, KeptApart, Suggestion
+from kgserve.memory.api import EPISODE_LAYER, PINNED_IMPORTANCE, MemoryCluster, MergeSuggestion, UnmergedPair
 from kgserve.memory.hierarchy_api import can_share_layer, can_share_type
 from kgserve.platform.codecs import json_decoder
 from kgserve.platform.text.similarity import fingerprint
 from kgserve.projections.memory_index.relation_types import RELATION_CONSOLIDATED
-from kgserve.storage.model.batch import EdgePut, edge_again
+from kgserve.storage.model.batch import EdgePut, copy_as_edge_put
 from kgserve.storage.model.fields import MAX_ATTRIBUTES_BYTES, MAX_TAGS, NO_EXTRAS
-from kgserve.storage.model.parents import CHILD_OF
-from kgserve.storage.model.redirects import MERGED_INTO, moved_key
+from kgserve.storage.model.parents import CHILD_OF_RELATION
+from kgserve.storage.model.redirects import MERGED_INTO_RELATION, redirect_edge_key
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
-from kgserve.storage.model.soft_delete import VERSION_OF
+from kgserve.storage.model.soft_delete import VERSION_OF_RELATION
 
 MAX_MERGED_CHARS = 2_000
 MAX_MERGED_LINES = 20
@@ -38,7 +38,7 @@ _metadata = json_decoder(dict[str, Any]).decode
 # Planning
 
 
-class Member(NamedTuple):
+class ClusterMember(NamedTuple):
     """A memory and its effective confidence at the time of planning."""
 
     row: NodeRow
@@ -75,20 +75,20 @@ class ClusterPlan(msgspec.Struct, frozen=True):
         )
 
 
-class Plan(msgspec.Struct, frozen=True):
+class ConsolidationPlan(msgspec.Struct, frozen=True):
     """Plan of a run, as of a commit."""
 
     sequence: int
     clusters: list[ClusterPlan]
     suggestions: list[ClusterPlan]
-    kept_apart: list[KeptApart]
+    kept_apart: list[UnmergedPair]
     kept_apart_count: int
-    left: list[Cluster]
+    left: list[MemoryCluster]
     near_checked: bool
 
 
 class MemoryKind(NamedTuple):
-    """Properties that decide whether memories can be consolidated, by `can_be_one`."""
+    """Properties that decide whether memories can be consolidated, by `can_consolidate`."""
 
     type: str
     layer: int | None
@@ -97,7 +97,7 @@ class MemoryKind(NamedTuple):
     valid_to: int | None
 
 
-def can_be_one(one: MemoryKind, other: MemoryKind) -> bool:
+def can_consolidate(one: MemoryKind, other: MemoryKind) -> bool:
     """Return whether memories of two kinds can be consolidated. Not transitive: no layer fits facts and concepts."""
     if one == other:
         return True
@@ -105,7 +105,7 @@ def can_be_one(one: MemoryKind, other: MemoryKind) -> bool:
     return share and one[2:] == other[2:]
 
 
-def kind_of(row: NodeRow) -> MemoryKind | None:
+def memory_kind(row: NodeRow) -> MemoryKind | None:
     """Return the kind of a memory, or None if it can never be consolidated."""
     extras = row.extras or NO_EXTRAS
     if extras.layer == EPISODE_LAYER or extras.conflicts or extras.belongs_to:
@@ -119,7 +119,7 @@ def is_pinned(row: NodeRow) -> bool:
     return importance is not None and importance >= PINNED_IMPORTANCE
 
 
-def planned(members: Sequence[Member], similarity: float) -> ClusterPlan | Cluster | None:
+def plan_cluster(members: Sequence[ClusterMember], similarity: float) -> ClusterPlan | MemoryCluster | None:
     """Return the plan for some memories, the reason against it, or None if all but one are pinned."""
     ordered = sorted(members, key=_rank)
     primary, others = ordered[0].row, [each.row for each in ordered[1:] if not is_pinned(each.row)]
@@ -130,18 +130,18 @@ def planned(members: Sequence[Member], similarity: float) -> ClusterPlan | Clust
     tags = tuple(dict.fromkeys(tag for row in rows for tag in (row.extras or NO_EXTRAS).tags))
     attributes = _merge_metadata(sorted(rows, key=lambda row: (row.created_at, row.id)))
     if reason := _rejection_reason(content, primary.content, tags, attributes):
-        return left_out([row.id for row in rows], similarity, reason)
+        return reject_cluster([row.id for row in rows], similarity, reason)
     absorbed, versions = tuple(row.id for row in others), {row.id: row.version for row in rows}
     importance, layer = _importance(rows), _layer(rows)
     return ClusterPlan(primary.id, absorbed, similarity, content, attributes, tags, importance, layer, versions)
 
 
-def left_out(ids: Sequence[str], similarity: float, reason: str) -> Cluster:
+def reject_cluster(ids: Sequence[str], similarity: float, reason: str) -> MemoryCluster:
     """Return a cluster that is not merged, with the reason."""
-    return Cluster(primary=ids[0], absorbed=[*ids[1:]], similarity=similarity, content="", tags=[], reason=reason)
+    return MemoryCluster(primary=ids[0], absorbed=[*ids[1:]], similarity=similarity, content="", tags=[], reason=reason)
 
 
-def _rank(member: Member) -> tuple[bool, int, int, str]:
+def _rank(member: ClusterMember) -> tuple[bool, int, int, str]:
     """Return the sort key of the primary: pinned first, then by rounded confidence, then older first."""
     row = member.row
     return not is_pinned(row), -round(member.effective * _CONFIDENCE_STEPS), row.created_at, row.id
@@ -211,7 +211,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     clusters: int = 0
     merged: int = 0
     deleted: int = 0
-    suggestions: list[Suggestion] = []
+    suggestions: list[MergeSuggestion] = []
     apart: list[str] = []
 
     @property
@@ -220,7 +220,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         return _encode(self).decode()
 
 
-run_of = json_decoder(RunRecord).decode
+decode_run_record = json_decoder(RunRecord).decode
 MAX_SUGGESTIONS = 100
 
 
@@ -236,7 +236,7 @@ class AbsorbedRecord(msgspec.Struct, frozen=True):
     edges: list[EdgeRow]
 
 
-class Grown(msgspec.Struct, frozen=True):
+class PrimaryRecord(msgspec.Struct, frozen=True):
     """Record on the edge from a run to a primary, for undo: author, version and node of the previous state.
 
     `had` are the primary's edges that moved ones replaced; `parented` is whether it had a parent.
@@ -253,7 +253,7 @@ class TooManyEdges(Exception):
     """An absorbed memory has too many edges to record."""
 
 
-def moved(
+def move_edges(
     primary: str, edges: Mapping[str, Sequence[EdgeRow]], had: Mapping[EdgeKey, EdgeRow], *, parented: bool
 ) -> dict[EdgeKey, EdgePut]:
     """Return the edges that a primary receives from the memories that it absorbs, by key.
@@ -265,16 +265,16 @@ def moved(
     for member in sorted(edges):
         for row in edges[member]:
             key = _moved_key(row.key, {*edges}, primary)
-            if key is None or (key[0] == primary and key[2] == CHILD_OF and parented and key not in had):
+            if key is None or (key[0] == primary and key[2] == CHILD_OF_RELATION and parented and key not in had):
                 continue
-            parented = parented or (key[0] == primary and key[2] == CHILD_OF)
+            parented = parented or (key[0] == primary and key[2] == CHILD_OF_RELATION)
             found[key] = _with_greater_weight(found.get(key), row, key, had.get(key))
     return found
 
 
 def _moved_key(key: EdgeKey, absorbed: set[str], primary: str) -> EdgeKey | None:
     for each in absorbed & {key[0], key[1]}:
-        key = moved_key(key, each, primary)
+        key = redirect_edge_key(key, each, primary)
     return None if key[0] == key[1] else key
 
 
@@ -283,11 +283,11 @@ def _with_greater_weight(put: EdgePut | None, row: EdgeRow, key: EdgeKey, had: E
         weight = max(had.weight, row.weight, (put.weight or 0.0) if put else row.weight)
         return EdgePut(0, key, weight)
     if put is None:
-        return edge_again(row, key)
+        return copy_as_edge_put(row, key)
     return msgspec.structs.replace(put, weight=max(put.weight or 0.0, row.weight))
 
 
-def record(note: AbsorbedRecord | Grown) -> str:
+def encode_run_note(note: AbsorbedRecord | PrimaryRecord) -> str:
     """Return a record as the attributes of an edge. Raises TooManyEdges."""
     text = _encode(note).decode()
     if len(text) > _MAX_RECORD_BYTES:
@@ -295,19 +295,19 @@ def record(note: AbsorbedRecord | Grown) -> str:
     return text
 
 
-taken_of = json_decoder(AbsorbedRecord).decode
-grown_of = json_decoder(Grown).decode
+decode_absorbed_record = json_decoder(AbsorbedRecord).decode
+decode_primary_record = json_decoder(PrimaryRecord).decode
 
 
-def stays(relation_type: str) -> bool:
+def is_kept_edge(relation_type: str) -> bool:
     """Return whether edges of a type stay with an absorbed memory."""
-    return relation_type in {MERGED_INTO, RELATION_CONSOLIDATED, VERSION_OF}
+    return relation_type in {MERGED_INTO_RELATION, RELATION_CONSOLIDATED, VERSION_OF_RELATION}
 
 
-def told(found: ClusterPlan) -> Cluster:
+def to_cluster(found: ClusterPlan) -> MemoryCluster:
     """Return a cluster plan in the form of the answer."""
     similarity = round(found.similarity, 4)
-    return Cluster(
+    return MemoryCluster(
         primary=found.primary,
         absorbed=[*found.absorbed],
         similarity=similarity,

@@ -12,38 +12,38 @@ from weakref import WeakKeyDictionary
 
 from kgserve.errors import Conflict, Unavailable
 from kgserve.graph.answers import MAX_REPORTED_ITEMS
-from kgserve.graph.handle import Graph
-from kgserve.graph.validate import checked_label
+from kgserve.graph.handle import StoreHandle
+from kgserve.graph.validate import require_label
 from kgserve.memory import pruning
 from kgserve.memory.api import (
-    Cluster,
     ConsolidateRequest,
     ConsolidationReport,
     ConsolidationRun,
     ConsolidationRuns,
     ConsolidationsQuery,
-    ConsolidationUndone,
+    MemoryCluster,
     PruneMemoriesRequest,
     PruneReport,
+    UndoConsolidationAnswer,
     UndoConsolidationRequest,
 )
 from kgserve.memory.consolidation import apply
-from kgserve.memory.consolidation.apply import PlanOutdated, RunInProgress, changed_since
-from kgserve.memory.consolidation.candidates import CandidateQuery, plan_of
-from kgserve.memory.consolidation.plan import ClusterPlan, Plan, RunRecord, told
+from kgserve.memory.consolidation.apply import PlanOutdated, RunInProgress, list_changed_members
+from kgserve.memory.consolidation.candidates import CandidateQuery, plan_consolidation
+from kgserve.memory.consolidation.plan import ClusterPlan, ConsolidationPlan, RunRecord, to_cluster
 from kgserve.platform.times import format_time
-from kgserve.projections.indexes import Indexes
+from kgserve.projections.indexes import TextIndexes
 from kgserve.storage.commit_clock import RETENTION_CLOCK
 from kgserve.storage.model.rows import NodeRow
 from kgserve.stores.store import OpenStore
 
-LONGEST_REST, MOMENT_SECONDS = 0.5, 1.0
+MAX_PAUSE_SECONDS, READER_PRIORITY_DELAY_SECONDS = 0.5, 1.0
 CONSOLIDATION_RETRY_AFTER_SECONDS = 5
 MAX_CACHED_PLANS = 4
 """Maximum number of dry-run plans cached per open store."""
 
 
-def consolidate(graph: Graph, request: ConsolidateRequest) -> ConsolidationReport:
+def consolidate(graph: StoreHandle, request: ConsolidateRequest) -> ConsolidationReport:
     """Merge memories that say the same, in clusters in which each pair exceeds the similarity threshold.
 
     Only memories of the same type and layer are merged, and never episodes. The one with the highest effective
@@ -60,10 +60,10 @@ def consolidate(graph: Graph, request: ConsolidateRequest) -> ConsolidationRepor
         plan = _plan(graph, store, request, now)
         if request.dry_run:
             _plans_of(store).keep(_plan_key(store, request, plan.sequence), plan)
-        run, clusters, left, sequence = None, plan.clusters, list[Cluster](), store.state.sequence
+        run, clusters, left, sequence = None, plan.clusters, list[MemoryCluster](), store.state.sequence
         if plan.clusters and not request.dry_run:
             record = _record(plan, threshold, now, guard=_guard(store, request))
-            run = RunInProgress(apply.new_run(now), record, graph.graphs.caller.name)
+            run = RunInProgress(apply.new_consolidation_id(now), record, graph.graphs.caller.name)
             clusters, left, sequence = _carry_out(store, plan, run)
     merged = sum(len(each.absorbed) for each in clusters)
     return ConsolidationReport(
@@ -74,7 +74,7 @@ def consolidate(graph: Graph, request: ConsolidateRequest) -> ConsolidationRepor
         clusters_found=len(clusters),
         memories_merged=merged,
         memories_deleted=merged,
-        clusters=[*map(told, clusters[:MAX_REPORTED_ITEMS])],
+        clusters=[*map(to_cluster, clusters[:MAX_REPORTED_ITEMS])],
         kept_apart=plan.kept_apart,
         kept_apart_count=plan.kept_apart_count,
         left=[*plan.left, *left][:MAX_REPORTED_ITEMS],
@@ -84,14 +84,14 @@ def consolidate(graph: Graph, request: ConsolidateRequest) -> ConsolidationRepor
     )
 
 
-def consolidations(graph: Graph, request: ConsolidationsQuery) -> ConsolidationRuns:
+def list_consolidations(graph: StoreHandle, request: ConsolidationsQuery) -> ConsolidationRuns:
     """Return the consolidation runs of a store, newest first, both requested and automatic."""
     with graph.lease() as store:
-        found = apply.runs(store)[: request.limit]
+        found = apply.list_consolidation_runs(store)[: request.limit]
         return ConsolidationRuns(runs=[_to_answer(store, *each) for each in found])
 
 
-def undo_consolidation(graph: Graph, request: UndoConsolidationRequest) -> ConsolidationUndone:
+def undo_consolidation(graph: StoreHandle, request: UndoConsolidationRequest) -> UndoConsolidationAnswer:
     """Undo a run: restore the absorbed memories with their relations, and the previous state of the others.
 
     No history is needed. Interrupted and partly undone runs can be undone too. Later changes cause a conflict; with
@@ -99,12 +99,12 @@ def undo_consolidation(graph: Graph, request: UndoConsolidationRequest) -> Conso
 
     Raises NotFound, and Conflict with the ids of the memories that changed since.
     """
-    checked_label(request.run_id)
+    require_label(request.run_id)
     with graph.lease() as store:
         caller = graph.graphs.caller.name
-        undone = apply.undo(store, request.run_id, caller, Pace(store), force=request.force)
+        undone = apply.undo_run(store, request.run_id, caller, WorkThrottle(store), force=request.force)
         sequence = store.state.sequence
-    return ConsolidationUndone(
+    return UndoConsolidationAnswer(
         run=request.run_id,
         restored=[*undone.restored][:MAX_REPORTED_ITEMS],
         restored_count=len(undone.restored),
@@ -113,7 +113,7 @@ def undo_consolidation(graph: Graph, request: UndoConsolidationRequest) -> Conso
     )
 
 
-def prune_memories(graph: Graph, request: PruneMemoriesRequest) -> PruneReport:
+def prune_memories(graph: StoreHandle, request: PruneMemoriesRequest) -> PruneReport:
     """Withdraw or delete memories whose confidence is below the store's threshold, as its settings say.
 
     Protected are pinned memories (importance 1), domains and concepts, parents, and memories written or accessed within
@@ -121,11 +121,11 @@ def prune_memories(graph: Graph, request: PruneMemoriesRequest) -> PruneReport:
     the server started.
     """
     with graph.lease() as store:
-        settings, now, pause = store.description.memory, RETENTION_CLOCK.require(), Pace(store)
-        found, sequence = pruning.faded(store, now, pause), store.state.sequence
-        ids, mode = found.ids, pruning.mode_of(settings)
+        settings, now, pause = store.description.memory, RETENTION_CLOCK.require(), WorkThrottle(store)
+        found, sequence = pruning.find_prunable(store, now, pause), store.state.sequence
+        ids, mode = found.ids, pruning.prune_mode(settings)
         if not request.dry_run:
-            ids, sequence = pruning.prune(store, ids, mode, now, pause)
+            ids, sequence = pruning.prune_batches(store, ids, mode, now, pause)
     return PruneReport(
         dry_run=request.dry_run,
         mode=mode,
@@ -137,19 +137,19 @@ def prune_memories(graph: Graph, request: PruneMemoriesRequest) -> PruneReport:
     )
 
 
-class Pace:
+class WorkThrottle:
     """Pause after each slice of work: for waiting writers always, for readers during longer work."""
 
     def __init__(self, store: OpenStore) -> None:
         self._store = store
-        self._long_from = time.monotonic() + MOMENT_SECONDS
+        self._long_from = time.monotonic() + READER_PRIORITY_DELAY_SECONDS
 
     def __call__(self, worked: float) -> None:
         """Sleep in proportion to `worked` seconds: twice as long while a write is pending."""
         if self._store.writing:
-            time.sleep(min(2 * worked, LONGEST_REST))
+            time.sleep(min(2 * worked, MAX_PAUSE_SECONDS))
         else:
-            time.sleep(min(worked, LONGEST_REST) if time.monotonic() > self._long_from else 0)
+            time.sleep(min(worked, MAX_PAUSE_SECONDS) if time.monotonic() > self._long_from else 0)
 
 
 _PlanKey = tuple[object, ...]
@@ -161,16 +161,16 @@ class _PlanCache:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._plans: OrderedDict[_PlanKey, Plan] = OrderedDict()
+        self._plans: OrderedDict[_PlanKey, ConsolidationPlan] = OrderedDict()
 
-    def keep(self, key: _PlanKey, plan: Plan) -> None:
+    def keep(self, key: _PlanKey, plan: ConsolidationPlan) -> None:
         """Cache a plan, and evict the oldest ones."""
         with self._lock:
             self._plans[key] = plan
             while len(self._plans) > MAX_CACHED_PLANS:
                 self._plans.popitem(last=False)
 
-    def find(self, key: _PlanKey) -> Plan | None:
+    def find(self, key: _PlanKey) -> ConsolidationPlan | None:
         """Return the cached plan for a key, or None."""
         with self._lock:
             return self._plans.get(key)
@@ -193,7 +193,7 @@ def _threshold(store: OpenStore, request: ConsolidateRequest) -> float:
     return store.description.memory.consolidation_threshold if requested is None else requested
 
 
-def _is_still_embedding(indexes: Indexes) -> bool:
+def _is_still_embedding(indexes: TextIndexes) -> bool:
     """Return whether missing vectors will soon exist: a model is set and has not failed."""
     return indexes.understands and indexes.vector.error is None
 
@@ -202,13 +202,13 @@ def _guard(store: OpenStore, request: ConsolidateRequest) -> bool:
     return store.description.memory.consolidation_guard if request.guard is None else request.guard
 
 
-def _plan(graph: Graph, store: OpenStore, request: ConsolidateRequest, now: int) -> Plan:
+def _plan(graph: StoreHandle, store: OpenStore, request: ConsolidateRequest, now: int) -> ConsolidationPlan:
     """Return a new plan, or the one to apply. Raises Conflict if it is outdated or unknown."""
     if request.apply is None:
         types = None if request.types is None else frozenset(request.types)
         wanted = CandidateQuery(_threshold(store, request), _guard(store, request), types)
         indexes = _indexes(graph, store)
-        found = plan_of(store, indexes, wanted, now, Pace(store))
+        found = plan_consolidation(store, indexes, wanted, now, WorkThrottle(store))
         if indexes is not None and not found.near_checked and _is_still_embedding(indexes):
             raise Unavailable(
                 "the memories were not compared and nothing was merged, because the server is still embedding new "
@@ -222,12 +222,12 @@ def _plan(graph: Graph, store: OpenStore, request: ConsolidateRequest, now: int)
             f"plan {request.apply.plan} is unknown for this threshold, guard and types, or was evicted; "
             "make a new dry run"
         )
-    if changed := changed_since(store, plan.clusters):
+    if changed := list_changed_members(store, plan.clusters):
         raise PlanOutdated(changed)
     return plan
 
 
-def _record(plan: Plan, threshold: float, now: int, *, guard: bool) -> RunRecord:
+def _record(plan: ConsolidationPlan, threshold: float, now: int, *, guard: bool) -> RunRecord:
     return RunRecord(
         status="running",
         trigger="manual",
@@ -238,9 +238,11 @@ def _record(plan: Plan, threshold: float, now: int, *, guard: bool) -> RunRecord
     )
 
 
-def _carry_out(store: OpenStore, plan: Plan, run: RunInProgress) -> tuple[list[ClusterPlan], list[Cluster], int]:
+def _carry_out(
+    store: OpenStore, plan: ConsolidationPlan, run: RunInProgress
+) -> tuple[list[ClusterPlan], list[MemoryCluster], int]:
     """Return the merged clusters, those not merged, and the last sequence."""
-    left, report = apply.carry_out(store, run, plan.clusters, Pace(store))
+    left, report = apply.merge_clusters(store, run, plan.clusters, WorkThrottle(store))
     skipped = {each.primary for each in left}
     return [each for each in plan.clusters if each.primary not in skipped], left, report.sequence
 
@@ -250,7 +252,7 @@ def _to_answer(store: OpenStore, row: NodeRow, record: RunRecord) -> Consolidati
         id=row.id,
         started_at=record.started_at,
         trigger=record.trigger,
-        state="interrupted" if apply.broken_off(store, row, record) else record.status,
+        state="interrupted" if apply.is_interrupted(store, row, record) else record.status,
         threshold=record.similarity_threshold,
         guard=record.guard,
         clusters=record.clusters,
@@ -260,7 +262,7 @@ def _to_answer(store: OpenStore, row: NodeRow, record: RunRecord) -> Consolidati
     )
 
 
-def _indexes(graph: Graph, store: OpenStore) -> Indexes | None:
+def _indexes(graph: StoreHandle, store: OpenStore) -> TextIndexes | None:
     """Return the indexes of a store, or None if only wording is compared. Raises Unavailable."""
     indexer = graph.graphs.indexer
     return None if indexer is None else indexer.of(store)

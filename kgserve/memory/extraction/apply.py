@@ -14,49 +14,49 @@ import msgspec
 from typing_extensions import override
 
 from kgserve.errors import Conflict, InvalidInput, KgserveError, TooLarge
-from kgserve.graph.validate import Faults, check_label
+from kgserve.graph.validate import FaultCollector, check_label
 from kgserve.memory import supersede
 from kgserve.memory.api import CONCEPT_LAYER, FACT_LAYER, AssociatedEntity, StoreMemoryRequest
 from kgserve.memory.consolidation.plan import is_pinned
 from kgserve.memory.deduplication import Deduplicator, MemoryPut
-from kgserve.memory.entities import put_relation, related_put
+from kgserve.memory.entities import put_relation, validate_relation
 from kgserve.memory.entities_api import RelationInput
-from kgserve.memory.extraction.llm.chat import Unanswered
+from kgserve.memory.extraction.llm.chat import NoUsableAnswer
 from kgserve.memory.extraction.llm.questions import (
     MAX_KNOWN_MEMORY_CHARS,
     MAX_SOURCE_CHARS,
-    Material,
-    Proposed,
+    ExtractionMaterial,
+    ExtractionProposal,
     ProposedFact,
-    proposed,
-    question,
+    build_extraction_question,
+    parse_extraction,
 )
-from kgserve.memory.extraction.marks import EXTRACTION_AUTHOR, ExtractionMark, is_text, mark_of
-from kgserve.memory.extraction.worker import Ask, Extracted
+from kgserve.memory.extraction.marks import EXTRACTION_AUTHOR, ExtractionMark, is_extractable, read_extraction_mark
+from kgserve.memory.extraction.worker import AskFunction, ExtractionResult
 from kgserve.memory.presentation import now_in_microseconds
-from kgserve.memory.retain import entities_named_in
-from kgserve.memory.store_memory import Checked, ComparedMemories, checked_memory, compared
+from kgserve.memory.retain import find_named_entities
+from kgserve.memory.store_memory import SimilarityComparison, ValidatedMemory, compare_memories, validate_memory
 from kgserve.platform.text.similarity import text_hash
 from kgserve.platform.times import format_time
-from kgserve.projections.indexer import Indexer
-from kgserve.projections.memory_index.decay import stated_at
+from kgserve.projections.indexer import IndexWorker
+from kgserve.projections.memory_index.decay import confidence_stated_at
 from kgserve.projections.memory_index.relation_types import (
     RELATION_CONSOLIDATED,
     RELATION_EXTRACTED_FROM,
     RELATION_NEXT,
     RELATION_REFLECTED,
 )
-from kgserve.projections.memory_index.selecting import MemoryPlace
+from kgserve.projections.memory_index.selecting import MemoryPageStart
 from kgserve.projections.recent_vectors import RecentVectors
-from kgserve.storage.model.batch import EdgePut, NodePut, Rules, WriteBatch, node_fault
+from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch, WriteRules, find_node_fault
 from kgserve.storage.model.fields import NO_EXTRAS, EdgeExtrasPut, NodeExtrasPut
 from kgserve.storage.model.filters import MemoryFilter
-from kgserve.storage.model.names import names_of
-from kgserve.storage.model.parents import CHILD_OF
+from kgserve.storage.model.names import list_entity_names
+from kgserve.storage.model.parents import CHILD_OF_RELATION
 from kgserve.storage.model.rows import NodeRow
-from kgserve.storage.model.soft_delete import VERSION_OF, is_active
-from kgserve.storage.rows.edge_page import incoming_of
-from kgserve.storage.rows.snapshot import Rows
+from kgserve.storage.model.soft_delete import VERSION_OF_RELATION, is_active
+from kgserve.storage.rows.edge_page import incoming_edges_of_type
+from kgserve.storage.rows.snapshot import RowsSnapshot
 from kgserve.stores.pending_state import PendingState
 from kgserve.stores.store import OpenStore
 
@@ -72,7 +72,7 @@ EXTRACTION_WRITE_TIMEOUT_SECONDS = 30.0
 _MAX_NEIGHBOURS = 32
 _MAX_ROUNDS = 4
 _RESERVED_RELATIONS = frozenset(
-    {CHILD_OF, VERSION_OF, RELATION_EXTRACTED_FROM, RELATION_CONSOLIDATED, RELATION_REFLECTED}
+    {CHILD_OF_RELATION, VERSION_OF_RELATION, RELATION_EXTRACTED_FROM, RELATION_CONSOLIDATED, RELATION_REFLECTED}
 )
 """Relation types that are reserved for the store, in addition to those that no caller may write."""
 
@@ -85,41 +85,45 @@ class _ExtractionContext(NamedTuple):
     concepts: Mapping[str, NodeRow]
 
 
-def extract(indexer: Indexer | None, store: OpenStore, memory: str, ask: Ask) -> Extracted | None:
+def extract_facts(
+    indexer: IndexWorker | None, store: OpenStore, memory: str, ask: AskFunction
+) -> ExtractionResult | None:
     """Ask the model about a memory and write the result; None if there is nothing to ask. Blocks.
 
     Raises the errors of `ask`, StorageFull and Unavailable.
     """
     with store.reading() as rows:
         source = rows.node(memory)
-        if source is None or not is_text(source) or _is_processed(rows, source):
+        if source is None or not is_extractable(source) or _is_processed(rows, source):
             return None
         before = _previous_turns(rows, source)
     shown = _build_context(indexer, store, source)
     known = {row.id: row for row in _named_entities(store, source.content)}
-    reply = ask(question(_build_material(shown, before, [*known.values()])))
-    return _write(indexer, store, shown, proposed(reply.text))
+    reply = ask(build_extraction_question(_build_material(shown, before, [*known.values()])))
+    return _write(indexer, store, shown, parse_extraction(reply.text))
 
 
-def _is_processed(rows: Rows, source: NodeRow) -> bool:
+def _is_processed(rows: RowsSnapshot, source: NodeRow) -> bool:
     """Return whether a text was already processed, or was itself extracted from another one."""
     digest = text_hash(source.content).hex()
-    marks = map(mark_of, incoming_of(rows, source.id, RELATION_EXTRACTED_FROM))
+    marks = map(read_extraction_mark, incoming_edges_of_type(rows, source.id, RELATION_EXTRACTED_FROM))
     if any(mark is not None and mark.text == digest for mark in marks):
         return True
-    own = (mark_of(edge) for edge in rows.outgoing(source.id) if edge.relation_type == RELATION_EXTRACTED_FROM)
+    own = (
+        read_extraction_mark(edge) for edge in rows.outgoing(source.id) if edge.relation_type == RELATION_EXTRACTED_FROM
+    )
     return any(mark is not None and mark.fact == digest for mark in own)
 
 
 # Material
 
 
-def _previous_turns(rows: Rows, source: NodeRow) -> list[str]:
+def _previous_turns(rows: RowsSnapshot, source: NodeRow) -> list[str]:
     """Return the previous turns of a conversation, oldest first."""
     found: list[str] = []
     at = source.id
     while len(found) < MAX_EARLIER_TURNS:
-        edges = incoming_of(rows, at, RELATION_NEXT)
+        edges = incoming_edges_of_type(rows, at, RELATION_NEXT)
         row = rows.node(edges[0].source) if edges else None
         if row is None or not row.is_memory or row.id == source.id:
             break
@@ -128,10 +132,12 @@ def _previous_turns(rows: Rows, source: NodeRow) -> list[str]:
     return found[::-1]
 
 
-def _build_context(indexer: Indexer | None, store: OpenStore, source: NodeRow) -> _ExtractionContext:
+def _build_context(indexer: IndexWorker | None, store: OpenStore, source: NodeRow) -> _ExtractionContext:
     near = _find_near(indexer, store, source)
     wanted = MemoryFilter(now=now_in_microseconds(), layer=CONCEPT_LAYER)
-    concepts = store.memories.ask(lambda view, _: view.listed(wanted, "created", MemoryPlace(), MAX_SHOWN_CONCEPTS).ids)
+    concepts = store.memories.ask(
+        lambda view, _: view.listed(wanted, "created", MemoryPageStart(), MAX_SHOWN_CONCEPTS).ids
+    )
     with store.reading() as rows:
         found = rows.nodes([*near, *concepts])
     memories = [row for each in near if (row := found.get(each)) is not None and _can_supersede(row, source)]
@@ -142,7 +148,7 @@ def _build_context(indexer: Indexer | None, store: OpenStore, source: NodeRow) -
     )
 
 
-def _find_near(indexer: Indexer | None, store: OpenStore, source: NodeRow) -> list[str]:
+def _find_near(indexer: IndexWorker | None, store: OpenStore, source: NodeRow) -> list[str]:
     """Return memories near a text, nearest first; none if the index cannot answer."""
     if indexer is None:
         return []
@@ -166,22 +172,22 @@ def _can_supersede(row: NodeRow, source: NodeRow) -> bool:
 
 
 def _named_entities(store: OpenStore, text: str) -> Sequence[NodeRow]:
-    [ids] = entities_named_in(store, [text[:MAX_SOURCE_CHARS]])
+    [ids] = find_named_entities(store, [text[:MAX_SOURCE_CHARS]])
     with store.reading() as rows:
         return [*rows.nodes(ids[:MAX_SHOWN_ENTITIES]).values()]
 
 
-def _build_material(shown: _ExtractionContext, before: list[str], entities: Sequence[NodeRow]) -> Material:
+def _build_material(shown: _ExtractionContext, before: list[str], entities: Sequence[NodeRow]) -> ExtractionMaterial:
     def cut(some: Mapping[str, NodeRow]) -> dict[str, str]:
         return {mark: row.content[:MAX_KNOWN_MEMORY_CHARS] for mark, row in some.items()}
 
-    return Material(
+    return ExtractionMaterial(
         text=shown.source.content[:MAX_SOURCE_CHARS],
         written_at=format_time(shown.source.created_at),
         said_before=before,
         known_memories=cut(shown.memories),
         known_concepts=cut(shown.concepts),
-        known_entities={(names_of(row) or [row.id])[0]: row.type for row in entities},
+        known_entities={(list_entity_names(row) or [row.id])[0]: row.type for row in entities},
     )
 
 
@@ -192,9 +198,14 @@ _Item = Callable[["_ExtractionDeduplicator"], None]
 """Function that writes one item to a draft; raises KgserveError if it cannot."""
 
 
-def _write(indexer: Indexer | None, store: OpenStore, shown: _ExtractionContext, found: Proposed) -> Extracted:
+def _write(
+    indexer: IndexWorker | None, store: OpenStore, shown: _ExtractionContext, found: ExtractionProposal
+) -> ExtractionResult:
     facts, dropped = _validate_facts(shown, found.facts)
-    compared_facts, relations = compared(indexer, store, [checked for _, checked in facts]), _validate_relations(found)
+    compared_facts, relations = (
+        compare_memories(indexer, store, [checked for _, checked in facts]),
+        _validate_relations(found),
+    )
     items: list[_Item] = [
         *(
             partial(_ExtractionDeduplicator.fact, fact=fact, put=put)
@@ -211,7 +222,7 @@ def _write(indexer: Indexer | None, store: OpenStore, shown: _ExtractionContext,
 
     def decide(ahead: PendingState) -> WriteBatch:
         source = ahead.node(shown.source.id)
-        if source is None or not is_text(source) or _was_written(ahead, shown.source):
+        if source is None or not is_extractable(source) or _was_written(ahead, shown.source):
             return WriteBatch()
         draft, held = _build_draft(ahead, compared_facts, store, shown, items)
         kept.extend(held)
@@ -222,8 +233,8 @@ def _write(indexer: Indexer | None, store: OpenStore, shown: _ExtractionContext,
         store.submit_decided(decide, cost, EXTRACTION_WRITE_TIMEOUT_SECONDS).result()
     except (Conflict, InvalidInput, TooLarge) as error:
         reason = "the proposed items cannot be written"
-        raise Unanswered(f"{reason}: {error.message}", of_service=False, reason=reason) from None
-    return Extracted(len(kept), invalid + len(items) - len(kept))
+        raise NoUsableAnswer(f"{reason}: {error.message}", of_service=False, reason=reason) from None
+    return ExtractionResult(len(kept), invalid + len(items) - len(kept))
 
 
 def _was_written(ahead: PendingState, source: NodeRow) -> bool:
@@ -232,19 +243,19 @@ def _was_written(ahead: PendingState, source: NodeRow) -> bool:
     digest = text_hash(source.content).hex()
     if now is None or text_hash(now.content).hex() != digest:
         return True
-    marks = map(mark_of, ahead.edges_to(source.id, RELATION_EXTRACTED_FROM))
+    marks = map(read_extraction_mark, ahead.edges_to(source.id, RELATION_EXTRACTED_FROM))
     return any(mark is not None and mark.text == digest for mark in marks)
 
 
 def _build_draft(
     ahead: PendingState,
-    compared_facts: ComparedMemories,
+    compared_facts: SimilarityComparison,
     store: OpenStore,
     shown: _ExtractionContext,
     items: Sequence[_Item],
 ) -> tuple[_ExtractionDeduplicator, list[_Item]]:
     """Return a draft with the items that can be written, and those items; conflicting ones are dropped."""
-    rules = Rules(frozenset(store.description.kind_whitelist))
+    rules = WriteRules(frozenset(store.description.kind_whitelist))
     left = [
         item
         for item in items
@@ -270,18 +281,18 @@ def _first_failing(draft: _ExtractionDeduplicator, items: Sequence[_Item]) -> _I
 
 def _validate_facts(
     shown: _ExtractionContext, facts: Sequence[ProposedFact]
-) -> tuple[list[tuple[ProposedFact, Checked]], int]:
+) -> tuple[list[tuple[ProposedFact, ValidatedMemory]], int]:
     """Return the facts that are valid requests, and the number of the others."""
-    found: list[tuple[ProposedFact, Checked]] = []
+    found: list[tuple[ProposedFact, ValidatedMemory]] = []
     for place, fact in enumerate(facts):
-        faults = Faults()
+        faults = FaultCollector()
         if fact.parent and fact.parent not in shown.concepts:
             continue
         if fact.supersedes and fact.supersedes not in shown.memories:
             continue
-        checked = checked_memory(_to_request(shown, fact), faults, place)
+        checked = validate_memory(_to_request(shown, fact), faults, place)
         if not faults.errors:
-            own, since = checked.put.node.extras or NodeExtrasPut(), stated_at(shown.source)
+            own, since = checked.put.node.extras or NodeExtrasPut(), confidence_stated_at(shown.source)
             extras = msgspec.structs.replace(own, created_by=EXTRACTION_AUTHOR, confidence_at=since)
             node = msgspec.structs.replace(checked.put.node, extras=extras)
             put = msgspec.structs.replace(checked.put, node=node)
@@ -308,12 +319,12 @@ def _to_request(shown: _ExtractionContext, fact: ProposedFact) -> StoreMemoryReq
     )
 
 
-def _validate_relations(found: Proposed) -> list[EdgePut]:
+def _validate_relations(found: ExtractionProposal) -> list[EdgePut]:
     puts: list[EdgePut] = []
     for each in found.relations:
-        faults = Faults()
+        faults = FaultCollector()
         relation = RelationInput(source=each.source, target=each.target, relation_type=each.relation_type)
-        put = related_put(relation, "", faults)
+        put = validate_relation(relation, "", faults)
         if not faults.errors and each.relation_type not in _RESERVED_RELATIONS:
             puts.append(put)
     return puts
@@ -322,7 +333,9 @@ def _validate_relations(found: Proposed) -> list[EdgePut]:
 class _ExtractionDeduplicator(Deduplicator):
     """Draft of the facts, entities and relations of one text."""
 
-    def __init__(self, ahead: PendingState, recent: RecentVectors, shown: _ExtractionContext, rules: Rules) -> None:
+    def __init__(
+        self, ahead: PendingState, recent: RecentVectors, shown: _ExtractionContext, rules: WriteRules
+    ) -> None:
         super().__init__(ahead, recent)
         self._context = shown
         self._rules = rules
@@ -330,7 +343,7 @@ class _ExtractionDeduplicator(Deduplicator):
 
     @override
     def put_node(self, put: NodePut) -> NodeRow:
-        if (fault := node_fault(put, self.node(put.id), self._rules)) is not None:
+        if (fault := find_node_fault(put, self.node(put.id), self._rules)) is not None:
             raise InvalidInput(fault[1])
         return super().put_node(put)
 
@@ -346,7 +359,7 @@ class _ExtractionDeduplicator(Deduplicator):
 
     def name(self, name: str, entity_type: str) -> None:
         """Create an entity or set its type. Raises Conflict and InvalidInput."""
-        faults = Faults()
+        faults = FaultCollector()
         check_label(name, "name", faults)
         check_label(entity_type, "entity_type", faults)
         faults.raise_any()
@@ -379,9 +392,9 @@ class _ExtractionDeduplicator(Deduplicator):
         if extras.valid_to is not None and extras.valid_to <= start:
             raise Conflict("valid_to is not after valid_from")
         stated = NodeExtrasPut(
-            created_by=EXTRACTION_AUTHOR, confidence=extras.confidence, confidence_at=stated_at(source)
+            created_by=EXTRACTION_AUTHOR, confidence=extras.confidence, confidence_at=confidence_stated_at(source)
         )
         change = NodePut(0, head.id, content=put.content, extras=stated)
-        placed = supersede.place(self, head, supersede.Fact(change, start, extras.valid_to))
+        placed = supersede.insert_fact(self, head, supersede.TimedFact(change, start, extras.valid_to))
         self.associate(placed.id, self._about(put))
         return placed.id

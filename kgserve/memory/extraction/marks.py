@@ -7,11 +7,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from kgserve.memory.api import CONCEPT_LAYER, MAX_BATCH_ITEMS, Id
+from kgserve.memory.api import CONCEPT_LAYER, MAX_BATCH_ITEMS, NodeIdText
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.text.similarity import text_hash
 from kgserve.storage.model.fields import NO_EXTRAS
-from kgserve.storage.model.rows import NO_ATTRIBUTES, EdgeRow, NodeRow, edge_stamps
+from kgserve.storage.model.rows import EMPTY_ATTRIBUTES_JSON, EdgeRow, NodeRow, split_edge_attributes
 from kgserve.storage.model.soft_delete import is_live
 
 EXTRACT_KEY = "extract"
@@ -40,16 +40,16 @@ class ExtractionMark(msgspec.Struct, frozen=True):
         return _encode(self).decode()
 
 
-def mark_of(edge: EdgeRow) -> ExtractionMark | None:
+def read_extraction_mark(edge: EdgeRow) -> ExtractionMark | None:
     """Return the mark of a relation, or None if another caller wrote it."""
-    own = edge_stamps(edge.attributes).own
+    own = split_edge_attributes(edge.attributes).own
     try:
-        return None if own == NO_ATTRIBUTES else decode_json(own, ExtractionMark)
+        return None if own == EMPTY_ATTRIBUTES_JSON else decode_json(own, ExtractionMark)
     except msgspec.MsgspecError:
         return None
 
 
-def is_text(row: NodeRow) -> bool:
+def is_extractable(row: NodeRow) -> bool:
     """Return whether facts can be extracted from a node: an active fact or episode with text."""
     layer = (row.extras or NO_EXTRAS).layer
     return is_live(row) and bool(row.content.strip()) and (layer is None or layer > CONCEPT_LAYER)
@@ -60,7 +60,7 @@ class ExtractRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     ids: (
         Annotated[
-            list[Id],
+            list[NodeIdText],
             Meta(min_length=1, max_length=MAX_BATCH_ITEMS, description="At most 1,000; default: the failed ones"),
         ]
         | None

@@ -24,58 +24,58 @@ from typing_extensions import override
 from kgserve.errors import KgserveError, Unavailable
 from kgserve.memory.extraction.llm.chat import (
     MAX_LLM_ANSWER_TOKENS,
-    Chat,
+    ChatClient,
     ChatInterrupted,
+    ChatQuestion,
     ChatReply,
-    Question,
-    Unanswered,
+    NoUsableAnswer,
 )
-from kgserve.memory.extraction.marks import EXTRACT_KEY, is_text
+from kgserve.memory.extraction.marks import EXTRACT_KEY, is_extractable
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.metrics.observation import Tally
+from kgserve.platform.metrics.observation import LabeledCounter
 from kgserve.platform.sqlite_files import remove_path
 from kgserve.projections.background import SingleThreadWorker
-from kgserve.projections.base import Erasure
+from kgserve.projections.base import EraseRequest
 from kgserve.projections.follower import BackgroundProjection
 from kgserve.projections.memory_index.relation_types import RELATION_EXTRACTED_FROM
-from kgserve.projections.schedule import FollowerStopped, FollowerThread
+from kgserve.projections.schedule import ProjectionStopped, ProjectionThread
 from kgserve.storage.model.change import ChangeSet
-from kgserve.storage.model.rows import NO_ATTRIBUTES, NodeRow
-from kgserve.storage.model.statuses import ExtractionStatus, SetAside
-from kgserve.storage.rows.snapshot import Rows
+from kgserve.storage.model.rows import EMPTY_ATTRIBUTES_JSON, NodeRow
+from kgserve.storage.model.statuses import ExtractionStatus, FailedExtraction
+from kgserve.storage.rows.snapshot import RowsSnapshot
 from kgserve.stores.store import OpenStore
 
 log = structlog.get_logger()
 
 MIN_EXTRACTION_RETRY_SECONDS = 1.0
 MAX_EXTRACTION_RETRY_SECONDS = 60.0
-MAX_EXTRACTION_FAULTS = 5
+MAX_UNUSABLE_ANSWERS = 5
 """Number of unusable answers after which a memory is set aside."""
-MAX_EXTRACTION_TRIES = 100
+MAX_EXTRACTION_ATTEMPTS = 100
 """Number of failed attempts after which a memory is set aside; an outage of an hour stays below it."""
 MAX_WAITING_CALLERS = 4
 """Maximum number of callers that wait for the model at once; each occupies a thread."""
 _MAX_REPORTED_FAILURES = 20
 _BUDGET_POLL_SECONDS = 60.0
 
-Ask = Callable[[Question], ChatReply]
+AskFunction = Callable[[ChatQuestion], ChatReply]
 
 
-class Extracted(NamedTuple):
+class ExtractionResult(NamedTuple):
     """Result of one text: items written, and items dropped."""
 
     items: int
     dropped: int
 
 
-Extract = Callable[[OpenStore, str, Ask], Extracted | None]
+ExtractFunction = Callable[[OpenStore, str, AskFunction], ExtractionResult | None]
 """Asks the model about a memory and writes the result; None if there was nothing to ask.
 
 Raises Unanswered, ChatInterrupted, and errors of kgserve.
 """
 
 
-class OverBudget(Exception):
+class TokenBudgetExceeded(Exception):
     """The store has used its daily token budget."""
 
 
@@ -89,7 +89,7 @@ class _ServicePause:
     def lengthen(self, asked: float) -> None:
         """Extend the pause after a failure; `asked` is the minimum in seconds that the service requested."""
         self._failures += 1
-        self.until = time.time() + max(asked, retry_seconds(self._failures))
+        self.until = time.time() + max(asked, retry_delay(self._failures))
 
     def end(self) -> None:
         """End the pause, because the service has answered."""
@@ -100,29 +100,29 @@ class ExtractionCounts:
     """Counters for all stores since the server started."""
 
     def __init__(self) -> None:
-        self.texts = Tally()
-        self.items = Tally()
-        self.tokens = Tally()
+        self.texts = LabeledCounter()
+        self.items = LabeledCounter()
+        self.tokens = LabeledCounter()
 
 
 class _SharedState(NamedTuple):
     """State shared by the extractions of all stores."""
 
-    chat: Chat
-    extract: Extract
+    chat: ChatClient
+    extract: ExtractFunction
     daily_tokens: int
     pause: _ServicePause
     counted: ExtractionCounts
     room: threading.Semaphore
 
 
-def retry_seconds(failures: int) -> float:
+def retry_delay(failures: int) -> float:
     """Return the delay after consecutive failures: exponential backoff up to a minute, with 25 % jitter."""
     seconds = min(MIN_EXTRACTION_RETRY_SECONDS * 2 ** min(failures - 1, 16), MAX_EXTRACTION_RETRY_SECONDS)
     return seconds * random.uniform(0.75, 1.25)  # noqa: S311 - jitter, not a secret
 
 
-class Extraction(BackgroundProjection):
+class StoreExtraction(BackgroundProjection):
     """Extraction for one store."""
 
     name = "extractor"
@@ -133,7 +133,7 @@ class Extraction(BackgroundProjection):
         self._open_store = store
         self._shared = shared
         # Created before anything is written to a new store, so that all its memories are included.
-        self._ledger = Ledger(store.layout.extraction, store.state.sequence)
+        self._ledger = ExtractionQueue(store.layout.extraction, store.state.sequence)
         self._wake_at = self._resume_at = 0.0
         self._error: str | None = None
         self._counts = {"extracted": 0, "items": 0, "dropped": 0, "failures": 0}
@@ -160,7 +160,7 @@ class Extraction(BackgroundProjection):
             sequence=self._queued_through,
             waiting=waiting,
             set_aside=[
-                SetAside(id=key, tries=tries, error=error)
+                FailedExtraction(id=key, tries=tries, error=error)
                 for key, tries, error in self._ledger.aside(_MAX_REPORTED_FAILURES)
             ],
             set_aside_count=aside,
@@ -176,15 +176,15 @@ class Extraction(BackgroundProjection):
         self.wake()
         return count
 
-    def ask_now(self, question: Question) -> ChatReply:
+    def ask_now(self, question: ChatQuestion) -> ChatReply:
         """Ask for a waiting caller, within the same budget. Raises Unavailable."""
         if not self._shared.room.acquire(blocking=False):
             raise Unavailable("the language model is busy; try again shortly", retry_after=5)
         try:
             return self._ask(question)
-        except OverBudget:
+        except TokenBudgetExceeded:
             raise Unavailable("the store has used its language-model tokens of this day (UTC)", 3600) from None
-        except Unanswered as trouble:
+        except NoUsableAnswer as trouble:
             message = f"the language model returned no usable answer: {trouble.message}"
             raise Unavailable(message, max(5, int(trouble.pause))) from None
         except ChatInterrupted:
@@ -197,7 +197,7 @@ class Extraction(BackgroundProjection):
         self._ledger.close()
 
     @override
-    def _erase(self, erasure: Erasure) -> None:
+    def _erase(self, erasure: EraseRequest) -> None:
         """Do nothing: the ledger holds no texts, and ids are deleted with their memories."""
 
     @override
@@ -205,7 +205,7 @@ class Extraction(BackgroundProjection):
         return self._ledger.sequence
 
     @override
-    def _apply_all(self, rows: Rows) -> int:
+    def _apply_all(self, rows: RowsSnapshot) -> int:
         # Continue where the journal begins, or at its end if it was lost; older changes are skipped.
         journal = self.store.journal
         log.warning("extraction_left_out", store=self.store.name, after=self.sequence, oldest=journal.oldest)
@@ -244,13 +244,13 @@ class Extraction(BackgroundProjection):
         edges = (*change.edges_created, *change.edges_updated)
         own = {edge.source for edge in edges if edge.relation_type == RELATION_EXTRACTED_FROM}
         for row in (*change.nodes_created, *change.nodes_updated):
-            if row.id not in own and is_text(row) and self._is_selected(row):
+            if row.id not in own and is_extractable(row) and self._is_selected(row):
                 yield row.id, change.sequence
 
     def _is_selected(self, row: NodeRow) -> bool:
         setting = (
             None
-            if row.attributes == NO_ATTRIBUTES
+            if row.attributes == EMPTY_ATTRIBUTES_JSON
             else decode_json(row.attributes, dict[str, msgspec.Raw]).get(EXTRACT_KEY)
         )
         asked = {b"true": True, b"false": False}.get(b"" if setting is None else bytes(setting))
@@ -270,23 +270,23 @@ class Extraction(BackgroundProjection):
         try:
             found = self._shared.extract(self._open_store, waiting.id, self._ask)
         except ChatInterrupted:
-            raise FollowerStopped from None
-        except OverBudget:
+            raise ProjectionStopped from None
+        except TokenBudgetExceeded:
             self._error = "the daily token budget is used; extraction continues tomorrow (UTC)"
             self._wake_at = self._resume_at = now + _BUDGET_POLL_SECONDS
-        except Unanswered as trouble:
+        except NoUsableAnswer as trouble:
             self._record_failure(waiting, trouble)
         except KgserveError as error:
             # Not the model's fault, for example a full disk or a store that is reopening.
-            self._record_failure(waiting, Unanswered(error.message, of_service=True), pausing=False)
+            self._record_failure(waiting, NoUsableAnswer(error.message, of_service=True), pausing=False)
         except Exception as error:
             log.exception("extraction_failed", store=self.store.name, error=type(error).__name__)
-            self._record_failure(waiting, Unanswered("internal error; see the log", of_service=False))
+            self._record_failure(waiting, NoUsableAnswer("internal error; see the log", of_service=False))
         else:
             self._shared.pause.end()
             self._complete(waiting, found)
 
-    def _complete(self, waiting: Waiting, found: Extracted | None) -> None:
+    def _complete(self, waiting: QueuedMemory, found: ExtractionResult | None) -> None:
         with self._consistent:
             self._ledger.done(waiting)
             if found is None:
@@ -299,28 +299,28 @@ class Extraction(BackgroundProjection):
         self._shared.counted.items.add("written", count=found.items)
         self._shared.counted.items.add("dropped", count=found.dropped)
 
-    def _record_failure(self, waiting: Waiting, trouble: Unanswered, *, pausing: bool = True) -> None:
+    def _record_failure(self, waiting: QueuedMemory, trouble: NoUsableAnswer, *, pausing: bool = True) -> None:
         self._shared.counted.texts.add("failed")
         tries, faults = waiting.tries + 1, waiting.faults + (not trouble.of_service)
-        aside = faults >= MAX_EXTRACTION_FAULTS or tries >= MAX_EXTRACTION_TRIES
+        aside = faults >= MAX_UNUSABLE_ANSWERS or tries >= MAX_EXTRACTION_ATTEMPTS
         if aside:
             self._shared.counted.texts.add("set_aside")
         if trouble.of_service and pausing:
             self._shared.pause.lengthen(trouble.pause)
-        due = time.time() + retry_seconds(tries)
+        due = time.time() + retry_delay(tries)
         with self._consistent:
             self._counts["failures"] += 1
-            self._ledger.fail(Waiting(waiting.id, waiting.place, tries, faults), due, trouble.reason, aside=aside)
+            self._ledger.fail(QueuedMemory(waiting.id, waiting.place, tries, faults), due, trouble.reason, aside=aside)
             self._error = trouble.message
         # The message of the service is not logged: it may repeat the text.
         log.warning("extraction_unanswered", store=self.store.name, tries=tries, set_aside=aside)
 
-    def _ask(self, question: Question) -> ChatReply:
+    def _ask(self, question: ChatQuestion) -> ChatReply:
         """Ask within the budget; the estimated cost is charged before the request, whatever its outcome."""
         day, estimate = _today(), question.tokens
         limit = self._shared.daily_tokens
         if limit and self._ledger.spent(day) + estimate + MAX_LLM_ANSWER_TOKENS > limit:
-            raise OverBudget
+            raise TokenBudgetExceeded
         self._spend(day, estimate)
         reply = self._shared.chat.ask(question, self._stopping.is_set)
         self._spend(day, max(reply.tokens - estimate, 0))
@@ -335,18 +335,18 @@ def _today() -> str:
     return datetime.now(UTC).date().isoformat()
 
 
-class Extractor(SingleThreadWorker[OpenStore, Extraction]):
+class Extractor(SingleThreadWorker[OpenStore, StoreExtraction]):
     """Companion of the pool: sends the memories of every open store to a language model."""
 
-    def __init__(self, chat: Chat, extract: Extract, daily_tokens: int) -> None:
-        super().__init__(FollowerThread("extractor"))
+    def __init__(self, chat: ChatClient, extract: ExtractFunction, daily_tokens: int) -> None:
+        super().__init__(ProjectionThread("extractor"))
         self.counted = ExtractionCounts()
         self._shared = _SharedState(
             chat, extract, daily_tokens, _ServicePause(), self.counted, threading.Semaphore(MAX_WAITING_CALLERS)
         )
 
     @property
-    def chat(self) -> Chat:
+    def chat(self) -> ChatClient:
         """Client of the language model."""
         return self._shared.chat
 
@@ -355,7 +355,7 @@ class Extractor(SingleThreadWorker[OpenStore, Extraction]):
         super().halt()
         self.chat.close()
 
-    def of(self, store: OpenStore) -> Extraction:
+    def of(self, store: OpenStore) -> StoreExtraction:
         """Return the extraction of an open store. Raises Unavailable while it is closing."""
         return self._of(
             store, "extraction is not available for this store: it is closing, or its ledger cannot be read"
@@ -367,9 +367,9 @@ class Extractor(SingleThreadWorker[OpenStore, Extraction]):
         super().close()
 
     @override
-    def _begun(self, store: OpenStore) -> Extraction | None:
+    def _begun(self, store: OpenStore) -> StoreExtraction | None:
         try:
-            return Extraction(store, self._shared)
+            return StoreExtraction(store, self._shared)
         except (sqlite3.Error, OSError) as error:
             # The store is served without extraction.
             log.error("extraction_impossible", store=store.name, reason=str(error))
@@ -396,7 +396,7 @@ _INSERT_SPENT = "INSERT INTO spent VALUES (?, ?) ON CONFLICT (day) DO UPDATE SET
 _SELECT_SET_ASIDE = "SELECT id, tries, error FROM waiting WHERE aside = 1 ORDER BY place LIMIT ?"
 
 
-class Waiting(NamedTuple):
+class QueuedMemory(NamedTuple):
     """A memory queued since the commit `place`; `faults` counts the failed `tries` with unusable answers."""
 
     id: str
@@ -405,7 +405,7 @@ class Waiting(NamedTuple):
     faults: int
 
 
-class Ledger:
+class ExtractionQueue:
     """Queue of texts for the model and account of tokens of one store, in a file next to the journal. Thread-safe.
 
     It is not a projection: failures and token counts cannot be rebuilt.
@@ -454,11 +454,11 @@ class Ledger:
             transaction.executemany(_INSERT_WAITING, new)
             transaction.execute("UPDATE cursor SET sequence = ?", (sequence,))
 
-    def next(self, now: float) -> Waiting | None:
+    def next(self, now: float) -> QueuedMemory | None:
         """Return the next due memory, or None; `now` in seconds since 1970."""
         with self._locked() as connection:
             found = connection.execute(_SELECT_DUE, (now,)).fetchone()
-        return None if found is None else Waiting(*found)
+        return None if found is None else QueuedMemory(*found)
 
     @property
     def next_due(self) -> float | None:
@@ -466,12 +466,12 @@ class Ledger:
         with self._locked() as connection:
             return connection.execute("SELECT min(due) FROM waiting WHERE aside = 0").fetchone()[0]
 
-    def done(self, waiting: Waiting) -> None:
+    def done(self, waiting: QueuedMemory) -> None:
         """Remove a memory from the queue, unless it was queued again meanwhile."""
         with self._transaction() as transaction:
             transaction.execute("DELETE FROM waiting WHERE id = ? AND place = ?", (waiting.id, waiting.place))
 
-    def fail(self, waiting: Waiting, due: float, error: str, *, aside: bool) -> None:
+    def fail(self, waiting: QueuedMemory, due: float, error: str, *, aside: bool) -> None:
         """Schedule the next attempt of a memory at `due`, or set it aside."""
         values = (waiting.tries, waiting.faults, due, aside, error, waiting.id, waiting.place)
         with self._transaction() as transaction:

@@ -22,9 +22,9 @@ import xxhash
 
 from kgserve.platform.access.audit_api import AuditRecord
 from kgserve.platform.codecs import convert, json_decoder
-from kgserve.platform.hosts import network_of
-from kgserve.platform.log import masked
-from kgserve.platform.permissions import make_way
+from kgserve.platform.hosts import client_network
+from kgserve.platform.log import mask_api_keys
+from kgserve.platform.permissions import set_aside_obstacle
 from kgserve.platform.times import format_time
 
 log = structlog.get_logger()
@@ -55,7 +55,7 @@ class _RefusalSource:
         self.last = last
 
 
-class Audit:
+class AuditLog:
     """Writer of the audit log. Thread-safe. Write errors are logged and never fail the request.
 
     Only the holder of the data folder's lock may rotate the file (``rotating``).
@@ -100,7 +100,7 @@ class Audit:
             self._write(self._summaries())
 
     def _source(self, record: AuditRecord, lines: list[AuditRecord]) -> _RefusalSource:
-        name = (network_of(record.address), record.key)
+        name = (client_network(record.address), record.key)
         source = self._sources.get(name)
         if source is None:
             source = self._sources[name] = _RefusalSource(record)
@@ -122,7 +122,7 @@ class Audit:
             return
         text = b"".join(msgspec.json.encode(record) + b"\n" for record in records)
         try:
-            if aside := make_way(self._path):
+            if aside := set_aside_obstacle(self._path):
                 log.error("audit_set_aside", file=self._path.name, set_aside=aside.name)
             if self._rotating:
                 self._rotate(len(text))
@@ -148,7 +148,7 @@ class Audit:
 
 def _record(kind: str, act: str, outcome: str, details: dict[str, str | None]) -> AuditRecord:
     given = {"act": act, "outcome": outcome, **details}
-    clean = {name: masked(text)[:_MAX_AUDITED_TEXT_CHARS] for name, text in given.items() if text is not None}
+    clean = {name: mask_api_keys(text)[:_MAX_AUDITED_TEXT_CHARS] for name, text in given.items() if text is not None}
     return convert({"time": format_time(time.time_ns() // 1000), "kind": kind, **clean}, AuditRecord)
 
 
@@ -165,18 +165,18 @@ class AuditPosition(NamedTuple):
     to: int
 
 
-def newest_records(data_dir: Path, limit: int) -> list[AuditRecord]:
+def read_newest_audit_records(data_dir: Path, limit: int) -> list[AuditRecord]:
     """Return the newest records of a data folder, oldest first."""
     found: list[AuditRecord] = []
     for path in _paths(data_dir):
         with suppress(FileNotFoundError, IsADirectoryError):
-            found = decode_records(path.read_bytes(), limit - len(found)) + found
+            found = decode_audit_records(path.read_bytes(), limit - len(found)) + found
         if len(found) >= limit:
             break
     return found
 
 
-def decode_records(lines: bytes, limit: int) -> list[AuditRecord]:
+def decode_audit_records(lines: bytes, limit: int) -> list[AuditRecord]:
     """Return the last ``limit`` records of some lines. Incomplete lines, left by a crash, are skipped."""
     found: list[AuditRecord] = []
     for line in reversed(lines.splitlines()):
@@ -187,7 +187,7 @@ def decode_records(lines: bytes, limit: int) -> list[AuditRecord]:
     return found[::-1]
 
 
-def lines_after(data_dir: Path, place: AuditPosition | None) -> tuple[AuditPosition, bytes] | None:
+def read_audit_lines_after(data_dir: Path, place: AuditPosition | None) -> tuple[AuditPosition, bytes] | None:
     """Return whole lines after a position, and the position after them, or None if no more exist.
 
     Without a position, reading starts at the oldest record.

@@ -1,8 +1,8 @@
 """Authentication and authorization of requests.
 
-`Caller` is an authenticated client. API keys are shown once; a `Key` is the part that is stored in keys.json of a data
-folder. The server reads that file and the command line changes it, whether or not a server runs. `Authenticator` is the
-policy of one server. `RequestContext` accompanies each request.
+`Caller` is an authenticated client. API keys are shown once; a `ApiKey` is the part that is stored in keys.json of a
+data folder. The server reads that file and the command line changes it, whether or not a server runs. `Authenticator`
+is the policy of one server. `RequestContext` accompanies each request.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ import msgspec
 import structlog
 
 from kgserve.errors import Conflict, Forbidden, InvalidInput, KgserveError, NoStore, NotFound, Unauthenticated
-from kgserve.platform.access.audit import Audit
+from kgserve.platform.access.audit import AuditLog
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.hosts import is_loopback, network_of
+from kgserve.platform.hosts import client_network, is_loopback
 from kgserve.platform.settings import Settings
 
 Role = Literal["read", "write", "admin"]
 
 _SCOPE_RANKS: dict[Role, int] = {"read": 0, "write": 1, "admin": 2}
-EVERY_STORE = "*"
+ALL_STORES_PATTERN = "*"
 CALLER_HEADER = "kgserve-caller"
 """Header in which a cluster node names the caller it forwards for; only trusted with the receiving node's token."""
 
@@ -49,7 +49,7 @@ class Caller(msgspec.Struct, frozen=True):
 
     name: str
     role: Role
-    stores: tuple[str, ...] = (EVERY_STORE,)
+    stores: tuple[str, ...] = (ALL_STORES_PATTERN,)
     key_id: str | None = None
     trusted: bool = False
     expires_at: int | None = None
@@ -57,7 +57,7 @@ class Caller(msgspec.Struct, frozen=True):
     @property
     def sees_all(self) -> bool:
         """True if the caller may access every store."""
-        return EVERY_STORE in self.stores
+        return ALL_STORES_PATTERN in self.stores
 
     def may(self, role: Role) -> bool:
         """Return whether the caller's role includes ``role``; admin includes write, write includes read."""
@@ -85,10 +85,10 @@ class Caller(msgspec.Struct, frozen=True):
         The message is the same as for a missing store.
         """
         if not self.sees(store):
-            raise Hidden(store)
+            raise HiddenStore(store)
 
 
-class Hidden(NoStore):
+class HiddenStore(NoStore):
     """A store that the caller may not access. It looks missing to the caller and is recorded as a denial."""
 
 
@@ -106,7 +106,7 @@ MAX_API_KEYS = 10_000
 
 API_KEY_PREFIX = "kgs_"
 KEY_ID_CHARS = 8
-SECRET_BYTES = 32
+API_KEY_SECRET_BYTES = 32
 MAX_KEY_NAME_CHARS = 64
 MAX_STORE_PATTERNS = 64
 SECOND_MICROSECONDS = 1_000_000
@@ -119,7 +119,7 @@ _VALIDITY_PATTERN = re.compile(r"([1-9][0-9]{0,4})([hdwy])")
 _VALIDITY_UNIT_SECONDS = {"h": 3_600, "d": 86_400, "w": 7 * 86_400, "y": 365 * 86_400}
 
 
-class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Stored part of an API key. Times are in microseconds since 1970; ``salt`` and ``hash`` are hexadecimal."""
 
     id: str
@@ -149,24 +149,30 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Caller(self.name, self.role, self.stores, self.id, expires_at=self.expires_at)
 
 
-class Secret(NamedTuple):
+class ApiKeyParts(NamedTuple):
     """The two parts of an API key as sent by a client."""
 
     id: str
     secret: str
 
 
-def mint(name: str, role: Role, stores: Iterable[str], now: int, expires_at: int | None = None) -> tuple[Key, str]:
+def create_api_key(
+    name: str, role: Role, stores: Iterable[str], now: int, expires_at: int | None = None
+) -> tuple[ApiKey, str]:
     """Create a key, and return it with its text, which is not stored.
 
     Raises InvalidInput for an invalid name or pattern.
     """
     identity = "".join(secrets.choice(_KEY_ID_ALPHABET) for _ in range(KEY_ID_CHARS))
-    secret, salt, prefix = secrets.token_urlsafe(SECRET_BYTES), secrets.token_hex(16), f"{API_KEY_PREFIX}{identity}"
-    patterns = checked_patterns(stores)
-    key = Key(
+    secret, salt, prefix = (
+        secrets.token_urlsafe(API_KEY_SECRET_BYTES),
+        secrets.token_hex(16),
+        f"{API_KEY_PREFIX}{identity}",
+    )
+    patterns = validate_store_patterns(stores)
+    key = ApiKey(
         id=identity,
-        name=checked_name(name),
+        name=validate_key_name(name),
         role=role,
         stores=patterns,
         created_at=now,
@@ -178,13 +184,13 @@ def mint(name: str, role: Role, stores: Iterable[str], now: int, expires_at: int
     return key, f"{prefix}_{secret}"
 
 
-def parse(text: str) -> Secret | None:
+def parse_api_key(text: str) -> ApiKeyParts | None:
     """Return the parts of an API key, or None if the text is not one."""
     found = _API_KEY_PATTERN.fullmatch(text)
-    return Secret(found[1], found[2]) if found else None
+    return ApiKeyParts(found[1], found[2]) if found else None
 
 
-def checked_name(name: str) -> str:
+def validate_key_name(name: str) -> str:
     """Return a key name. Raises InvalidInput if it is not valid."""
     if not _KEY_NAME_PATTERN.fullmatch(name):
         raise InvalidInput(
@@ -194,7 +200,7 @@ def checked_name(name: str) -> str:
     return name
 
 
-def checked_patterns(stores: Iterable[str]) -> tuple[str, ...]:
+def validate_store_patterns(stores: Iterable[str]) -> tuple[str, ...]:
     """Return the patterns without duplicates. Raises InvalidInput naming a pattern that can match no store."""
     patterns = tuple(dict.fromkeys(stores))
     for pattern in patterns:
@@ -204,10 +210,10 @@ def checked_patterns(stores: Iterable[str]) -> tuple[str, ...]:
             )
     if not 1 <= len(patterns) <= MAX_STORE_PATTERNS:
         raise InvalidInput(f"a key needs 1 to {MAX_STORE_PATTERNS} store names or prefixes, not {len(patterns)}")
-    return (EVERY_STORE,) if EVERY_STORE in patterns else patterns
+    return (ALL_STORES_PATTERN,) if ALL_STORES_PATTERN in patterns else patterns
 
 
-def parse_span(text: str) -> int:
+def parse_duration(text: str) -> int:
     """Return the microseconds of a duration such as 12h, 30d, 6w or 1y. Raises InvalidInput."""
     found = _VALIDITY_PATTERN.fullmatch(text.strip().lower())
     seconds = int(found[1]) * _VALIDITY_UNIT_SECONDS[found[2]] if found else 0
@@ -221,22 +227,22 @@ def _hash(salt: str, secret: str) -> str:
     return hashlib.sha256(bytes.fromhex(salt) + secret.encode()).hexdigest()
 
 
-NO_KEY = Key("00000000", "nobody", "read", (), 0, "00" * 16, "00" * 32, "")
+DUMMY_API_KEY = ApiKey("00000000", "nobody", "read", (), 0, "00" * 16, "00" * 32, "")
 """Key compared with if the id is unknown, so that this takes the same time. Its secret is not known."""
 
 
 class _KeyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: int
-    keys: list[Key]
+    keys: list[ApiKey]
 
 
-class KeysDamaged(KgserveError):
+class KeyFileDamaged(KgserveError):
     """keys.json exists but cannot be read. Every key is rejected, and the file is not overwritten."""
 
     code = "conflict"
 
 
-def read_keys(data_dir: Path) -> list[Key]:
+def read_keys(data_dir: Path) -> list[ApiKey]:
     """Return the keys of a data folder, oldest first; an empty list if it has no file. Raises KeysDamaged."""
     path = data_dir / KEY_FILE
     try:
@@ -244,14 +250,16 @@ def read_keys(data_dir: Path) -> list[Key]:
     except FileNotFoundError as error:
         if not path.is_symlink():
             return []
-        raise KeysDamaged(f"{path} is a broken link; restore its target, or remove it and create new keys") from error
+        raise KeyFileDamaged(
+            f"{path} is a broken link; restore its target, or remove it and create new keys"
+        ) from error
     except (OSError, msgspec.MsgspecError, ValueError) as error:
-        raise KeysDamaged(
+        raise KeyFileDamaged(
             f"{path} cannot be read ({error}); restore an intact copy, or remove it and create new keys"
         ) from error
 
 
-def add_key(data_dir: Path, key: Key) -> None:
+def add_key(data_dir: Path, key: ApiKey) -> None:
     """Store a new key. Raises KeysDamaged, and Conflict if an active key has the same name."""
     with _editing_keys(data_dir) as keys:
         for other in keys:
@@ -262,7 +270,7 @@ def add_key(data_dir: Path, key: Key) -> None:
         keys.append(key)
 
 
-def revoke_key(data_dir: Path, id_or_name: str, now: int) -> Key:
+def revoke_key(data_dir: Path, id_or_name: str, now: int) -> ApiKey:
     """Revoke a key permanently, and return it as stored.
 
     Raises NotFound, KeysDamaged, and Conflict if it is already revoked or the name is ambiguous.
@@ -273,7 +281,7 @@ def revoke_key(data_dir: Path, id_or_name: str, now: int) -> Key:
         return keys[place]
 
 
-def merge_keys(data_dir: Path, others: Iterable[Key]) -> list[Key]:
+def merge_keys(data_dir: Path, others: Iterable[ApiKey]) -> list[ApiKey]:
     """Merge keys of other nodes into the stored ones, and return all keys. Revocations are kept.
 
     Raises KeysDamaged.
@@ -288,7 +296,7 @@ def merge_keys(data_dir: Path, others: Iterable[Key]) -> list[Key]:
         return keys
 
 
-def _index_of(keys: list[Key], wanted: str, now: int) -> int:
+def _index_of(keys: list[ApiKey], wanted: str, now: int) -> int:
     found = [place for place, key in enumerate(keys) if wanted in {key.id, key.prefix, key.name}]
     if not found:
         raise NotFound(f"no key {wanted[:80]!r} exists; `kgserve keys list` shows all keys")
@@ -303,7 +311,7 @@ def _index_of(keys: list[Key], wanted: str, now: int) -> int:
 
 
 @contextmanager
-def _editing_keys(data_dir: Path) -> Generator[list[Key]]:
+def _editing_keys(data_dir: Path) -> Generator[list[ApiKey]]:
     """Yield the keys for changes in place, and write them if the block succeeds; one process at a time."""
     if not data_dir.is_dir():
         raise InvalidInput(f"{data_dir} is not a data folder; `kgserve serve --data {data_dir}` creates one")
@@ -317,7 +325,7 @@ def _editing_keys(data_dir: Path) -> Generator[list[Key]]:
         os.close(descriptor)
 
 
-def _write(data_dir: Path, keys: list[Key]) -> None:
+def _write(data_dir: Path, keys: list[ApiKey]) -> None:
     """Replace the file atomically, so that readers never see a partial list."""
     fresh = data_dir / f".keys-{secrets.token_hex(8)}"
     try:
@@ -336,7 +344,7 @@ def _write(data_dir: Path, keys: list[Key]) -> None:
         os.close(folder)
 
 
-def _decoded(text: bytes) -> list[Key]:
+def _decoded(text: bytes) -> list[ApiKey]:
     content = decode_json(text, _KeyFile)
     if content.format != KEYS_FORMAT:
         raise ValueError(f"its format is {content.format}, but this version of kgserve supports {KEYS_FORMAT}")
@@ -374,14 +382,14 @@ MAX_BROWSER_KEYS = 100
 
 _FileState = tuple[int, int, int] | None
 _UNREAD_FILE_STATE: _FileState = (-1, -1, -1)
-_network = lru_cache(maxsize=1024)(network_of)
+_network = lru_cache(maxsize=1024)(client_network)
 _DENIAL_STATUSES = frozenset({401, 403, 421})
 _MIN_FAILURE_STATUS = 400
 _NODE_REDIRECT_STATUS = 307
 """Status of requests redirected to another cluster node, which records them in its own audit log."""
 
 
-class WrongKey(Unauthenticated):
+class InvalidCredentials(Unauthenticated):
     """The credentials sent are not valid.
 
     Looks like missing credentials to the caller; repeated attempts are throttled.
@@ -393,7 +401,7 @@ class Authenticator:
 
     def __init__(self, settings: Settings, keyring: Keyring, token: str | None = None) -> None:
         self._keyring = keyring
-        self._open_at_first = not exposure(settings) or settings.insecure_no_auth
+        self._open_at_first = not describe_exposure(settings) or settings.insecure_no_auth
         self._token = token.encode() if token else None
         self._browsers = BrowserKeys(self.still_valid)
 
@@ -415,7 +423,7 @@ class Authenticator:
             raise Unauthenticated(KEY_NEEDED_MESSAGE)
         found = self._known(given[0]) if len(given) == 1 else None
         if found is None:
-            raise WrongKey(KEY_NEEDED_MESSAGE)
+            raise InvalidCredentials(KEY_NEEDED_MESSAGE)
         asked_for = next((value for name, value in headers if name == CALLER_HEADER.encode()), None)
         return found if asked_for is None or found is not OWNER_CALLER else _forwarded_caller(asked_for)
 
@@ -446,16 +454,16 @@ def _forwarded_caller(header: bytes) -> Caller:
     try:
         return msgspec.structs.replace(decode_json(header, Caller), key_id=None, trusted=True)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise WrongKey(KEY_NEEDED_MESSAGE) from error
+        raise InvalidCredentials(KEY_NEEDED_MESSAGE) from error
 
 
 OWNER_CALLER = Caller("local", "admin", trusted=True)
 """Client that has read server.json, which only the server's own user can."""
 
 
-def check_may_start(settings: Settings, data_dir: Path) -> None:
+def require_key_if_exposed(settings: Settings, data_dir: Path) -> None:
     """Raise InvalidInput if other machines could use the server without a key."""
-    way = exposure(settings)
+    way = describe_exposure(settings)
     if way is None or settings.insecure_no_auth or Keyring(data_dir).usable:
         return
     raise InvalidInput(
@@ -465,7 +473,7 @@ def check_may_start(settings: Settings, data_dir: Path) -> None:
     )
 
 
-def exposure(settings: Settings) -> str | None:
+def describe_exposure(settings: Settings) -> str | None:
     """Return how other machines can reach this server, as the beginning of a sentence; None if they cannot.
 
     A proxy on this machine is a local client, so it is detected by the settings that only make sense with one.
@@ -487,7 +495,7 @@ class Keyring:
         self._data_dir = data_dir
         self._path = str(data_dir / KEY_FILE)
         self._read_state = _UNREAD_FILE_STATE
-        self._keys: dict[str, Key] = {}
+        self._keys: dict[str, ApiKey] = {}
         self._callers: dict[str, Caller] = {}
         self.damaged = False
 
@@ -507,10 +515,10 @@ class Keyring:
     def caller(self, text: str) -> Caller | None:
         """Return the caller of this key, or None if it is malformed, unknown, revoked or expired."""
         self._refresh()
-        given = parse(text)
+        given = parse_api_key(text)
         if given is None:
             return None
-        key = self._keys.get(given.id, NO_KEY)
+        key = self._keys.get(given.id, DUMMY_API_KEY)
         right = key.matches(given.secret)
         return self._callers[key.id] if right and self._opens(key) else None
 
@@ -521,7 +529,7 @@ class Keyring:
         return key is not None and self._opens(key)
 
     @staticmethod
-    def _opens(key: Key) -> bool:
+    def _opens(key: ApiKey) -> bool:
         return key.state(time.time_ns() // 1000) == "active"
 
     def _refresh(self) -> None:
@@ -543,7 +551,7 @@ class Keyring:
     def _read(self) -> None:
         try:
             keys, self.damaged = read_keys(self._data_dir), False
-        except KeysDamaged as error:
+        except KeyFileDamaged as error:
             keys, self.damaged = [], True
             log.error("keys_damaged", error=str(error), consequence="every key is refused")
         if keys or self._keys:
@@ -561,12 +569,12 @@ class BrowserKeys:
     def __init__(self, still_valid: Callable[[Caller], bool]) -> None:
         """Create an empty set. ``still_valid`` returns whether the maker of a key would still be admitted."""
         self._still_valid = still_valid
-        self._keys: OrderedDict[str, tuple[Key, Caller]] = OrderedDict()
+        self._keys: OrderedDict[str, tuple[ApiKey, Caller]] = OrderedDict()
 
     def make(self, maker: Caller, role: Role) -> tuple[Caller, str]:
         """Create a key for the maker's stores, and return its caller and text, which is not stored."""
         now = time.time_ns() // 1000
-        key, text = mint(BROWSER_KEY_NAME, role, maker.stores, now, now + BROWSER_KEY_HOURS * 3_600_000_000)
+        key, text = create_api_key(BROWSER_KEY_NAME, role, maker.stores, now, now + BROWSER_KEY_HOURS * 3_600_000_000)
         self._keys[key.id] = key, maker
         if len(self._keys) > MAX_BROWSER_KEYS:
             self._keys.popitem(last=False)
@@ -574,7 +582,7 @@ class BrowserKeys:
 
     def caller(self, text: str) -> Caller | None:
         """Return the caller of such a key, or None if it is unknown or no longer active."""
-        given = parse(text)
+        given = parse_api_key(text)
         if given is None or not self.is_active(given.id):
             return None
         key, _ = self._keys[given.id]
@@ -593,7 +601,7 @@ class RequestContext:
     caller may not access. ``administers`` is True if the request is recorded in the audit log.
     """
 
-    def __init__(self, authenticator: Authenticator, audit: Audit, request_id: str, act: str, address: str) -> None:
+    def __init__(self, authenticator: Authenticator, audit: AuditLog, request_id: str, act: str, address: str) -> None:
         self._authenticator = authenticator
         self._audit = audit
         self.request_id = request_id

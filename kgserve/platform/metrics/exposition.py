@@ -19,44 +19,46 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
-from kgserve.platform.metrics.observation import Labels, Measured
+from kgserve.platform.metrics.observation import HistogramSnapshot, MetricLabels
 
 _STAT = Path("/proc/self/stat")
 
-Kind = Literal["counter", "gauge", "histogram"]
+MetricKind = Literal["counter", "gauge", "histogram"]
 
 
-class Family(msgspec.Struct, frozen=True):
+class MetricFamily(msgspec.Struct, frozen=True):
     """A metric with all its values. The name of a counter omits the suffix ``_total``."""
 
     name: str
     help: str
-    kind: Kind
+    kind: MetricKind
     labels: tuple[str, ...] = ()
-    values: Mapping[Labels, float | Measured] = {}
+    values: Mapping[MetricLabels, float | HistogramSnapshot] = {}
 
 
-def counter(name: str, text: str, labels: Iterable[str], values: Mapping[Labels, float]) -> Family:
+def counter_family(name: str, text: str, labels: Iterable[str], values: Mapping[MetricLabels, float]) -> MetricFamily:
     """Create a counter, which only grows while the server or store is up."""
-    return Family(name, text, "counter", tuple(labels), values)
+    return MetricFamily(name, text, "counter", tuple(labels), values)
 
 
-def gauge(name: str, text: str, labels: Iterable[str], values: Mapping[Labels, float]) -> Family:
+def gauge_family(name: str, text: str, labels: Iterable[str], values: Mapping[MetricLabels, float]) -> MetricFamily:
     """Create a gauge, which goes up and down."""
-    return Family(name, text, "gauge", tuple(labels), values)
+    return MetricFamily(name, text, "gauge", tuple(labels), values)
 
 
-def histogram(name: str, text: str, labels: Iterable[str], values: Mapping[Labels, Measured]) -> Family:
+def histogram_family(
+    name: str, text: str, labels: Iterable[str], values: Mapping[MetricLabels, HistogramSnapshot]
+) -> MetricFamily:
     """Create a histogram of a distribution."""
-    return Family(name, text, "histogram", tuple(labels), values)
+    return MetricFamily(name, text, "histogram", tuple(labels), values)
 
 
-def single(name: str, text: str, kind: Literal["counter", "gauge"], value: float) -> Family:
+def single_value_family(name: str, text: str, kind: Literal["counter", "gauge"], value: float) -> MetricFamily:
     """Create a metric with one value without labels."""
-    return Family(name, text, kind, (), {(): value})
+    return MetricFamily(name, text, kind, (), {(): value})
 
 
-def exposed(families: Iterable[Family], accept: str, *, process: bool) -> tuple[bytes, str]:
+def encode_metrics(families: Iterable[MetricFamily], accept: str, *, process: bool) -> tuple[bytes, str]:
     """Return the body of a scrape response and its media type; with ``process``, process metrics are included."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_FamilyCollector(families))
@@ -66,7 +68,7 @@ def exposed(families: Iterable[Family], accept: str, *, process: bool) -> tuple[
     return cast("Any", encode)(registry), media_type
 
 
-def process_threads() -> int:
+def count_process_threads() -> int:
     """Return the number of threads of this process, including those of native libraries where available."""
     try:
         # The 18th field after the process name, which may contain spaces: proc(5).
@@ -76,7 +78,7 @@ def process_threads() -> int:
 
 
 class _FamilyCollector(Collector):
-    def __init__(self, families: Iterable[Family]) -> None:
+    def __init__(self, families: Iterable[MetricFamily]) -> None:
         self._families = families
 
     @override
@@ -88,20 +90,20 @@ class _FamilyCollector(Collector):
         return iter(())
 
 
-def _metric(family: Family) -> Metric:
+def _metric(family: MetricFamily) -> Metric:
     metric = Metric(family.name, family.help, family.kind)
     add = metric.add_sample
     name = family.name + "_total" if family.kind == "counter" else family.name
     for values, value in family.values.items():
         labels = dict(zip(family.labels, values, strict=True))
-        if isinstance(value, Measured):
+        if isinstance(value, HistogramSnapshot):
             _add_buckets(metric, labels, value)
         else:
             add(name, labels, value)
     return metric
 
 
-def _add_buckets(metric: Metric, labels: dict[str, str], measured: Measured) -> None:
+def _add_buckets(metric: Metric, labels: dict[str, str], measured: HistogramSnapshot) -> None:
     count = 0
     for bound, here in zip((*measured.bounds, float("inf")), measured.counts, strict=True):
         count += here
@@ -111,26 +113,26 @@ def _add_buckets(metric: Metric, labels: dict[str, str], measured: Measured) -> 
     metric.add_sample(f"{metric.name}_sum", labels, measured.sum)
 
 
-class Sample(msgspec.Struct, frozen=True):
+class MetricSample(msgspec.Struct, frozen=True):
     """One line of a scrape."""
 
     labels: Mapping[str, str]
     value: float
 
 
-class Scrape:
+class MetricsScrape:
     """Samples of a scrape, by metric name."""
 
-    def __init__(self, samples: Mapping[str, list[Sample]]) -> None:
+    def __init__(self, samples: Mapping[str, list[MetricSample]]) -> None:
         self.samples = samples
 
     @classmethod
-    def read(cls, text: str) -> Scrape:
+    def read(cls, text: str) -> MetricsScrape:
         """Parse Prometheus' text format. Raises ValueError if the text is invalid."""
-        samples: dict[str, list[Sample]] = {}
+        samples: dict[str, list[MetricSample]] = {}
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
-                samples.setdefault(sample.name, []).append(Sample(sample.labels, float(sample.value)))
+                samples.setdefault(sample.name, []).append(MetricSample(sample.labels, float(sample.value)))
         return cls(samples)
 
     def value(self, name: str, **labels: str) -> float | None:
@@ -147,7 +149,7 @@ class Scrape:
         return sums
 
 
-def quantile(share: float, buckets: Mapping[str, float]) -> float | None:
+def estimate_quantile(share: float, buckets: Mapping[str, float]) -> float | None:
     """Return an estimated quantile from cumulative counts by upper bound, or None if the histogram is empty.
 
     Values are assumed to be spread evenly within a bucket, as Prometheus does.

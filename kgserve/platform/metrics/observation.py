@@ -1,11 +1,11 @@
 """Counters and timings of one application, and the request context that work is attributed to.
 
 Counters and histograms are plain objects that cost about half a microsecond per event; everything else happens at
-scrape time in `admin.metrics`. `SlowLog` writes one line per slow operation, with the parts of its time but none of its
-content.
+scrape time in `admin.metrics`. `SlowOperationLog` writes one line per slow operation, with the parts of its time but
+none of its content.
 
 Context variables follow a request into its worker threads, but not through a store's write queue. Each write therefore
-carries its `Origin`, and the writer thread logs with the ids of the requests it works for.
+carries its `RequestOrigin`, and the writer thread logs with the ids of the requests it works for.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("kgserve.platform.metrics.slow")
 
-Labels = tuple[str, ...]
+MetricLabels = tuple[str, ...]
 
 DURATION_BUCKETS_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 """Upper bounds of duration buckets, from an in-memory read to a large import."""
@@ -40,11 +40,11 @@ GROUP_SIZE_BUCKETS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 """Upper bounds of commit-group size buckets; the write queue limits the size."""
 
 
-class Tally:
+class LabeledCounter:
     """Thread-safe counter by labels. Label values must come from a bounded set."""
 
     def __init__(self) -> None:
-        self._counts: dict[Labels, float] = {}
+        self._counts: dict[MetricLabels, float] = {}
         self._lock = threading.Lock()
 
     def add(self, *labels: str, count: float = 1) -> None:
@@ -52,7 +52,7 @@ class Tally:
         with self._lock:
             self._counts[labels] = self._counts.get(labels, 0) + count
 
-    def counts(self) -> dict[Labels, float]:
+    def counts(self) -> dict[MetricLabels, float]:
         """Return a copy of all counts."""
         with self._lock:
             return dict(self._counts)
@@ -62,7 +62,7 @@ class Tally:
         return sum(self.counts().values())
 
 
-class Measured(msgspec.Struct, frozen=True):
+class HistogramSnapshot(msgspec.Struct, frozen=True):
     """Snapshot of a histogram: ``counts`` by bucket, one more than there are bounds, and the sum of all values."""
 
     bounds: Sequence[float]
@@ -86,18 +86,18 @@ class Histogram:
             self._counts[at] += 1
             self._sum += value
 
-    def measured(self) -> Measured:
+    def measured(self) -> HistogramSnapshot:
         """Return a snapshot."""
         with self._lock:
-            return Measured(self._bounds, tuple(self._counts), self._sum)
+            return HistogramSnapshot(self._bounds, tuple(self._counts), self._sum)
 
 
-class Histograms:
+class LabeledHistograms:
     """Histograms by labels."""
 
     def __init__(self, bounds: Sequence[float] = DURATION_BUCKETS_SECONDS) -> None:
         self._bounds = bounds
-        self._histograms: dict[Labels, Histogram] = {}
+        self._histograms: dict[MetricLabels, Histogram] = {}
 
     def observe(self, *labels: str, value: float) -> None:
         """Add a value to the histogram with these labels."""
@@ -106,17 +106,17 @@ class Histograms:
             found = self._histograms.setdefault(labels, Histogram(self._bounds))
         found.observe(value)
 
-    def measured(self) -> dict[Labels, Measured]:
+    def measured(self) -> dict[MetricLabels, HistogramSnapshot]:
         """Return a snapshot of each histogram."""
         return {labels: histogram.measured() for labels, histogram in list(self._histograms.items())}
 
 
-class SlowLog:
+class SlowOperationLog:
     """Logs operations that take at least ``milliseconds``; 0 turns it off."""
 
     def __init__(self, milliseconds: int) -> None:
         self.seconds = milliseconds / 1000 if milliseconds else float("inf")
-        self.counted = Tally()
+        self.counted = LabeledCounter()
 
     def note(self, kind: str, seconds: float, parts: Mapping[str, float], **fields: Any) -> None:
         """Log the operation if it was slow."""
@@ -129,7 +129,7 @@ class SlowLog:
         log.warning("slow_operation", kind=kind, ms=round(seconds * 1000, 1), parts_ms=shown, **fields)
 
 
-class Origin(msgspec.Struct, eq=False):
+class RequestOrigin(msgspec.Struct, eq=False):
     """A request that work is attributed to.
 
     ``parts`` are the seconds of its parts so far, ``trace`` is its trace context, if traced.
@@ -144,25 +144,25 @@ class Origin(msgspec.Struct, eq=False):
         self.parts[part] = self.parts.get(part, 0.0) + seconds
 
 
-_origin: ContextVar[Origin | None] = ContextVar("origin", default=None)
+_origin: ContextVar[RequestOrigin | None] = ContextVar("origin", default=None)
 
 
-def current_origin() -> Origin | None:
+def get_request_origin() -> RequestOrigin | None:
     """Return the request that this thread or task works for."""
     return _origin.get()
 
 
-def begin_request(origin: Origin) -> Token[Origin | None]:
-    """Attribute work of this context to a request. Return the token for `end_request`."""
+def set_request_origin(origin: RequestOrigin) -> Token[RequestOrigin | None]:
+    """Attribute work of this context to a request. Return the token for `reset_request_origin`."""
     return _origin.set(origin)
 
 
-def end_request(token: Token[Origin | None]) -> None:
+def reset_request_origin(token: Token[RequestOrigin | None]) -> None:
     """Restore the previous attribution."""
     _origin.reset(token)
 
 
-def add_part(part: str, seconds: float) -> None:
+def add_request_time(part: str, seconds: float) -> None:
     """Add seconds to a part of the current request, if any."""
     origin = _origin.get()
     if origin is not None:
@@ -170,17 +170,17 @@ def add_part(part: str, seconds: float) -> None:
 
 
 @contextmanager
-def part(name: str) -> Generator[None]:
+def measure_request_part(name: str) -> Generator[None]:
     """Attribute the time spent in the block to a part of the current request."""
     started = time.perf_counter()
     try:
         yield
     finally:
-        add_part(name, time.perf_counter() - started)
+        add_request_time(name, time.perf_counter() - started)
 
 
 @contextmanager
-def speaking_of(origins: Iterable[Origin | None]) -> Generator[None]:
+def bind_request_ids(origins: Iterable[RequestOrigin | None]) -> Generator[None]:
     """Bind the ids of these requests to log lines in the block: one as ``request_id``, several as ``request_ids``."""
     ids = list(dict.fromkeys(origin.request_id for origin in origins if origin is not None))
     if not ids:
@@ -191,12 +191,12 @@ def speaking_of(origins: Iterable[Origin | None]) -> Generator[None]:
         yield
 
 
-class Stopwatch:
+class PhaseTimer:
     """Timer of consecutive phases. ``started`` and ``laps`` are `time.perf_counter` readings in seconds."""
 
     def __init__(self) -> None:
         self.started = self._at = time.perf_counter()
-        self.laps: list[Phase] = []
+        self.laps: list[TimedPhase] = []
 
     def lap(self, name: str) -> None:
         """End the current phase under this name."""
@@ -219,7 +219,7 @@ UNMATCHED_ROUTE = "unmatched"
 """Route label of all unknown paths, which bounds the number of labels."""
 
 
-class RouteCount:
+class RouteCounters:
     """Counters of one method of one route. Only the event loop's thread updates it, so it has no lock."""
 
     def __init__(self) -> None:
@@ -229,12 +229,12 @@ class RouteCount:
         self.seconds = Histogram()
 
 
-class Requests:
+class RequestCounters:
     """Counters of answered requests by route template and method."""
 
     def __init__(self) -> None:
-        self.routes: dict[tuple[str, str], RouteCount] = {}
-        self.refused = Tally()
+        self.routes: dict[tuple[str, str], RouteCounters] = {}
+        self.refused = LabeledCounter()
 
     def done(self, method: str, route: str, status: int, sizes: tuple[int, int], seconds: float | None) -> None:
         """Count an answered request; ``sizes`` are the bytes of the request and response bodies.
@@ -244,7 +244,7 @@ class Requests:
         place = (route, method if method in _KNOWN_METHODS else "other")
         found = self.routes.get(place)
         if found is None:
-            found = self.routes[place] = RouteCount()
+            found = self.routes[place] = RouteCounters()
         found.statuses[status] = found.statuses.get(status, 0) + 1
         found.received += sizes[0]
         found.sent += sizes[1]
@@ -252,17 +252,17 @@ class Requests:
             found.seconds.observe(seconds)
 
 
-class Commits:
+class CommitMetrics:
     """Commit metrics of all stores."""
 
     def __init__(self) -> None:
         self.groups = Histogram(GROUP_SIZE_BUCKETS)
         self.seconds = Histogram()
         self.waits = Histogram()
-        self.phases = Tally()
+        self.phases = LabeledCounter()
 
 
-class StoreCount:
+class StoreWriteCounters:
     """Write counters of one store since it was opened. Only its writer thread updates them."""
 
     def __init__(self) -> None:
@@ -272,13 +272,13 @@ class StoreCount:
         self.seconds = 0.0
 
 
-class Embedding:
+class EmbeddingCounters:
     """Counters of texts sent to the embedding model."""
 
     def __init__(self) -> None:
-        self.texts = Tally()
-        self.seconds = Tally()
-        self._begun = Tally()
+        self.texts = LabeledCounter()
+        self.seconds = LabeledCounter()
+        self._begun = LabeledCounter()
 
     @contextmanager
     def of(self, count: int) -> Generator[None]:
@@ -299,7 +299,7 @@ class Embedding:
         return max(self._begun.total() - self.texts.total(), 0)
 
 
-class NodeCounts:
+class ClusterNodeMetrics:
     """Cluster metrics of a node: seconds of takeovers and of log writes, and failed log writes.
 
     ``asked`` counts requests that it forwarded to other nodes.
@@ -308,33 +308,33 @@ class NodeCounts:
     def __init__(self) -> None:
         self.takeovers = Histogram()
         self.appends = Histogram()
-        self.failures = Tally()
-        self.asked = Tally()
+        self.failures = LabeledCounter()
+        self.asked = LabeledCounter()
 
 
 class Telemetry:
     """Metrics, slow log and tracing of one application."""
 
-    def __init__(self, settings: Settings, tracing: Tracing | None = None) -> None:
+    def __init__(self, settings: Settings, tracing: RequestTracer | None = None) -> None:
         """Send traces to ``tracing``, or to the endpoint in the settings.
 
         Raises InvalidInput if tracing cannot be set up.
         """
-        self.requests = Requests()
-        self.commits = Commits()
-        self.calls = Tally()
-        self.call_seconds = Histograms()
-        self.checks = Tally()
-        self.streams_dropped = Tally()
-        self.slow = SlowLog(settings.slow_ms)
-        self.tracing = tracing or tracing_to(settings.otel_endpoint)
+        self.requests = RequestCounters()
+        self.commits = CommitMetrics()
+        self.calls = LabeledCounter()
+        self.call_seconds = LabeledHistograms()
+        self.checks = LabeledCounter()
+        self.streams_dropped = LabeledCounter()
+        self.slow = SlowOperationLog(settings.slow_ms)
+        self.tracing = tracing or create_tracer(settings.otel_endpoint)
 
     def close(self) -> None:
         """Send remaining traces."""
         if self.tracing is not None:
             self.tracing.close()
 
-    def span(self, name: str, attributes: Attributes) -> AbstractContextManager[Any]:
+    def span(self, name: str, attributes: SpanAttributes) -> AbstractContextManager[Any]:
         """Return a context manager for a span, which does nothing without tracing."""
         return nullcontext() if self.tracing is None else self.tracing.span(name, attributes)
 
@@ -342,11 +342,16 @@ class Telemetry:
         """Record an MCP tool call."""
         self.calls.add(tool, outcome)
         self.call_seconds.observe(tool, value=seconds)
-        origin = current_origin()
+        origin = get_request_origin()
         self.slow.note("tool", seconds, origin.parts if origin is not None else {}, tool=tool, outcome=outcome)
 
     def committed(
-        self, store: str, count: StoreCount, origins: Sequence[Origin | None], laps: Stopwatch, rows: int
+        self,
+        store: str,
+        count: StoreWriteCounters,
+        origins: Sequence[RequestOrigin | None],
+        laps: PhaseTimer,
+        rows: int,
     ) -> None:
         """Record a committed group of writes, after its last lap and before its callers get their reports.
 
@@ -370,7 +375,7 @@ class Telemetry:
                 store, traced, laps.laps, {"kgserve.writes": len(origins), "kgserve.storage.rows": rows}
             )
 
-    def waited(self, origin: Origin | None, seconds: float) -> None:
+    def waited(self, origin: RequestOrigin | None, seconds: float) -> None:
         """Record how long a write waited in the queue."""
         self.commits.waits.observe(seconds)
         if origin is not None:
@@ -381,12 +386,12 @@ _TRACES_PATH = "/v1/traces"
 _SERVER_ERROR = 500
 _TRACE_FLUSH_TIMEOUT_SECONDS = 2.0
 
-Attributes = Mapping[str, str | int | float | bool | Sequence[str]]
-Phase = tuple[str, float, float]
+SpanAttributes = Mapping[str, str | int | float | bool | Sequence[str]]
+TimedPhase = tuple[str, float, float]
 """Name of a phase, and its start and end as `time.perf_counter` readings in seconds."""
 
 
-class Tracing:
+class RequestTracer:
     """Creates spans and passes them to an OpenTelemetry exporter, in batches and in a separate thread.
 
     OpenTelemetry is only imported when this is used. Its libraries read their own variables (OTEL_SERVICE_NAME,
@@ -454,7 +459,7 @@ class Tracing:
             span.set_status(self._api.StatusCode.ERROR)
 
     @contextmanager
-    def span(self, name: str, attributes: Attributes) -> Generator[Any]:
+    def span(self, name: str, attributes: SpanAttributes) -> Generator[Any]:
         """Yield a span for a unit of work, as a child of the current span."""
         with self._tracer.start_as_current_span(name, attributes=attributes) as span:
             yield span
@@ -463,7 +468,9 @@ class Tracing:
         """Mark a span as failed."""
         span.set_status(self._api.StatusCode.ERROR)
 
-    def commit(self, store: str, requests: Sequence[Any], phases: Sequence[Phase], attributes: Attributes) -> None:
+    def commit(
+        self, store: str, requests: Sequence[Any], phases: Sequence[TimedPhase], attributes: SpanAttributes
+    ) -> None:
         """Create the spans of a finished commit, as children of the first of ``requests`` and linked to the others.
 
         ``requests`` are contexts from `context_of`. ``phases`` must not be empty.
@@ -484,7 +491,7 @@ class Tracing:
         span.end(_wall(phases[-1][2], shift))
 
 
-def tracing_to(endpoint: str) -> Tracing | None:
+def create_tracer(endpoint: str) -> RequestTracer | None:
     """Return tracing to an OTLP receiver over HTTP, or None without an endpoint. Raises InvalidInput."""
     if not endpoint:
         return None
@@ -501,7 +508,7 @@ def tracing_to(endpoint: str) -> Tracing | None:
         ) from None
     url = endpoint if endpoint.rstrip("/").endswith(_TRACES_PATH) else endpoint.rstrip("/") + _TRACES_PATH
     sender = exporter.OTLPSpanExporter(endpoint=url)
-    return Tracing(export.BatchSpanProcessor(sender), sender.shutdown)
+    return RequestTracer(export.BatchSpanProcessor(sender), sender.shutdown)
 
 
 def _wall(seconds: float, shift: int) -> int:

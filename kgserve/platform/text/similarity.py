@@ -16,19 +16,25 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Literal
 
-from kgserve.platform.text.wordlists import lines, listed, opposites, pairs, synonyms
+from kgserve.platform.text.wordlists import (
+    load_opposites,
+    load_synonyms,
+    read_word_lines,
+    read_word_list,
+    read_word_pairs,
+)
 from kgserve.platform.text.words import FUNCTION_WORDS
 
 MAX_COMPARED_CHARS = 10_000
 """Maximum length of a text that is analyzed; longer texts must be identical except for case and whitespace."""
 NUMBER_WORDS = {
-    **{word: number for number, word in enumerate(listed("ones"))},
-    **{word: 10 * number for number, word in enumerate(listed("tens"), 2)},
+    **{word: number for number, word in enumerate(read_word_list("ones"))},
+    **{word: 10 * number for number, word in enumerate(read_word_list("tens"), 2)},
 }
 _POWERS = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
 _ORDINAL_SUFFIXES = {1: "st", 2: "nd", 3: "rd"}  # codespell:ignore
 _ORDINALS = {
-    word: f"{number}{_ORDINAL_SUFFIXES.get(number, 'th')}" for number, word in enumerate(listed("ordinals"), 1)
+    word: f"{number}{_ORDINAL_SUFFIXES.get(number, 'th')}" for number, word in enumerate(read_word_list("ordinals"), 1)
 }
 _BREAK = ""
 """Marks a punctuation boundary: numbers do not continue across it."""
@@ -65,7 +71,7 @@ _UNIT = re.compile(r"\d\s?[KMGTPm]")
 _FINAL = ".,;:! "
 
 
-def folded(text: str) -> str:
+def fold_text(text: str) -> str:
     """Return a text with case folded and typographic variants of characters unified; whitespace is unchanged."""
     if not text.isascii():
         text = unicodedata.normalize("NFKC", text.translate(_ALIKE))
@@ -77,9 +83,9 @@ def folded(text: str) -> str:
     return text.casefold()
 
 
-def normalised(text: str) -> str:
+def normalize_text(text: str) -> str:
     """Return a text with case folded, whitespace collapsed and final punctuation removed."""
-    found = " ".join(folded(text).split())
+    found = " ".join(fold_text(text).split())
     return found.rstrip(_FINAL) or found
 
 
@@ -91,7 +97,7 @@ _MEASURED = re.compile(r"\d+([^\W\d_]+)")
 _PLURAL = re.compile(r"([A-Z]{2,})s")
 
 
-def identifiers(text: str) -> list[str]:
+def find_identifiers(text: str) -> list[str]:
     """Return the case-sensitive tokens of a text, in order: those that contain a capital and name something.
 
     These are tokens with an underscore, a digit or an inner capital, and tokens in capitals, except for stressed
@@ -115,21 +121,21 @@ def _cased(token: str) -> str:
 
 @lru_cache(maxsize=1 << 12)
 def _is_english(word: str) -> bool:
-    return word in synonyms() or word in opposites() or any(word in known for known in _english())
+    return word in load_synonyms() or word in load_opposites() or any(word in known for known in _english())
 
 
 @lru_cache(maxsize=1)
 def _english() -> tuple[frozenset[str], ...]:
     return (
         FUNCTION_WORDS,
-        frozenset(listed("stressed")),
+        frozenset(read_word_list("stressed")),
         frozenset(_OF_VERBS),
         frozenset(_PAST),
         frozenset(NUMBER_WORDS),
     )
 
 
-def words(text: str) -> tuple[str, ...]:
+def extract_wording(text: str) -> tuple[str, ...]:
     """Return the wording of a text: its words in order, without those that carry no meaning.
 
     Case, punctuation, articles, plural and verb -s, and ``please`` are removed. Everything else is kept in its place:
@@ -140,7 +146,7 @@ def words(text: str) -> tuple[str, ...]:
     """
     if not text.islower():
         text = _LETTER.sub("A_", _CAMEL.sub(r"\1_s", text)) if " A" in text else _CAMEL.sub(r"\1_s", text)
-    plain = folded(text)
+    plain = fold_text(text)
     found: list[str] = []
     for chunk in plain.split():
         found += _parts(chunk)
@@ -168,7 +174,7 @@ _CONTRACTIONS = {
     "let's": ("let", "us"),
 }
 _CONTRACTED_ENDINGS = {"'ll": "will", "'re": "be", "'ve": "have", "'m": "be", "'d": "'d"}
-_BEFORE_IS = frozenset(listed("before is"))
+_BEFORE_IS = frozenset(read_word_list("before is"))
 
 
 @lru_cache(maxsize=1 << 14)
@@ -244,11 +250,11 @@ def _of_word(word: str) -> tuple[str, ...]:
 
 # Plurals and verb -s
 
-_WITH_E = frozenset(listed("with e"))
-_SOFT = frozenset(listed("soft"))
-_OPEN = frozenset(listed("open"))
-_UNINFLECTED_WORDS = _SOFT | frozenset(listed("kept"))
-_IRREGULAR = dict(pairs("irregular"))
+_WITH_E = frozenset(read_word_list("with e"))
+_SOFT = frozenset(read_word_list("soft"))
+_OPEN = frozenset(read_word_list("open"))
+_UNINFLECTED_WORDS = _SOFT | frozenset(read_word_list("kept"))
+_IRREGULAR = dict(read_word_pairs("irregular"))
 _VOWEL = re.compile("[aeiouy]")
 _MIN_PLURAL_CHARS = 4
 
@@ -295,8 +301,8 @@ _NORMALIZED_WORDS: dict[str, tuple[str, ...]] = {
 
 # Context-dependent words
 
-_LABELS = frozenset(listed("labels"))
-_NO_NOUN = frozenset(listed("no noun"))
+_LABELS = frozenset(read_word_list("labels"))
+_NO_NOUN = frozenset(read_word_list("no noun"))
 _COUNTING = NUMBER_WORDS | _POWERS
 _DEPENDING = frozenset({"a", "am", "-", "'", '"', "no", "minus", *_COUNTING})
 
@@ -360,30 +366,30 @@ def _continues_number(word: str, last: int | None) -> bool:
     return last >= 100 or (last >= 20 and 0 < value < 10)  # noqa: PLR2004
 
 
-Difference = Literal["", "not", "numbers", "names", "words"]
+TextDifference = Literal["", "not", "numbers", "names", "words"]
 """Reason that keeps two texts apart; "" if none does."""
-_NEGATIONS = frozenset(listed("negations"))
-_EXCLUSIVE = tuple(map(frozenset, lines("exclusive")))
-_SMALL = frozenset(listed("small"))
-_TIME_WORDS = frozenset(listed("times"))
-_PREFIXES, _SUFFIXES = pairs("prefixes"), pairs("suffixes")
-_FAMILY_ENDINGS = frozenset(("", *listed("endings")))
-_OF_VERBS = {form: verb for verb, *forms in lines("past") for form in forms}
-_PAST = {past: verb for verb, past, *_ in lines("past")}
+_NEGATIONS = frozenset(read_word_list("negations"))
+_EXCLUSIVE = tuple(map(frozenset, read_word_lines("exclusive")))
+_SMALL = frozenset(read_word_list("small"))
+_TIME_WORDS = frozenset(read_word_list("times"))
+_PREFIXES, _SUFFIXES = read_word_pairs("prefixes"), read_word_pairs("suffixes")
+_FAMILY_ENDINGS = frozenset(("", *read_word_list("endings")))
+_OF_VERBS = {form: verb for verb, *forms in read_word_lines("past") for form in forms}
+_PAST = {past: verb for verb, past, *_ in read_word_lines("past")}
 _MIN_STEM_CHARS = 3
 _MIN_COMMON_CHARS = 4
 _MIN_ROOT_CHARS = 2
 _PROPER_NAME_PATTERN = re.compile(r"[^\W\d_]+")
 
 
-def contrast(first: str, second: str) -> Difference:
+def find_contrast(first: str, second: str) -> TextDifference:
     """Return what keeps two texts apart, however similar: "not", "numbers", "names" or "words"; "" if nothing does."""
-    one, other = words(first), words(second)
+    one, other = extract_wording(first), extract_wording(second)
     if _has_recased_identifier(first, second):
         return "names"
     if _counts(one, _NEGATIONS) != _counts(other, _NEGATIONS):
         return "not"
-    if Counter(values(one)) != Counter(values(other)):
+    if Counter(find_values(one)) != Counter(find_values(other)):
         return "numbers"
     if _other_names(first, second, one, other):
         return "names"
@@ -393,22 +399,22 @@ def contrast(first: str, second: str) -> Difference:
     return "words" if _excluding(one, other) or _instead(one, other) else ""
 
 
-def negations(found: Sequence[str]) -> list[str]:
+def find_negations(found: Sequence[str]) -> list[str]:
     """Return the negations of a wording, in order."""
     return [word for word in found if word in _NEGATIONS]
 
 
-def numbers(found: Sequence[str]) -> list[str]:
+def find_numbers(found: Sequence[str]) -> list[str]:
     """Return the numbers of a wording in order, including codes and addresses with digits."""
     return [word for word in found if any(letter.isdigit() for letter in word)]
 
 
-def values(found: Sequence[str]) -> list[str]:
+def find_values(found: Sequence[str]) -> list[str]:
     """Return the non-words of a wording: numbers, signs, codes, addresses and single letters."""
     return [word for word in found if not word.isalpha() or (len(word) == 1 and word.isascii() and word != "i")]
 
 
-def names(text: str) -> list[str]:
+def find_proper_names(text: str) -> list[str]:
     """Return the case-folded words that are capitalized inside a sentence."""
     return [
         found[0].casefold()
@@ -424,7 +430,7 @@ def _inside(text: str, found: re.Match[str]) -> bool:
 
 def _has_recased_identifier(first: str, second: str) -> bool:
     """Return whether two texts contain the same identifier in different case, such as API_KEY and Api_Key."""
-    in_first, in_second = ({*identifiers(text)} for text in (first, second))
+    in_first, in_second = ({*find_identifiers(text)} for text in (first, second))
     if in_first == in_second:
         return False
     return _recased(in_first - in_second, second) or _recased(in_second - in_first, first)
@@ -465,7 +471,7 @@ def _other_names(first: str, second: str, one: Sequence[str], other: Sequence[st
 
 
 def _of_names(text: str, found: Sequence[str]) -> list[str]:
-    return [name for each in names(text) for name in words(each) if name in found]
+    return [name for each in find_proper_names(text) for name in extract_wording(each) if name in found]
 
 
 def _firsts(found: Sequence[str], common: set[str]) -> list[str]:
@@ -507,7 +513,7 @@ def _akin(word: str, other: str) -> bool:
 def _means(word: str, other: str) -> bool:
     """Return whether two words or their base forms are synonyms."""
     others = _forms(other)
-    return any(not others.isdisjoint(synonyms().get(form, ())) for form in _forms(word))
+    return any(not others.isdisjoint(load_synonyms().get(form, ())) for form in _forms(word))
 
 
 def _derived(word: str, other: str) -> bool:
@@ -538,7 +544,7 @@ def _exclude(word: str, other: str) -> bool:
     if any(word in line and other in line for line in _EXCLUSIVE):
         return True
     forms, others = _forms(word), _forms(other)
-    if any(form in opposites().get(each, ()) for each in forms for form in others):
+    if any(form in load_opposites().get(each, ()) for each in forms for form in others):
         return True
     return any(_turned(form, each) or _turned(each, form) for form in forms for each in others)
 
@@ -589,7 +595,7 @@ def _reordered(one: Sequence[str], other: Sequence[str]) -> bool:
     return one != other and Counter(one) == Counter(other)
 
 
-HASH_BYTES = 16
+TEXT_HASH_BYTES = 16
 MAX_CACHED_TEXT_CHARS = 1_000
 """Maximum length of a text whose hash is kept in the large cache."""
 
@@ -597,7 +603,7 @@ MAX_CACHED_TEXT_CHARS = 1_000
 def text_hash(text: str) -> bytes:
     """Return a 16-byte hash, equal for texts that differ only in case, whitespace and final punctuation.
 
-    The case of `identifiers` counts.
+    The case of `find_identifiers` counts.
     """
     return _short_hash(text) if len(text) <= MAX_CACHED_TEXT_CHARS else _hash(text)
 
@@ -610,12 +616,12 @@ def fingerprint(text: str) -> bytes:
 
 
 def _hash(text: str) -> bytes:
-    return _digest("text", "\0".join((normalised(text), *identifiers(text))))
+    return _digest("text", "\0".join((normalize_text(text), *find_identifiers(text))))
 
 
 def _print(text: str) -> bytes:
-    found = words(text)
-    return _digest("words", "\x1f".join((*found, *identifiers(text)))) if found else text_hash(text)
+    found = extract_wording(text)
+    return _digest("words", "\x1f".join((*found, *find_identifiers(text)))) if found else text_hash(text)
 
 
 # Cached: storing a memory needs them five times, and the memory index once more, up to thousands of memories later.
@@ -623,42 +629,42 @@ _short_hash, _short_print = lru_cache(maxsize=1 << 13)(_hash), lru_cache(maxsize
 _long_print = lru_cache(maxsize=512)(_print)
 
 
-def same(first: str, second: str) -> bool:
+def is_same_text(first: str, second: str) -> bool:
     """Return whether two texts say the same, word for word."""
     return fingerprint(first) == fingerprint(second) or text_hash(first) == text_hash(second)
 
 
-def differs(first: str, second: str) -> Difference:
+def find_difference(first: str, second: str) -> TextDifference:
     """Return what keeps two texts from being equal: the first of negation, numbers, names and other words."""
-    if same(first, second):
+    if is_same_text(first, second):
         return ""
-    one, other = words(first[:MAX_COMPARED_CHARS]), words(second[:MAX_COMPARED_CHARS])
-    if negations(one) != negations(other):
+    one, other = extract_wording(first[:MAX_COMPARED_CHARS]), extract_wording(second[:MAX_COMPARED_CHARS])
+    if find_negations(one) != find_negations(other):
         return "not"
-    if numbers(one) != numbers(other):
+    if find_numbers(one) != find_numbers(other):
         return "numbers"
     return "names" if _named_otherwise(first, second, one, other) else "words"
 
 
-def conflicts(first: str, second: str) -> Difference:
-    """Return what keeps two similar texts from being consolidated. Unlike `differs`, it accepts synonyms."""
-    return "" if same(first, second) else contrast(first[:MAX_COMPARED_CHARS], second[:MAX_COMPARED_CHARS])
+def find_conflict(first: str, second: str) -> TextDifference:
+    """Return what keeps two similar texts from being consolidated. Unlike `find_difference`, it accepts synonyms."""
+    return "" if is_same_text(first, second) else find_contrast(first[:MAX_COMPARED_CHARS], second[:MAX_COMPARED_CHARS])
 
 
 def _named_otherwise(first: str, second: str, one: Sequence[str], other: Sequence[str]) -> bool:
     """Return whether the words that differ are names, judged by capitals; a text's first word may be one."""
-    named = {*names(first), *names(second), *one[:1], *other[:1]}
+    named = {*find_proper_names(first), *find_proper_names(second), *one[:1], *other[:1]}
     if sorted(one) == sorted(other):
         return True
     differing = {*one} ^ {*other}
-    return bool(differing) and differing <= {word for name in named for word in words(name)}
+    return bool(differing) and differing <= {word for name in named for word in extract_wording(name)}
 
 
 def _digest(kind: str, text: str) -> bytes:
-    return hashlib.sha256(f"{kind}\0{text}".encode(errors="surrogatepass")).digest()[:HASH_BYTES]
+    return hashlib.sha256(f"{kind}\0{text}".encode(errors="surrogatepass")).digest()[:TEXT_HASH_BYTES]
 
 
-def complete_linkage(pairs: Mapping[tuple[str, str], float]) -> list[list[str]]:
+def cluster_complete_linkage(pairs: Mapping[tuple[str, str], float]) -> list[list[str]]:
     """Cluster by complete linkage: return groups of at least two in which every two members are one of the pairs.
 
     The most similar pairs are joined first, and two groups merge once their least similar pair was seen. The result

@@ -7,22 +7,22 @@ from functools import lru_cache
 from itertools import chain, combinations
 from pathlib import Path
 
-ENGLISH = Path(__file__).with_name("english.txt")
-OPPOSITES = Path(__file__).with_name("opposites.txt")
-SYNONYMS = Path(__file__).with_name("synonyms.txt")
+ENGLISH_WORDS_FILE = Path(__file__).with_name("english.txt")
+OPPOSITES_FILE = Path(__file__).with_name("opposites.txt")
+SYNONYMS_FILE = Path(__file__).with_name("synonyms.txt")
 
 
-def listed(name: str) -> list[str]:
+def read_word_list(name: str) -> list[str]:
     """Return all words of a list, in order."""
-    return list(chain.from_iterable(lines(name)))
+    return list(chain.from_iterable(read_word_lines(name)))
 
 
-def pairs(name: str) -> list[tuple[str, str]]:
+def read_word_pairs(name: str) -> list[tuple[str, str]]:
     """Return a list with two words per line; a dash stands for an empty affix."""
-    return [(one.strip("-"), other.strip("-")) for one, other in lines(name)]
+    return [(one.strip("-"), other.strip("-")) for one, other in read_word_lines(name)]
 
 
-def lines(name: str) -> list[list[str]]:
+def read_word_lines(name: str) -> list[list[str]]:
     """Return the words of each line of a list."""
     return _lists()[name]
 
@@ -31,7 +31,7 @@ def lines(name: str) -> list[list[str]]:
 def _lists() -> dict[str, list[list[str]]]:
     found: dict[str, list[list[str]]] = {}
     name = ""
-    for line in _read(ENGLISH):
+    for line in _read(ENGLISH_WORDS_FILE):
         if line.startswith("["):
             name = line.strip("[]")
         else:
@@ -40,22 +40,24 @@ def _lists() -> dict[str, list[list[str]]]:
 
 
 @lru_cache(maxsize=1)
-def opposites() -> dict[str, frozenset[str]]:
+def load_opposites() -> dict[str, frozenset[str]]:
     """Return the opposites of each word that has any."""
-    return _joined(_pairs_of(OPPOSITES))
+    return _joined(_pairs_of(OPPOSITES_FILE))
 
 
 @lru_cache(maxsize=1)
-def synonyms() -> dict[str, frozenset[str]]:
+def load_synonyms() -> dict[str, frozenset[str]]:
     """Return the synonyms of each word that has any."""
-    by_hand = chain.from_iterable(combinations(line, 2) for line in lines("synonyms"))
-    return _joined(chain(_pairs_of(SYNONYMS), by_hand))
+    by_hand = chain.from_iterable(combinations(line, 2) for line in read_word_lines("synonyms"))
+    return _joined(chain(_pairs_of(SYNONYMS_FILE), by_hand))
 
 
 @lru_cache(maxsize=1)
-def forms() -> dict[str, frozenset[str]]:
+def load_irregular_forms() -> dict[str, frozenset[str]]:
     """Return the irregular forms of each word that has any, such as went for go."""
-    return _joined(chain.from_iterable(combinations(line, 2) for line in (*lines("past"), *lines("irregular"))))
+    return _joined(
+        chain.from_iterable(combinations(line, 2) for line in (*read_word_lines("past"), *read_word_lines("irregular")))
+    )
 
 
 def _pairs_of(path: Path) -> Iterator[tuple[str, str]]:

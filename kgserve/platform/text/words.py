@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from kgserve.platform.text.wordlists import forms
+from kgserve.platform.text.wordlists import load_irregular_forms
 
 # Function words ("what", "did", "her") say little about an answer, but BM25 overrates them in small stores. They keep
 # a tenth of their weight, which breaks ties and still finds results for queries without other words.
 FUNCTION_WORD_WEIGHT = 0.1
 FORM_WEIGHT = 0.5
-MAX_WORDS = 256
+MAX_WEIGHTED_WORDS = 256
 # Splits like the analyzer of the keyword index, at everything except letters and digits.
 _ALPHANUMERIC_WORD_PATTERN = re.compile(r"[^\W_]+")
 _CONTRACTION = re.compile(r"([^\W_]+)n['\u2019]t\b|(?<=[^\W_])['\u2019](?:s|d|m|ll|re|ve)\b", re.IGNORECASE)
@@ -31,7 +31,7 @@ FUNCTION_WORDS = frozenset(_ENGLISH.split())
 """Question words, conjunctions, articles, pronouns, quantifiers, auxiliary verbs, prepositions, degree adverbs."""
 
 
-def word_weights(query: str) -> dict[str, float]:
+def compute_word_weights(query: str) -> dict[str, float]:
     """Return the distinct words of a query in order, with factors for their BM25 scores: 1, or less for function words.
 
     If all words are function words, all have factor 1. A capitalized word inside a sentence counts as a name, such as
@@ -40,22 +40,22 @@ def word_weights(query: str) -> dict[str, float]:
     weights: dict[str, float] = {}
     for word, weight in _weighed(query):
         weights[word] = max(weight, weights.get(word, 0.0))
-        if len(weights) == MAX_WORDS:
+        if len(weights) == MAX_WEIGHTED_WORDS:
             break
     if all(weight < 1.0 for weight in weights.values()):
         return dict.fromkeys(weights, 1.0)
     return weights
 
 
-def content_words(query: str) -> list[str]:
+def find_content_words(query: str) -> list[str]:
     """Return up to 256 distinct words of a query that are not function words, in order."""
     found = dict.fromkeys(word for word, weight in _weighed(query) if weight >= 1.0)
-    return [*found][:MAX_WORDS]
+    return [*found][:MAX_WEIGHTED_WORDS]
 
 
-def with_forms(weights: Mapping[str, float]) -> dict[str, float]:
+def add_word_forms(weights: Mapping[str, float]) -> dict[str, float]:
     """Return the words together with their irregular forms at half weight, such as went for go."""
-    found, known = dict(weights), forms()
+    found, known = dict(weights), load_irregular_forms()
     for word, weight in weights.items():
         if weight == 1.0:
             for other in sorted(known.get(word, ())):

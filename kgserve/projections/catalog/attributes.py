@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from kgserve.projections.catalog import statements as sql
-from kgserve.storage.model.attributes import Condition, digests
+from kgserve.storage.model.attributes import AttributeCondition, attribute_digests
 from kgserve.storage.model.change import NetChange
 from kgserve.storage.model.rows import NodeRow
 
@@ -21,7 +21,7 @@ MAX_COUNTED_ATTRIBUTE_NODES = 100_000
 """Limit for counting the nodes with an attribute (3 ms); more frequent attributes are not selective."""
 
 
-class EndedState(NamedTuple):
+class EndedNodeState(NamedTuple):
     """State of a node that held from commit ``first`` up to, but excluding, commit ``last``."""
 
     id: str
@@ -30,7 +30,7 @@ class EndedState(NamedTuple):
     attributes: str
 
 
-class PastPlace(NamedTuple):
+class EndedStatesPosition(NamedTuple):
     """Position in the history: the last indexed ended state, by its end and id.
 
     ``oldest``: the oldest commit that the history covers.
@@ -41,74 +41,78 @@ class PastPlace(NamedTuple):
     oldest: int
 
 
-def kept(connection: sqlite3.Connection) -> bool:
+def has_current_index(connection: sqlite3.Connection) -> bool:
     """Return whether the file has a current attribute index; an index of another commit is dropped."""
     if not connection.execute(sql.SELECT_HAS_ATTRIBUTE_TABLES).fetchone()[0]:
         return False
     fits = bool(connection.execute(sql.SELECT_IS_ATTRIBUTE_CURSOR_CURRENT).fetchone()[0])
     if not fits:
         with connection as transaction:
-            forget(transaction)
+            drop_index(transaction)
     return fits
 
 
-def begin(transaction: sqlite3.Connection, rows: Iterable[NodeRow]) -> None:
+def build_index(transaction: sqlite3.Connection, rows: Iterable[NodeRow]) -> None:
     """Build the index from all rows."""
-    forget(transaction)
+    drop_index(transaction)
     _run(transaction, sql.CREATE_ATTRIBUTE_TABLES)
-    found = ((digest, row.id) for row in rows for digest in digests(row.attributes))
+    found = ((digest, row.id) for row in rows for digest in attribute_digests(row.attributes))
     # Sorted rows are stored contiguously, and building the index afterwards takes half the time.
     while some := sorted(islice(found, ATTRIBUTE_SORT_BATCH_SIZE)):
         transaction.executemany(sql.INSERT_ATTRIBUTE_VALUE, some)
     transaction.execute(sql.CREATE_ATTRIBUTE_NODE_INDEX)
 
 
-def forget(transaction: sqlite3.Connection) -> None:
+def drop_index(transaction: sqlite3.Connection) -> None:
     """Drop the index."""
     _run(transaction, sql.DROP_ATTRIBUTE_TABLES)
 
 
-def follow(transaction: sqlite3.Connection, net: NetChange, sequence: int) -> None:
+def update_index(transaction: sqlite3.Connection, net: NetChange, sequence: int) -> None:
     """Apply the changes of a group of writes to the index."""
     put = (*net.nodes_created.values(), *net.nodes_updated.values())
     before = {node_id: _values_of(transaction, node_id) for node_id in (*net.nodes_deleted, *net.nodes_updated)}
-    after = {row.id: digests(row.attributes) for row in put}
+    after = {row.id: attribute_digests(row.attributes) for row in put}
     transaction.executemany(sql.DELETE_ATTRIBUTE_VALUE, _difference(before, after))
     transaction.executemany(sql.INSERT_ATTRIBUTE_VALUE, _difference(after, before))
     transaction.execute(sql.UPDATE_ATTRIBUTE_CURSOR, (sequence,))
 
 
-def how_many(reader: sqlite3.Connection, digest: bytes) -> int:
+def count_nodes_with_attribute(reader: sqlite3.Connection, digest: bytes) -> int:
     """Return the number of nodes with an attribute, at most `MAX_COUNTED_ATTRIBUTE_NODES`."""
     return reader.execute(sql.COUNT_NODES_WITH_ATTRIBUTE, (digest, MAX_COUNTED_ATTRIBUTE_NODES)).fetchone()[0]
 
 
-def past_place(transaction: sqlite3.Connection) -> PastPlace:
+def read_ended_position(transaction: sqlite3.Connection) -> EndedStatesPosition:
     """Return the history position up to which ended states are indexed."""
     _run(transaction, sql.CREATE_PAST_ATTRIBUTE_TABLES)
     found = transaction.execute(sql.SELECT_PAST_POSITION).fetchone()
-    return PastPlace(*found) if found else PastPlace(0, "", 0)
+    return EndedStatesPosition(*found) if found else EndedStatesPosition(0, "", 0)
 
 
-def take_past(transaction: sqlite3.Connection, states: Iterable[EndedState], place: PastPlace) -> None:
+def index_ended_states(
+    transaction: sqlite3.Connection, states: Iterable[EndedNodeState], place: EndedStatesPosition
+) -> None:
     """Index ended states, record the new position, and delete states that ended before the oldest commit."""
-    found = ((digest, each.last, each.id, each.first) for each in states for digest in digests(each.attributes))
+    found = (
+        (digest, each.last, each.id, each.first) for each in states for digest in attribute_digests(each.attributes)
+    )
     transaction.executemany(sql.INSERT_PAST_ATTRIBUTE, found)
-    if place.oldest > past_place(transaction).oldest:
+    if place.oldest > read_ended_position(transaction).oldest:
         transaction.execute(sql.DELETE_PAST_ATTRIBUTES_UNTIL, (place.oldest,))
     transaction.execute(sql.DELETE_PAST_POSITION)
     transaction.execute(sql.INSERT_PAST_POSITION, place)
 
 
-def forget_past(transaction: sqlite3.Connection) -> None:
+def drop_ended_index(transaction: sqlite3.Connection) -> None:
     """Drop the index of ended states."""
     _run(transaction, sql.DROP_PAST_ATTRIBUTE_TABLES)
 
 
-def having_had(reader: sqlite3.Connection, wanted: Sequence[Condition], at: int) -> list[str]:
+def find_ended_nodes_with(reader: sqlite3.Connection, wanted: Sequence[AttributeCondition], at: int) -> list[str]:
     """Return the nodes whose state as of commit ``at`` has ended and had all the given attributes."""
     values: dict[str, Any] = {f"value{number}": each.digest for number, each in enumerate(wanted)}
-    return [node_id for (node_id,) in reader.execute(sql.having_had(len(wanted)), {**values, "at": at})]
+    return [node_id for (node_id,) in reader.execute(sql.build_ended_nodes_query(len(wanted)), {**values, "at": at})]
 
 
 def _values_of(transaction: sqlite3.Connection, node_id: str) -> set[bytes]:

@@ -21,20 +21,20 @@ from typing import Any
 import msgspec
 from typing_extensions import override
 
-from kgserve.platform.sqlite_files import WrittenBesideReading, opened, seal, write_anew
+from kgserve.platform.sqlite_files import ConcurrentDatabase, open_database, seal_database, vacuum_database
 from kgserve.projections.catalog import attributes
 from kgserve.projections.catalog import statements as sql
-from kgserve.projections.catalog.attributes import EndedState, PastPlace
-from kgserve.storage.model.attributes import Condition
+from kgserve.projections.catalog.attributes import EndedNodeState, EndedStatesPosition
+from kgserve.storage.model.attributes import AttributeCondition
 from kgserve.storage.model.change import NetChange
 from kgserve.storage.model.filters import (
     MAX_COUNTED_NODES,
     MAX_SCANNED_NODES,
-    Counted,
-    Listed,
+    MatchCount,
     NodeFilter,
     PagePosition,
-    page_of,
+    ResultPage,
+    take_result_page,
 )
 from kgserve.storage.model.kinds import (
     MAX_LISTED_EXAMPLES,
@@ -58,7 +58,7 @@ _MAX_SORTED_TALLIES = 5_000
 _LAST_CHARACTER = chr(0x10FFFF)
 _FIRST_SURROGATE, _END_OF_SURROGATES = 0xD800, 0xE000
 
-Count = tuple[str, str, int]
+TallyRow = tuple[str, str, int]
 
 
 def _value_tally_kind(prefix: str) -> str:
@@ -72,15 +72,15 @@ def split_tag(tag: str) -> tuple[str, str] | None:
     return (prefix, value) if prefix and colon else None
 
 
-def _counts(kind: str, counts: Counter[str]) -> list[Count]:
+def _counts(kind: str, counts: Counter[str]) -> list[TallyRow]:
     """Return the nonzero counts as tally rows of one kind."""
     return [(kind, name, count) for name, count in counts.items() if count]
 
 
-def _counts_of_tags(tags: Counter[str]) -> list[Count]:
+def _counts_of_tags(tags: Counter[str]) -> list[TallyRow]:
     """Return the tally changes for tags, prefixes and values that result from a change of counts by tag."""
     prefixes: Counter[str] = Counter()
-    values: list[Count] = []
+    values: list[TallyRow] = []
     for tag, count in tags.items():
         if count and (parts := split_tag(tag)):
             prefixes[parts[0]] += count
@@ -88,7 +88,7 @@ def _counts_of_tags(tags: Counter[str]) -> list[Count]:
     return [*_counts(TALLY_TAG, tags), *_counts(TALLY_TAG_PREFIX, prefixes), *values]
 
 
-def _add_to_tallies(connection: sqlite3.Connection, counts: Iterable[Count]) -> None:
+def _add_to_tallies(connection: sqlite3.Connection, counts: Iterable[TallyRow]) -> None:
     """Add to the tallies, and delete those that reach zero."""
     changes = list(counts)
     connection.executemany(sql.UPSERT_CATALOG_TALLY, changes)
@@ -117,7 +117,7 @@ def _most_frequent_tags(connection: sqlite3.Connection, start: str, limit: int) 
 
 
 def _most_frequent_between(connection: sqlite3.Connection, kind: str, first: str, limit: int) -> list[tuple[str, int]]:
-    values = {"kind": kind, "first": first, "behind": behind(first), "limit": _MAX_SORTED_TALLIES}
+    values = {"kind": kind, "first": first, "behind": prefix_upper_bound(first), "limit": _MAX_SORTED_TALLIES}
     (number,) = connection.execute(sql.COUNT_TALLIES_BETWEEN, values).fetchone()
     query = (
         sql.SELECT_MOST_FREQUENT_BETWEEN_BY_NAME
@@ -127,7 +127,7 @@ def _most_frequent_between(connection: sqlite3.Connection, kind: str, first: str
     return connection.execute(query, {**values, "limit": limit}).fetchall()
 
 
-def behind(start: str) -> str | bytes:
+def prefix_upper_bound(start: str) -> str | bytes:
     """Return a value that SQLite sorts after all texts starting with ``start`` and before the following ones.
 
     Surrogates are skipped, because they are not valid text.
@@ -194,10 +194,10 @@ def _retag(transaction: sqlite3.Connection, before: dict[str, set[str]], after: 
     return changes
 
 
-def _list_ids(reader: sqlite3.Connection, wanted: NodeFilter, place: PagePosition, limit: int) -> Listed[str]:
+def _list_ids(reader: sqlite3.Connection, wanted: NodeFilter, place: PagePosition, limit: int) -> ResultPage[str]:
     """Return the next page of matching ids in order, scanning at most `MAX_SCANNED_NODES`."""
     values = {"after": place.after, "limit": MAX_SCANNED_NODES + 1}
-    return page_of(heapq.merge(*_scan_best_index(reader, wanted, sql.passing, values)), place, limit)
+    return take_result_page(heapq.merge(*_scan_best_index(reader, wanted, sql.build_page_query, values)), place, limit)
 
 
 def _scan_best_index(
@@ -223,7 +223,8 @@ def _choose_access_path(reader: sqlite3.Connection, wanted: NodeFilter) -> _Acce
     types = set(wanted.types)
     access_paths: list[_AccessPath] = [("tag", (tag,), _count_of(reader, TALLY_TAG, tag)) for tag in wanted.tags]
     access_paths += [
-        ("attribute", (each.digest,), attributes.how_many(reader, each.digest)) for each in wanted.attributes
+        ("attribute", (each.digest,), attributes.count_nodes_with_attribute(reader, each.digest))
+        for each in wanted.attributes
     ]
     if types:
         access_paths.append(("type", types, sum(_count_of(reader, TALLY_NODE_TYPE, type_) for type_ in types)))
@@ -232,25 +233,25 @@ def _choose_access_path(reader: sqlite3.Connection, wanted: NodeFilter) -> _Acce
     return min(access_paths, key=lambda way: way[2])
 
 
-def _counted(reader: sqlite3.Connection, wanted: NodeFilter) -> Counted:
+def _counted(reader: sqlite3.Connection, wanted: NodeFilter) -> MatchCount:
     if wanted.valid_at is None and not wanted.attributes and len(wanted.tags) + bool(wanted.types) <= 1:
-        return Counted(_choose_access_path(reader, wanted)[2], exact=True)
+        return MatchCount(_choose_access_path(reader, wanted)[2], exact=True)
     fitting, looked_at = 0, 0
-    for each in _scan_best_index(reader, wanted, sql.counting, {"limit": MAX_COUNTED_NODES + 1}):
+    for each in _scan_best_index(reader, wanted, sql.build_count_query, {"limit": MAX_COUNTED_NODES + 1}):
         fit, looked = each.fetchone()
         fitting, looked_at = fitting + fit, looked_at + looked
         if looked_at > MAX_COUNTED_NODES:
-            return Counted(fitting, exact=False)
-    return Counted(fitting, exact=True)
+            return MatchCount(fitting, exact=False)
+    return MatchCount(fitting, exact=True)
 
 
 _CATALOG_REBUILD_BATCH_ROWS = 5_000
 
-TextOf = Callable[[str], str]
+NodeTextLookup = Callable[[str], str]
 """Function that returns a short text of a node."""
 
 
-class Vocabulary(msgspec.Struct, frozen=True):
+class StoreVocabulary(msgspec.Struct, frozen=True):
     """Types and tags in use at one commit with their node counts, most frequent first."""
 
     nodes: int
@@ -259,20 +260,20 @@ class Vocabulary(msgspec.Struct, frozen=True):
     tags: list[TagFreq]
 
 
-class Catalog(WrittenBesideReading):
+class NodeCatalog(ConcurrentDatabase):
     """Catalog file of one store."""
 
     def __init__(self, path: Path) -> None:
         """Open or create the file. A damaged file or one of another format is replaced by an empty one."""
         self.path = path
-        super().__init__(opened(path, sql.CATALOG_PRAGMAS + sql.CATALOG_SCHEMA, sql.CATALOG_FORMAT), path)
+        super().__init__(open_database(path, sql.CATALOG_PRAGMAS + sql.CATALOG_SCHEMA, sql.CATALOG_FORMAT), path)
         self._has_any_extras = True
-        self.has_attributes = attributes.kept(self._writer)
+        self.has_attributes = attributes.has_current_index(self._writer)
 
     @override
     def close(self) -> None:
         super().close()
-        seal(self.path)
+        seal_database(self.path)
 
     @property
     def sequence(self) -> int:
@@ -296,7 +297,7 @@ class Catalog(WrittenBesideReading):
             counts = _counts(TALLY_NODE_TYPE, types) + _counts(TALLY_RELATION_TYPE, relations)
             _add_to_tallies(transaction, counts + self._tags(transaction, net))
             if self.has_attributes:
-                attributes.follow(transaction, net, sequence)
+                attributes.update_index(transaction, net, sequence)
             transaction.execute(sql.UPDATE_CATALOG_CURSOR, (sequence, types.total()))
 
     def rebuild(self, nodes: Iterable[NodeRow], relations: Iterable[tuple[str, int]], sequence: int) -> None:
@@ -305,7 +306,7 @@ class Catalog(WrittenBesideReading):
             transaction.execute("DELETE FROM node")
             transaction.execute("DELETE FROM tally")
             _clear_extras(transaction)
-            attributes.forget(transaction)
+            attributes.drop_index(transaction)
             self._has_any_extras, self.has_attributes = True, False
             tags: Counter[str] = Counter()
             source = iter(nodes)
@@ -322,10 +323,10 @@ class Catalog(WrittenBesideReading):
         """Rewrite the file so that no deleted data remains in it; the index of ended states is dropped."""
         with self._writing, self._reading:
             with self._writer as transaction:
-                attributes.forget_past(transaction)
-            write_anew(self._writer)
+                attributes.drop_ended_index(transaction)
+            vacuum_database(self._writer)
 
-    def listed(self, wanted: NodeFilter, place: PagePosition, limit: int) -> Listed[str]:
+    def listed(self, wanted: NodeFilter, place: PagePosition, limit: int) -> ResultPage[str]:
         """Return a page of the ids of matching nodes, in order. Raises sqlite3.Error for a damaged file."""
         with self._consistent_reader() as reader:
             return _list_ids(reader, wanted, place, limit)
@@ -333,42 +334,42 @@ class Catalog(WrittenBesideReading):
     def having(self, wanted: NodeFilter, limit: int) -> list[str]:
         """Return the ids of at most ``limit`` matching nodes. Raises sqlite3.Error for a damaged file."""
         with self._consistent_reader() as reader:
-            found = _scan_best_index(reader, wanted, sql.having, {"limit": limit})
+            found = _scan_best_index(reader, wanted, sql.build_ids_query, {"limit": limit})
             return [node_id for each in found for (node_id,) in islice(each, limit)][:limit]
 
-    def count(self, wanted: NodeFilter) -> Counted:
+    def count(self, wanted: NodeFilter) -> MatchCount:
         """Return the number of matching nodes, scanning at most 500,000. Raises sqlite3.Error for a damaged file."""
         with self._consistent_reader() as reader:
             return _counted(reader, wanted)
 
-    def how_many(self, wanted: Iterable[Condition]) -> list[int]:
+    def how_many(self, wanted: Iterable[AttributeCondition]) -> list[int]:
         """Return the number of nodes with each of the given attributes, up to `MAX_COUNTED_ATTRIBUTE_NODES`."""
         with self._consistent_reader() as reader:
-            return [attributes.how_many(reader, each.digest) for each in wanted]
+            return [attributes.count_nodes_with_attribute(reader, each.digest) for each in wanted]
 
     def index_attributes(self, rows: Iterable[NodeRow]) -> None:
         """Build the attribute index from ``rows``, all rows of the last applied commit."""
         with self._writing, self._writer as transaction:
-            attributes.begin(transaction, rows)
+            attributes.build_index(transaction, rows)
         self.has_attributes = True
 
-    def past_place(self) -> PastPlace:
+    def past_place(self) -> EndedStatesPosition:
         """Return the history position up to which ended states are indexed."""
         with self._writing, self._writer as transaction:
-            return attributes.past_place(transaction)
+            return attributes.read_ended_position(transaction)
 
-    def take_past(self, states: Iterable[EndedState], place: PastPlace) -> None:
+    def take_past(self, states: Iterable[EndedNodeState], place: EndedStatesPosition) -> None:
         """Index the attributes of ended states up to ``place``."""
         with self._writing, self._writer as transaction:
-            attributes.take_past(transaction, states, place)
+            attributes.index_ended_states(transaction, states, place)
 
-    def having_had(self, wanted: Sequence[Condition], at: int) -> list[str]:
+    def having_had(self, wanted: Sequence[AttributeCondition], at: int) -> list[str]:
         """Return the nodes whose state as of commit ``at`` has ended and had all the given attributes.
 
         Covers only the states that `take_past` has indexed.
         """
         with self._consistent_reader() as reader:
-            return attributes.having_had(reader, wanted, at)
+            return attributes.find_ended_nodes_with(reader, wanted, at)
 
     def types(self, limit: int) -> dict[str, int]:
         """Return the most frequent node types with their counts."""
@@ -393,7 +394,7 @@ class Catalog(WrittenBesideReading):
             )
             return [name for name, _ in found]
 
-    def vocabulary(self, text_of: TextOf) -> Vocabulary:
+    def vocabulary(self, text_of: NodeTextLookup) -> StoreVocabulary:
         """Return the types and tags in use; ``text_of`` provides example texts.
 
         Raises sqlite3.Error for a damaged file.
@@ -402,7 +403,7 @@ class Catalog(WrittenBesideReading):
             kinds = _most_frequent(reader, TALLY_NODE_TYPE, MAX_LISTED_KINDS)
             prefixes = _most_frequent(reader, TALLY_TAG_PREFIX, MAX_LISTED_PREFIXES)
             tags = _most_frequent(reader, TALLY_TAG, MAX_LISTED_TAGS)
-            return Vocabulary(
+            return StoreVocabulary(
                 nodes=reader.execute(sql.SELECT_NODE_COUNT).fetchone()[0],
                 kinds=[
                     KindFreq(kind=kind, count=count, examples=_examples(reader, kind, text_of)) for kind, count in kinds
@@ -414,7 +415,7 @@ class Catalog(WrittenBesideReading):
                 tags=[TagFreq(tag=tag, count=count) for tag, count in tags],
             )
 
-    def _tags(self, transaction: sqlite3.Connection, net: NetChange) -> list[Count]:
+    def _tags(self, transaction: sqlite3.Connection, net: NetChange) -> list[TallyRow]:
         """Return the tally changes for tags; skipped if no node has tags or bounds."""
         rows = _with_extras((*net.nodes_created.values(), *net.nodes_updated.values()))
         if not rows and not self._has_any_extras:
@@ -455,7 +456,7 @@ def _values(reader: sqlite3.Connection, prefix: str) -> list[str]:
     return [value for value, _ in _most_frequent(reader, _value_tally_kind(prefix), MAX_LISTED_TAG_VALUES)]
 
 
-def _examples(reader: sqlite3.Connection, type_: str, text_of: TextOf) -> list[str]:
+def _examples(reader: sqlite3.Connection, type_: str, text_of: NodeTextLookup) -> list[str]:
     """Return short texts of the first nodes of a type."""
     found = reader.execute(sql.SELECT_EXAMPLES_OF_TYPE, {"type": type_, "limit": MAX_LISTED_EXAMPLES}).fetchall()
     return [text for (node_id,) in found if (text := text_of(node_id))]

@@ -9,24 +9,24 @@ from typing import TypeVar
 from typing_extensions import override
 
 from kgserve.errors import Unavailable
-from kgserve.projections.base import Erasure
-from kgserve.projections.catalog.attributes import EndedState, PastPlace
-from kgserve.projections.catalog.catalog import Catalog
+from kgserve.projections.base import EraseRequest
+from kgserve.projections.catalog.attributes import EndedNodeState, EndedStatesPosition
+from kgserve.projections.catalog.catalog import NodeCatalog
 from kgserve.projections.history.history import RowState
-from kgserve.projections.history.reading import HistoryPosition, read_ended
+from kgserve.projections.history.reading import HistoryPosition, read_ended_states
 from kgserve.projections.on_demand import OnDemandProjection
 from kgserve.storage.journal.journal import Journal
-from kgserve.storage.layout import Layout
-from kgserve.storage.model.attributes import Condition
+from kgserve.storage.layout import StoreLayout
+from kgserve.storage.model.attributes import AttributeCondition
 from kgserve.storage.model.change import ChangeSet, NetChange
 from kgserve.storage.model.rows import NodeRow
-from kgserve.storage.rows.snapshot import Rows
-from kgserve.storage.rows.view import RowsView
+from kgserve.storage.rows.snapshot import RowsSnapshot
+from kgserve.storage.rows.view import CurrentRowsProjection
 
 _Found = TypeVar("_Found")
 
 PAST_ATTRIBUTES_BATCH_STATES = 2_000
-MAX_ROWS_BEHIND = 5_000
+MAX_PENDING_ROWS = 5_000
 """Rows of commits not yet applied above which the catalog catches up without being read."""
 
 
@@ -34,28 +34,28 @@ class CatalogDamaged(sqlite3.DatabaseError):
     """Raised when the catalog returns a row that it should not."""
 
 
-class CatalogProjection(OnDemandProjection[Catalog]):
+class CatalogProjection(OnDemandProjection[NodeCatalog]):
     """Catalog of a store's nodes, with counts of types, tags and relation types."""
 
     name = "catalog"
     damage_event = "catalog_damaged"
     rebuilding_message = "the list of nodes is being rebuilt"
 
-    def __init__(self, layout: Layout, journal: Journal, rows: RowsView) -> None:
+    def __init__(self, layout: StoreLayout, journal: Journal, rows: CurrentRowsProjection) -> None:
         super().__init__(layout.catalog, layout, journal, rows)
         self._rows_behind = 0
 
-    def ask_by_attributes(self, question: Callable[[Catalog, Rows], _Found]) -> _Found:
+    def ask_by_attributes(self, question: Callable[[NodeCatalog, RowsSnapshot], _Found]) -> _Found:
         """Like `ask`, for queries by attributes; builds the attribute index on first use."""
 
-        def ask(catalog: Catalog, rows: Rows) -> _Found:
+        def ask(catalog: NodeCatalog, rows: RowsSnapshot) -> _Found:
             if not catalog.has_attributes:
                 catalog.index_attributes(rows.all_nodes())
             return question(catalog, rows)
 
         return self.ask(ask)
 
-    def having_had(self, wanted: Sequence[Condition], at: int) -> list[str]:
+    def having_had(self, wanted: Sequence[AttributeCondition], at: int) -> list[str]:
         """Return the nodes whose state as of commit ``at`` has ended and had all the given attributes.
 
         Raises Unavailable while the history cannot be read.
@@ -73,12 +73,12 @@ class CatalogProjection(OnDemandProjection[Catalog]):
 
     def tend(self) -> None:
         """Catch up if many rows are pending. Raises Unavailable."""
-        if self.sequence >= 0 and self._rows_behind > MAX_ROWS_BEHIND:
+        if self.sequence >= 0 and self._rows_behind > MAX_PENDING_ROWS:
             self.ask(lambda _catalog, _rows: None)
 
     @override
     def _open(self) -> int:
-        self._file = Catalog(self._path)
+        self._file = NodeCatalog(self._path)
         return self._file.sequence
 
     @override
@@ -87,12 +87,12 @@ class CatalogProjection(OnDemandProjection[Catalog]):
         self._opened.apply(NetChange(changes), sequence)
 
     @override
-    def _apply_all(self, rows: Rows) -> int:
+    def _apply_all(self, rows: RowsSnapshot) -> int:
         self._opened.rebuild(rows.all_nodes(), rows.relation_counts().items(), rows.at)
         return rows.at
 
     @override
-    def _erase(self, erasure: Erasure) -> None:
+    def _erase(self, erasure: EraseRequest) -> None:
         self._opened.write_anew()
 
     def _read_history(self) -> bool:
@@ -100,16 +100,16 @@ class CatalogProjection(OnDemandProjection[Catalog]):
         with self._lock:
             place = self.ask(lambda catalog, _: catalog.past_place())
             # Outside `ask`, because damage to the history file is not damage to the catalog.
-            found = read_ended(
+            found = read_ended_states(
                 self._layout.history, HistoryPosition(place.last, place.id), PAST_ATTRIBUTES_BATCH_STATES
             )
             if found is None:
                 return False
-            reached = PastPlace(found.place.last, found.place.id, found.oldest)
+            reached = EndedStatesPosition(found.place.last, found.place.id, found.oldest)
             if reached != place:
                 self.ask(lambda catalog, _: catalog.take_past(map(_ended, found.states), reached))
             return found.more
 
 
-def _ended(state: RowState[NodeRow]) -> EndedState:
-    return EndedState(state.row.id, state.first, state.last or 0, state.row.attributes)
+def _ended(state: RowState[NodeRow]) -> EndedNodeState:
+    return EndedNodeState(state.row.id, state.first, state.last or 0, state.row.attributes)

@@ -101,7 +101,7 @@ INSERT_PAST_ATTRIBUTE = "INSERT OR REPLACE INTO past_attribute VALUES (?, ?, ?, 
 DELETE_PAST_ATTRIBUTES_UNTIL = "DELETE FROM past_attribute WHERE last <= ?"
 
 
-def having_had(conditions: int) -> str:
+def build_ended_nodes_query(conditions: int) -> str:
     """Return a query for nodes whose state as of ``:at`` has ended and had attributes ``:value0``, ``:value1``."""
     others = "".join(
         f" AND EXISTS (SELECT 1 FROM past_attribute WHERE value = :value{place} AND last = here.last AND id = here.id)"
@@ -110,7 +110,7 @@ def having_had(conditions: int) -> str:
     return f"SELECT id FROM past_attribute AS here WHERE value = :value0 AND last > :at AND first <= :at{others}"
 
 
-def passing(source: str, wanted: NodeFilter) -> str:
+def build_page_query(source: str, wanted: NodeFilter) -> str:
     """Return a query for the ids after ``:after``, in order, each twice and with a flag that says if it matches.
 
     ``source`` is "type", "tag", "attribute" or "all"; ``:source`` is the type, the tag, or the digest of the attribute.
@@ -120,14 +120,14 @@ def passing(source: str, wanted: NodeFilter) -> str:
     return f"SELECT id, id, {fits} FROM {table} AS here WHERE {first}id > :after ORDER BY id LIMIT :limit"
 
 
-def having(source: str, wanted: NodeFilter) -> str:
-    """Return a query for the matching ids; ``source`` as in `passing`."""
+def build_ids_query(source: str, wanted: NodeFilter) -> str:
+    """Return a query for the matching ids; ``source`` as in `build_page_query`."""
     table, first = _FILTER_TABLES[source]
     return f"SELECT id FROM {table} AS here WHERE {first}{_conditions(wanted, source)} LIMIT :limit"
 
 
-def counting(source: str, wanted: NodeFilter) -> str:
-    """Return a query for the numbers of matching and scanned nodes; ``source`` as in `passing`."""
+def build_count_query(source: str, wanted: NodeFilter) -> str:
+    """Return a query for the numbers of matching and scanned nodes; ``source`` as in `build_page_query`."""
     table, first = _FILTER_TABLES[source]
     looked_at = f"SELECT {_conditions(wanted, source)} AS fits FROM {table} AS here WHERE {first}1 LIMIT :limit"
     return f"SELECT coalesce(sum(fits), 0), count(*) FROM ({looked_at})"

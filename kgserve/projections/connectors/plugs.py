@@ -16,25 +16,25 @@ import msgspec
 import structlog
 
 from kgserve.errors import InvalidInput, Unavailable
-from kgserve.platform.http_client import Answer, ClientConnection
+from kgserve.platform.http_client import HttpClientConnection, HttpResponseHead
 from kgserve.platform.settings import Settings
 from kgserve.platform.version import __version__
-from kgserve.syncing import BatchSyncer, OneByOne, SyncBatch, VectorSyncer
+from kgserve.syncing import BatchSyncer, SingleItemAdapter, SyncBatch, VectorSyncer
 
 log = structlog.get_logger()
 
 SINK_ENTRY_POINT_GROUP = "kgserve.vector_syncers"
-WEBHOOK = "webhook"
+WEBHOOK_SINK_NAME = "webhook"
 _SINK_NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
-Syncer = VectorSyncer | BatchSyncer
+SinkImplementation = VectorSyncer | BatchSyncer
 
 
 def _no_close() -> None:
     """Do nothing: the default for sinks without `close`, and for sinks closed by their owner."""
 
 
-class Plug(NamedTuple):
+class ConfiguredSink(NamedTuple):
     """Sink, with the ``name`` under which each store keeps its position; a changed ``target`` restarts from scratch."""
 
     name: str
@@ -43,34 +43,40 @@ class Plug(NamedTuple):
     close: Callable[[], object] = _no_close
 
 
-def plugs(settings: Settings, given: Mapping[str, Syncer] | None = None) -> list[Plug]:
+def configure_sinks(settings: Settings, given: Mapping[str, SinkImplementation] | None = None) -> list[ConfiguredSink]:
     """Return all configured sinks. Raises InvalidInput for an invalid name or configuration."""
     named = dict.fromkeys(each.strip() for each in settings.syncers.split(",") if each.strip())
     for name in (*named, *(given or ())):
-        if name == WEBHOOK or not _SINK_NAME_PATTERN.fullmatch(name):
+        if name == WEBHOOK_SINK_NAME or not _SINK_NAME_PATTERN.fullmatch(name):
             raise InvalidInput(
-                f"{name!r} is not a valid syncer name: use lower case, digits, _ and -, and not {WEBHOOK!r}"
+                f"{name!r} is not a valid syncer name: use lower case, digits, _ and -, and not {WEBHOOK_SINK_NAME!r}"
             )
     loaded = {name: _load_entry_point(name) for name in named}
     installed = [
-        Plug(name, _as_batch_syncer(name, each), close=getattr(each, "close", _no_close))
+        ConfiguredSink(name, _as_batch_syncer(name, each), close=getattr(each, "close", _no_close))
         for name, each in loaded.items()
     ]
-    others = [Plug(name, _as_batch_syncer(name, each)) for name, each in (given or {}).items() if name not in loaded]
+    others = [
+        ConfiguredSink(name, _as_batch_syncer(name, each)) for name, each in (given or {}).items() if name not in loaded
+    ]
     return [*_webhook(settings), *installed, *others]
 
 
-def _webhook(settings: Settings) -> list[Plug]:
+def _webhook(settings: Settings) -> list[ConfiguredSink]:
     if not settings.webhook_url:
         return []
     if not settings.webhook_secret:
         raise InvalidInput("webhook_url requires a secret to sign requests: set KGSERVE_WEBHOOK_SECRET")
-    webhook = Webhook(settings.webhook_url, settings.webhook_secret, settings.webhook_timeout)
+    webhook = WebhookSink(settings.webhook_url, settings.webhook_secret, settings.webhook_timeout)
     # The address may be confidential, so only its digest is stored.
-    return [Plug(WEBHOOK, webhook, sha256(settings.webhook_url.encode()).hexdigest()[:16], webhook.close)]
+    return [
+        ConfiguredSink(
+            WEBHOOK_SINK_NAME, webhook, sha256(settings.webhook_url.encode()).hexdigest()[:16], webhook.close
+        )
+    ]
 
 
-def _load_entry_point(name: str) -> Syncer:
+def _load_entry_point(name: str) -> SinkImplementation:
     """Return the sink of an entry point, which is a class or function called without arguments."""
     offered: dict[str, EntryPoint] = {each.name: each for each in entry_points(group=SINK_ENTRY_POINT_GROUP)}
     if name not in offered:
@@ -86,11 +92,11 @@ def _load_entry_point(name: str) -> Syncer:
         raise InvalidInput(f"the syncer {name!r} cannot be created: {type(error).__name__}: {error}") from error
 
 
-def _as_batch_syncer(name: str, syncer: Syncer) -> BatchSyncer:
+def _as_batch_syncer(name: str, syncer: SinkImplementation) -> BatchSyncer:
     if isinstance(syncer, BatchSyncer):
         return syncer
     if isinstance(syncer, VectorSyncer):  # pyright: ignore[reportUnnecessaryIsInstance] - others give it
-        return OneByOne(syncer)
+        return SingleItemAdapter(syncer)
     raise InvalidInput(f"the syncer {name!r} must have either `sync`, or `add_content` and `delete_content`")
 
 
@@ -105,13 +111,13 @@ _MAX_WEBHOOK_RESPONSE_BYTES = 1 << 16
 _encode = msgspec.json.Encoder().encode
 
 
-def signature(secret: str, timestamp: int, body: bytes) -> str:
+def sign_webhook(secret: str, timestamp: int, body: bytes) -> str:
     """Return the value of the header `Kgserve-Signature`."""
     digest = hmac.digest(secret.encode(), b"%d." % timestamp + body, "sha256")
     return f"{SIGNATURE_VERSION}={digest.hex()}"
 
 
-class Webhook:
+class WebhookSink:
     """Posts batches to one address over one connection, one request each; any 2xx status acknowledges a batch.
 
     Not thread-safe. Responses are not logged, and only their status is used.
@@ -125,7 +131,7 @@ class Webhook:
         self._origin, self._path, self.host = _parse_url(url)
         self._secret = secret
         self._seconds = seconds
-        self._connection: ClientConnection | None = None
+        self._connection: HttpClientConnection | None = None
 
     def sync(self, batch: SyncBatch, unwanted: Callable[[], bool]) -> None:
         """Post a batch.
@@ -137,7 +143,7 @@ class Webhook:
             "Content-Type": "application/json",
             "User-Agent": f"kgserve/{__version__}",
             TIMESTAMP_HEADER: str(now),
-            SIGNATURE_HEADER: signature(self._secret, now, body),
+            SIGNATURE_HEADER: sign_webhook(self._secret, now, body),
         }
         deadline = time.monotonic() + self._seconds
 
@@ -178,16 +184,16 @@ class Webhook:
             if not whole:
                 self.close()
 
-    def _open(self) -> ClientConnection:
+    def _open(self) -> HttpClientConnection:
         if self._connection is not None and not self._connection.is_idle:
             self.close()
         if self._connection is None:
             timeout = min(WEBHOOK_CONNECT_TIMEOUT_SECONDS, self._seconds)
-            self._connection = ClientConnection(self._origin, timeout, ssl.create_default_context)
+            self._connection = HttpClientConnection(self._origin, timeout, ssl.create_default_context)
         return self._connection
 
 
-def _is_short(answer: Answer) -> bool:
+def _is_short(answer: HttpResponseHead) -> bool:
     length = answer.headers.get("content-length", "")
     return answer.status == 204 or (length.isdecimal() and int(length) <= _MAX_WEBHOOK_RESPONSE_BYTES)  # noqa: PLR2004
 

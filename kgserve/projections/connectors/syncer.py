@@ -19,18 +19,18 @@ from typing_extensions import override
 
 from kgserve.errors import KgserveError, NoStore
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.durable_files import write_whole
+from kgserve.platform.durable_files import write_file_atomically
 from kgserve.projections.background import StoreWorker
-from kgserve.projections.base import Erasure, FollowedPool, FollowedStore
-from kgserve.projections.connectors.plugs import Plug
+from kgserve.projections.base import EraseRequest, FollowedPool, FollowedStore
+from kgserve.projections.connectors.plugs import ConfiguredSink
 from kgserve.projections.follower import BackgroundProjection
-from kgserve.projections.index_base import net_rows
-from kgserve.projections.schedule import CLOSE_TIMEOUT_SECONDS, FollowerThread
-from kgserve.storage.layout import Layout, closed_state
+from kgserve.projections.index_base import collapse_changes
+from kgserve.projections.schedule import FOLLOWER_CLOSE_TIMEOUT_SECONDS, ProjectionThread
+from kgserve.storage.layout import StoreLayout, read_closed_state
 from kgserve.storage.model.change import ChangeSet
-from kgserve.storage.model.rows import NO_ATTRIBUTES, NodeRow
+from kgserve.storage.model.rows import EMPTY_ATTRIBUTES_JSON, NodeRow
 from kgserve.storage.model.statuses import SyncerStatus
-from kgserve.storage.rows.snapshot import Rows
+from kgserve.storage.rows.snapshot import RowsSnapshot
 from kgserve.syncing import ContentChange, SyncBatch
 
 log = structlog.get_logger()
@@ -38,37 +38,37 @@ log = structlog.get_logger()
 SINK_BATCH_ROWS = 1_000
 SINK_BATCH_BYTES = 1 << 20
 """Maximum bytes of contents and attributes in one batch; a single larger node is still sent."""
-SINK_TURN_SECONDS = 3.0
+SINK_SLOT_SECONDS = 3.0
 """Seconds to serve a store opened for delivery before the next one; a store still behind gets another slot."""
-SINK_PAUSE_SECONDS = 30.0
+SINK_RETRY_DELAY_SECONDS = 30.0
 _PLACES_LOST = 1_000
 _FAILURES_HELD = 8
 
 _Pages = Iterator[tuple[tuple[ContentChange, ...], bool]]
 
 
-class SyncPosition(msgspec.Struct, frozen=True):
+class SinkPosition(msgspec.Struct, frozen=True):
     """Last commit delivered to the ``target``."""
 
     sequence: int
     target: str = ""
 
 
-def place_of(layout: Layout, plug: Plug) -> SyncPosition | None:
+def read_sink_position(layout: StoreLayout, plug: ConfiguredSink) -> SinkPosition | None:
     """Return a sink's saved position in a store; None if it needs all rows."""
     try:
-        found = decode_json(layout.syncing(plug.name).read_bytes(), SyncPosition)
+        found = decode_json(layout.syncing(plug.name).read_bytes(), SinkPosition)
     except (OSError, ValueError):
         return None
     return found if found.target == plug.target else None
 
 
-class StoreSync(BackgroundProjection):
+class SinkDelivery(BackgroundProjection):
     """Delivery of one store to one sink."""
 
     rows_at_once = SINK_BATCH_ROWS
 
-    def __init__(self, store: FollowedStore, plug: Plug, most: int) -> None:
+    def __init__(self, store: FollowedStore, plug: ConfiguredSink, most: int) -> None:
         """Start with batches of at most ``most`` changes."""
         super().__init__(store)
         self.name = plug.name
@@ -119,12 +119,12 @@ class StoreSync(BackgroundProjection):
             self._save(self.reached)
 
     @override
-    def _erase(self, erasure: Erasure) -> None:
+    def _erase(self, erasure: EraseRequest) -> None:
         """Do nothing: no files with contents exist."""
 
     @override
     def _open(self) -> int:
-        place = place_of(self.store.layout, self._plug)
+        place = read_sink_position(self.store.layout, self._plug)
         if place is None:
             self.rebuild_wanted = True
             return 0
@@ -142,7 +142,7 @@ class StoreSync(BackgroundProjection):
         self.rebuild_wanted = self._full_scan is not None
 
     @override
-    def _apply_all(self, rows: Rows) -> int:
+    def _apply_all(self, rows: RowsSnapshot) -> int:
         if self._stale.is_set():
             self._stale.clear()
             self._stop_full_scan()
@@ -204,18 +204,18 @@ class StoreSync(BackgroundProjection):
         self.error = None
 
     def _save(self, sequence: int) -> None:
-        write_whole(
-            self.store.layout.syncing(self.name), msgspec.json.encode(SyncPosition(sequence, self._plug.target))
+        write_file_atomically(
+            self.store.layout.syncing(self.name), msgspec.json.encode(SinkPosition(sequence, self._plug.target))
         )
         self._saved = sequence
 
 
 def _changed_contents(changes: Iterable[ChangeSet]) -> Iterator[ContentChange]:
-    rows, _ = net_rows(changes)
+    rows, _ = collapse_changes(changes)
     return (_content(node_id, row) for node_id, row in rows.items())
 
 
-def _all_contents(rows: Rows) -> Iterator[ContentChange]:
+def _all_contents(rows: RowsSnapshot) -> Iterator[ContentChange]:
     return (_content(row.id, row) for row in rows.all_nodes() if _has_content(row))
 
 
@@ -226,7 +226,7 @@ def _has_content(row: NodeRow) -> bool:
 def _content(node_id: str, row: NodeRow | None) -> ContentChange:
     if row is None or not _has_content(row):
         return ContentChange(id=node_id, sequence=0 if row is None else row.sequence)
-    attributes = {} if row.attributes == NO_ATTRIBUTES else decode_json(row.attributes, dict[str, Any])
+    attributes = {} if row.attributes == EMPTY_ATTRIBUTES_JSON else decode_json(row.attributes, dict[str, Any])
     extras = row.extras
     return ContentChange(
         id=node_id,
@@ -253,13 +253,13 @@ def _pages(changes: Iterable[ContentChange], most: int) -> _Pages:
     yield tuple(page), False
 
 
-class Syncers(StoreWorker[FollowedStore, list[StoreSync]]):
+class SinkDeliveries(StoreWorker[FollowedStore, list[SinkDelivery]]):
     """Pool observer that delivers every open store to all sinks, and opens stores that are behind."""
 
-    def __init__(self, plugged: list[Plug], most: int) -> None:
+    def __init__(self, plugged: list[ConfiguredSink], most: int) -> None:
         self._plugs = plugged
         self._most = most
-        self._by_name = {plug.name: FollowerThread(f"syncer-{plug.name}") for plug in plugged}
+        self._by_name = {plug.name: ProjectionThread(f"syncer-{plug.name}") for plug in plugged}
         super().__init__(*self._by_name.values())
         self._behind: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
@@ -278,7 +278,7 @@ class Syncers(StoreWorker[FollowedStore, list[StoreSync]]):
         self._behind.put(None)
         super().halt()
 
-    def of(self, store: FollowedStore) -> list[StoreSync]:
+    def of(self, store: FollowedStore) -> list[SinkDelivery]:
         """Return the deliveries of an open store; empty if it is closing."""
         return self.found(store) or []
 
@@ -289,21 +289,21 @@ class Syncers(StoreWorker[FollowedStore, list[StoreSync]]):
             if self._by_name[plug.name].close():
                 plug.close()
         if self._catch_up_thread is not None:
-            self._catch_up_thread.join(CLOSE_TIMEOUT_SECONDS)
+            self._catch_up_thread.join(FOLLOWER_CLOSE_TIMEOUT_SECONDS)
 
     @override
-    def _begun(self, store: FollowedStore) -> list[StoreSync]:
-        return [StoreSync(store, plug, self._most) for plug in self._plugs]
+    def _begun(self, store: FollowedStore) -> list[SinkDelivery]:
+        return [SinkDelivery(store, plug, self._most) for plug in self._plugs]
 
     @override
-    def _served(self, own: list[StoreSync]) -> Iterator[tuple[FollowerThread, StoreSync]]:
+    def _served(self, own: list[SinkDelivery]) -> Iterator[tuple[ProjectionThread, SinkDelivery]]:
         return ((self._by_name[sync.name], sync) for sync in own)
 
     @override
-    def _let_go(self, own: list[StoreSync]) -> None:
+    def _let_go(self, own: list[SinkDelivery]) -> None:
         for thread, sync in self._served(own):
             store = sync.store.name
-            if not thread.forget(sync, CLOSE_TIMEOUT_SECONDS):
+            if not thread.forget(sync, FOLLOWER_CLOSE_TIMEOUT_SECONDS):
                 log.warning("syncer_left_behind", store=store, syncer=sync.name)
                 continue
             if sync.lag:
@@ -329,12 +329,12 @@ class Syncers(StoreWorker[FollowedStore, list[StoreSync]]):
                     return
                 log.warning("syncers_passed_over", store=name, error=str(error))
                 self._behind.put(name)
-                self._stopping.wait(SINK_PAUSE_SECONDS)
+                self._stopping.wait(SINK_RETRY_DELAY_SECONDS)
 
-    def _is_behind(self, layout: Layout) -> bool:
-        places = [place_of(layout, plug) for plug in self._plugs]
+    def _is_behind(self, layout: StoreLayout) -> bool:
+        places = [read_sink_position(layout, plug) for plug in self._plugs]
         try:
-            last = closed_state(layout).sequence
+            last = read_closed_state(layout).sequence
         except (KgserveError, OSError):
             return False
         return any(place is None or place.sequence < last for place in places)
@@ -346,9 +346,9 @@ class Syncers(StoreWorker[FollowedStore, list[StoreSync]]):
         """
         with pool.lease(name) as store:
             syncs = self.of(store)
-        end = time.monotonic() + SINK_TURN_SECONDS
+        end = time.monotonic() + SINK_SLOT_SECONDS
         while time.monotonic() < end and any(sync.lag and sync.error is None for sync in syncs):
             if self._stopping.wait(0.05):
                 return
         if any(sync.error for sync in syncs):
-            self._stopping.wait(SINK_PAUSE_SECONDS)
+            self._stopping.wait(SINK_RETRY_DELAY_SECONDS)

@@ -18,26 +18,26 @@ import structlog
 from typing_extensions import override
 
 from kgserve.errors import EngineFailed, KgserveError, StorageFull, Unavailable
-from kgserve.platform.durable_files import storing
-from kgserve.platform.metrics.observation import SlowLog
+from kgserve.platform.durable_files import translate_storage_errors
+from kgserve.platform.metrics.observation import SlowOperationLog
 from kgserve.platform.settings import Settings
 from kgserve.platform.sqlite_files import remove_path
 from kgserve.projections.base import Projection
 from kgserve.projections.cypher_engine.engine import files
-from kgserve.projections.cypher_engine.engine.engine import Engine, EngineOptions, Retired, Session
-from kgserve.projections.cypher_engine.engine.files import edition
-from kgserve.projections.cypher_engine.rebuild import rebuild
+from kgserve.projections.cypher_engine.engine.engine import EngineHandle, EngineOptions, EngineRetired, EngineSession
+from kgserve.projections.cypher_engine.engine.files import engine_edition
+from kgserve.projections.cypher_engine.rebuild import rebuild_engine_file
 from kgserve.storage import layout
 from kgserve.storage.journal.journal import Journal
-from kgserve.storage.layout import EngineMark, Layout, require_room
+from kgserve.storage.layout import EngineFileMarker, StoreLayout, require_rebuild_room
 from kgserve.storage.model.change import ChangeSet, NetChange, StoreState
 from kgserve.storage.model.fields import ColumnSet
-from kgserve.storage.rows.snapshot import Rows
-from kgserve.storage.rows.view import RowsView
+from kgserve.storage.rows.snapshot import RowsSnapshot
+from kgserve.storage.rows.view import CurrentRowsProjection
 
 log = structlog.get_logger()
 
-NEVER_ASKED = float("-inf")
+NO_STATEMENT_YET = float("-inf")
 FOLLOW_AFTER_STATEMENT_SECONDS = 60.0
 """Seconds after a statement during which commits are applied immediately; then the file is closed."""
 CATCH_UP_THRESHOLD_ROWS = 20_000
@@ -50,12 +50,12 @@ It catches up earlier if writing has paused and the missed rows exceed the thres
 """
 MIN_REBUILD_LOG_BYTES = 16 << 20
 """Minimum log size for a rebuild: a log larger than this and its file takes three times as long to replay."""
-CATCH_UP_ROOM_BYTES = 4 << 20
+MIN_CATCH_UP_FREE_BYTES = 4 << 20
 SLOT_POLL_SECONDS = 0.01
 """Seconds between attempts to get a free slot."""
 
 
-class EnginePlaces:
+class EngineProcessLimiter:
     """Limit on the engine files open in all stores together; each takes a process with its own memory.
 
     If all slots are taken, the least recently queried store without active readers gives up its slot.
@@ -124,11 +124,11 @@ class EngineProjection(Projection):
 
     def __init__(
         self,
-        layout: Layout,
+        layout: StoreLayout,
         journal: Journal,
-        rows: RowsView,
+        rows: CurrentRowsProjection,
         settings: Settings,
-        slow: SlowLog,
+        slow: SlowOperationLog,
         closing: threading.Event,
     ) -> None:
         """Create the projection without opening the file."""
@@ -138,15 +138,15 @@ class EngineProjection(Projection):
         self.journal = journal
         self.options = EngineOptions.of(settings, layout.name, slow, closing)
         self.begun = self.losses = self.rebuilds = 0
-        self.places = EnginePlaces(1)
+        self.places = EngineProcessLimiter(1)
         self.found_damaged: str | None = None
         self.failed: str | None = None
         self.commits = threading.RLock()
-        self._engine: Engine | None = None
+        self._engine: EngineHandle | None = None
         self._stays_open = False
         mark = layout.engine_mark()
         self.state = mark.state if mark else StoreState()
-        self.asked_at = NEVER_ASKED
+        self.asked_at = NO_STATEMENT_YET
         self._behind_rows = 0
         self._written_at = time.monotonic()
         # Compared by digest, because commits without rows do not count as missed.
@@ -197,12 +197,12 @@ class EngineProjection(Projection):
         """Return the sizes of the engine's file and log in bytes."""
         engine = self._engine
         path = engine.path if engine is not None else self.layout.engine
-        return files.size(path), files.size(layout.wal_path(path))
+        return files.file_size(path), files.file_size(layout.wal_path(path))
 
     @contextmanager
     def reading(
         self, timeout: float | None = None, *, width: ColumnSet = ColumnSet.PLAIN, asked: bool = True
-    ) -> Generator[Session]:
+    ) -> Generator[EngineSession]:
         """Yield a reading session that sees every acknowledged commit; ``timeout`` in seconds, 0 for none.
 
         The file has at least the columns of ``width``. With ``asked``, the file stays open for another minute. Raises
@@ -217,12 +217,12 @@ class EngineProjection(Projection):
                 engine = self._engine
                 if engine is None or engine.is_lost or self.state.sequence < sequence or engine.width < width:
                     engine = self._wait_until_caught_up(sequence, patience, width, asked=asked)
-                with contextlib.suppress(Retired):
+                with contextlib.suppress(EngineRetired):
                     session = lease.enter_context(engine.reader(timeout))
                     break
             yield session
 
-    def _wait_until_caught_up(self, sequence: int, patience: float, width: ColumnSet, *, asked: bool) -> Engine:
+    def _wait_until_caught_up(self, sequence: int, patience: float, width: ColumnSet, *, asked: bool) -> EngineHandle:
         """Return the engine once it includes commit ``sequence``; another thread may be applying it."""
         if not self.commits.acquire(timeout=patience):
             raise Unavailable("the engine is still applying recent writes; try again shortly", retry_after=2)
@@ -305,7 +305,7 @@ class EngineProjection(Projection):
     @override
     def _advance(self, last: int) -> None:
         self._behind_rows, self._behind_since = 0, None
-        require_room(self.layout.root, CATCH_UP_ROOM_BYTES)
+        require_rebuild_room(self.layout.root, MIN_CATCH_UP_FREE_BYTES)
         super()._advance(last)
 
     @override
@@ -313,7 +313,7 @@ class EngineProjection(Projection):
         """Do nothing: the position is the engine's state."""
 
     @override
-    def _apply_all(self, rows: Rows) -> int:
+    def _apply_all(self, rows: RowsSnapshot) -> int:
         self.heal("the journal begins after the last applied commit")
         return self.sequence
 
@@ -357,29 +357,31 @@ class EngineProjection(Projection):
         self.rebuilds += 1
         self.failed = None
 
-    def _widen(self, reason: str, width: ColumnSet) -> Engine:
+    def _widen(self, reason: str, width: ColumnSet) -> EngineHandle:
         """Rebuild the engine with the columns of ``width``. Raises StorageFull if the disk has no room for it."""
-        require_room(self.layout.root, sum(self.bytes()))
+        require_rebuild_room(self.layout.root, sum(self.bytes()))
         log.info("columns_for_extras", store=self.layout.name, width=width.name.lower())
         return self._rebuild_and_replace(reason, width)
 
-    def _rebuild_and_replace(self, reason: str, width: ColumnSet) -> Engine:
+    def _rebuild_and_replace(self, reason: str, width: ColumnSet) -> EngineHandle:
         engine = self.rebuilt(self.next_path(), reason, width)
         self.replace(engine)
         self.state = engine.state
         return engine
 
-    def rebuilt(self, path: Path, reason: str, width: ColumnSet) -> Engine:
+    def rebuilt(self, path: Path, reason: str, width: ColumnSet) -> EngineHandle:
         """Build a file from the journal, and return it open.
 
         Raises StorageFull, Unavailable, JournalDamaged or EngineFailed.
         """
         self._behind_rows, self._behind_since = 0, None
         try:
-            with storing("rebuilding the engine"):
-                return rebuild(self.layout, self.journal, self._rows, self.options, path, reason, width=width)
+            with translate_storage_errors("rebuilding the engine"):
+                return rebuild_engine_file(
+                    self.layout, self.journal, self._rows, self.options, path, reason, width=width
+                )
         except BaseException:
-            files.remove(path)
+            files.delete_engine_file(path)
             raise
 
     @contextmanager
@@ -395,13 +397,13 @@ class EngineProjection(Projection):
         finally:
             self._stays_open = False
 
-    def replace(self, engine: Engine) -> None:
+    def replace(self, engine: EngineHandle) -> None:
         """Put another engine in service."""
         self.layout.forget_engine_mark()
         self._retire()
         self._put_in_service(engine, "a new file")
 
-    def _put_in_service(self, engine: Engine, file: str) -> Engine:
+    def _put_in_service(self, engine: EngineHandle, file: str) -> EngineHandle:
         self._engine = engine
         self.rebuild_wanted = False
         self.begun += 1
@@ -413,7 +415,7 @@ class EngineProjection(Projection):
         if old is not None:
             old.retire()
             # On POSIX an open file may be unlinked; active readers are not affected.
-            files.remove(old.path)
+            files.delete_engine_file(old.path)
 
     def forget(self) -> bool:
         """Delete the file unless it is open; the next statement rebuilds it. Return whether it was closed."""
@@ -435,7 +437,7 @@ class EngineProjection(Projection):
             return False
         try:
             if done := self._close_if_idle("another store needs the slot"):
-                self.asked_at = NEVER_ASKED
+                self.asked_at = NO_STATEMENT_YET
             return done
         except KgserveError:
             # The process hung and was killed; the next caller discards it.
@@ -454,7 +456,7 @@ class EngineProjection(Projection):
         self.places.release(self)
         return True
 
-    def _record_closed(self, engine: Engine, reason: str) -> None:
+    def _record_closed(self, engine: EngineHandle, reason: str) -> None:
         self._engine = None
         log.info("engine_ended", store=self.layout.name, process=engine.process, reason=reason)
         if self.failed is None and engine.closed:
@@ -470,17 +472,17 @@ class EngineProjection(Projection):
                 self._record_closed(engine, "the store is closing")
             self.places.release(self)
 
-    def _mark_closed(self, engine: Engine) -> None:
+    def _mark_closed(self, engine: EngineHandle) -> None:
         """Give a closed engine's files their usual names, and record their state."""
         home = self.layout.engine
         if engine.path != home:
-            files.remove(home)
+            files.delete_engine_file(home)
             if (engine_log := layout.wal_path(engine.path)).exists():
                 engine_log.rename(layout.wal_path(home))
             engine.path.rename(home)
-        self.layout.mark_engine(self.state, edition(self.options.engine))
+        self.layout.mark_engine(self.state, engine_edition(self.options.engine))
 
-    def _start(self) -> Engine:
+    def _start(self) -> EngineHandle:
         """Open the file as it was left, or rebuild it; always rebuild a file of another engine edition.
 
         Raises JournalDamaged, StorageFull or Unavailable.
@@ -489,7 +491,7 @@ class EngineProjection(Projection):
         self.places.acquire(self, self.options.read_timeout if self.is_asked else 0)
         mark = self.layout.engine_mark()
         self.layout.forget_engine_mark()
-        if mark is not None and (mark.engine != edition(self.options.engine) or self._is_rebuild_cheaper()):
+        if mark is not None and (mark.engine != engine_edition(self.options.engine) or self._is_rebuild_cheaper()):
             return self._build("")
         if mark is None:
             return self._build("the engine was not closed cleanly")
@@ -510,8 +512,8 @@ class EngineProjection(Projection):
         missed = self._behind_rows > max(CATCH_UP_THRESHOLD_ROWS, (self.state.nodes + self.state.edges) // 2)
         return missed or log_ > max(MIN_REBUILD_LOG_BYTES, file)
 
-    def _open_as_left(self, mark: EngineMark) -> Engine:
-        engine = Engine(self.layout.engine, self.options)
+    def _open_as_left(self, mark: EngineFileMarker) -> EngineHandle:
+        engine = EngineHandle(self.layout.engine, self.options)
         try:
             if engine.state != mark.state:
                 raise EngineFailed("the engine's state differs from the state recorded when it was closed")
@@ -522,7 +524,7 @@ class EngineProjection(Projection):
             raise
         return engine
 
-    def _build(self, reason: str) -> Engine:
+    def _build(self, reason: str) -> EngineHandle:
         """Rebuild the file; the ``reason`` is empty for a first build or one that only saves time."""
         files = list(self.layout.root.glob("graph*"))
         for path in files:

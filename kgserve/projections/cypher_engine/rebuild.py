@@ -12,23 +12,23 @@ import msgspec
 import structlog
 
 from kgserve.errors import EngineFailed
-from kgserve.projections.cypher_engine.engine.engine import Engine, EngineOptions, build
-from kgserve.projections.cypher_engine.engine.files import remove
-from kgserve.projections.cypher_engine.engine.protocol import Change
+from kgserve.projections.cypher_engine.engine.engine import EngineHandle, EngineOptions, build_engine_file
+from kgserve.projections.cypher_engine.engine.files import delete_engine_file
+from kgserve.projections.cypher_engine.engine.protocol import ApplyChangeRequest
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import Journal
-from kgserve.storage.journal.replay import all_links, fold_journal, unsnapshotted_bytes
-from kgserve.storage.layout import Layout
+from kgserve.storage.journal.replay import materialize_journal, measure_unsnapshotted_bytes, read_all_links
+from kgserve.storage.layout import StoreLayout
 from kgserve.storage.model.change import NetChange, StoreState
-from kgserve.storage.model.digest import measure
+from kgserve.storage.model.digest import measure_rows
 from kgserve.storage.model.fields import ColumnSet
-from kgserve.storage.rebuild import MAX_SNAPSHOTS, install_snapshot, seconds_since, write_current_rows
+from kgserve.storage.rebuild import MAX_KEPT_SNAPSHOTS, install_snapshot, seconds_since, write_current_rows
 from kgserve.storage.rows.encoding import RowsDamaged
-from kgserve.storage.rows.view import RowsView
+from kgserve.storage.rows.view import CurrentRowsProjection
 
 log = structlog.get_logger()
 
-Few: TypeAlias = tuple[Change, StoreState]
+InlineRows: TypeAlias = tuple[ApplyChangeRequest, StoreState]
 MAX_INLINE_REBUILD_ROWS = 2_000
 MAX_INLINE_REBUILD_BYTES = 4 << 20
 """Limits up to which an engine file is built from rows in memory, without Parquet files."""
@@ -36,16 +36,16 @@ MAX_INLINE_REBUILD_BYTES = 4 << 20
 SNAPSHOT_AFTER_BYTES = 16 << 20
 
 
-def rebuild(
-    layout: Layout,
+def rebuild_engine_file(
+    layout: StoreLayout,
     journal: Journal,
-    current_rows: RowsView,
+    current_rows: CurrentRowsProjection,
     options: EngineOptions,
     path: Path,
     reason: str,
     *,
     width: ColumnSet = ColumnSet.PLAIN,
-) -> Engine:
+) -> EngineHandle:
     """Build and open an engine file at ``path`` from the current rows.
 
     Damaged rows are replaced by the snapshot and the journal.
@@ -59,9 +59,13 @@ def rebuild(
     # The first build of a store is routine and logged at debug level.
     level = logging.WARNING if reason and not width else logging.DEBUG
     log.log(level, "rebuild_started", store=layout.name, reason=reason)
-    few = few_rows(current_rows) if unsnapshotted_bytes(layout, journal)[0] < SNAPSHOT_AFTER_BYTES else None
+    few = (
+        read_inline_rows(current_rows)
+        if measure_unsnapshotted_bytes(layout, journal)[0] < SNAPSHOT_AFTER_BYTES
+        else None
+    )
     if few is not None:
-        engine = build(path, *few, options, width)
+        engine = build_engine_file(path, *few, options, width)
     else:
         engine = _rebuild_from_files(layout, journal, current_rows, options, path, width)
     if width is ColumnSet.LINKS and current_rows.rows().linked:
@@ -70,10 +74,10 @@ def rebuild(
     return engine
 
 
-def _add_links(engine: Engine, layout: Layout, journal: Journal) -> None:
+def _add_links(engine: EngineHandle, layout: StoreLayout, journal: Journal) -> None:
     """Add the links as of the commit of a new engine file."""
     try:
-        for some in all_links(layout, journal, engine.state.sequence):
+        for some in read_all_links(layout, journal, engine.state.sequence):
             net = NetChange()
             net.links_created = {row.key: row for row in some}
             engine.apply(net, engine.state, recorded=False)
@@ -83,30 +87,35 @@ def _add_links(engine: Engine, layout: Layout, journal: Journal) -> None:
 
 
 def _rebuild_from_files(
-    layout: Layout, journal: Journal, current_rows: RowsView, options: EngineOptions, path: Path, width: ColumnSet
-) -> Engine:
+    layout: StoreLayout,
+    journal: Journal,
+    current_rows: CurrentRowsProjection,
+    options: EngineOptions,
+    path: Path,
+    width: ColumnSet,
+) -> EngineHandle:
     rows = layout.scratch / f"of-{path.name}"
     folded = write_current_rows(layout, journal, current_rows, rows, options.closing, lambda: True)
     try:
-        engine = build(path, rows, folded.state, options, width)
+        engine = build_engine_file(path, rows, folded.state, options, width)
     except EngineFailed:
         # An edge that the engine had lost was not listed when its node was deleted.
         log.exception("edges_without_nodes", store=layout.name)
-        remove(path)
-        folded = fold_journal(layout, journal, rows, drop_loose=True)
-        engine = build(path, rows, folded.state, options, width)
+        delete_engine_file(path)
+        folded = materialize_journal(layout, journal, rows, drop_loose=True)
+        engine = build_engine_file(path, rows, folded.state, options, width)
     state = folded.state
     if folded.rebased:
         log.error("digest_rebased", store=layout.name, sequence=state.sequence, nodes=state.nodes, edges=state.edges)
-    if folded.rebased or unsnapshotted_bytes(layout, journal)[0] >= SNAPSHOT_AFTER_BYTES:
+    if folded.rebased or measure_unsnapshotted_bytes(layout, journal)[0] >= SNAPSHOT_AFTER_BYTES:
         install_snapshot(layout, journal, rows, state)
-        snapshot.remove_but_newest(layout.journal, MAX_SNAPSHOTS)
+        snapshot.remove_old_snapshots(layout.journal, MAX_KEPT_SNAPSHOTS)
     else:
         shutil.rmtree(rows)
     return engine
 
 
-def few_rows(current_rows: RowsView) -> Few | None:
+def read_inline_rows(current_rows: CurrentRowsProjection) -> InlineRows | None:
     """Return the current rows and their state if they are few enough to need no files; otherwise None."""
     try:
         with current_rows.reading() as rows:
@@ -116,6 +125,6 @@ def few_rows(current_rows: RowsView) -> Few | None:
             nodes, edges = [*rows.all_nodes()], [*rows.all_edges()]
     except (RowsDamaged, msgspec.MsgspecError):
         return None
-    if measure(nodes, edges) != (state.digest, state.nodes, state.edges):
+    if measure_rows(nodes, edges) != (state.digest, state.nodes, state.edges):
         return None
-    return Change(None, nodes, [], [], [], edges, [], []), state
+    return ApplyChangeRequest(None, nodes, [], [], [], edges, [], []), state

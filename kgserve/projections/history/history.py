@@ -21,18 +21,24 @@ import structlog
 from typing_extensions import override
 
 from kgserve.errors import Gone, Unavailable
-from kgserve.platform.gil import cooperative
-from kgserve.platform.sqlite_files import WrittenBesideReading, of_some, write_anew
+from kgserve.platform.gil import iterate_cooperatively
+from kgserve.platform.sqlite_files import ConcurrentDatabase, select_by_values, vacuum_database
 from kgserve.projections.history import packing
 from kgserve.projections.history import statements as sql
-from kgserve.projections.history.salvage import Gap, Salvaged, add_gaps, merged, write_whole
-from kgserve.projections.history.seal import PageSeal, Sealed, frames
-from kgserve.storage.model.batch import conflicts
+from kgserve.projections.history.salvage import (
+    MissingRange,
+    SalvagedHistory,
+    insert_gaps,
+    merge_gaps,
+    write_salvaged_content,
+)
+from kgserve.projections.history.seal import PageChecksumFile, SealHeader, read_wal_frames
+from kgserve.storage.model.batch import conflicting_versions
 from kgserve.storage.model.change import ChangeSet
-from kgserve.storage.model.digest import checksum
+from kgserve.storage.model.digest import checksum_63bit
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
 
-FOREVER = (1 << 63) - 1
+NO_SEQUENCE_LIMIT = (1 << 63) - 1
 HISTORY_LOCK_TIMEOUT_SECONDS = 5.0
 """Maximum time that a write waits for another connection's lock."""
 # Limits per slice of pruning, which takes about 10 ms: states examined, and bytes of the states deleted.
@@ -55,7 +61,7 @@ class RowState(msgspec.Struct, Generic[Row], frozen=True):
     ended: int | None
 
 
-class SaidBy(msgspec.Struct, frozen=True):
+class CoAuthorEntry(msgspec.Struct, frozen=True):
     """Additional author of the content of a ``version``, with the first commit and its time in microseconds."""
 
     version: int
@@ -64,7 +70,7 @@ class SaidBy(msgspec.Struct, frozen=True):
     time: int
 
 
-class History(WrittenBesideReading):
+class HistoryFile(ConcurrentDatabase):
     """History file of one store."""
 
     def __init__(self, path: Path) -> None:
@@ -73,13 +79,13 @@ class History(WrittenBesideReading):
         self.path = path
         super().__init__(_connect(path), path)
         self._log = path.with_name(f"{path.name}-wal")
-        self._seal = PageSeal(path)
+        self._seal = PageChecksumFile(path)
         self._heads_changed, self._has_heads = 0, False
         self._refresh_heads()
         self._settled, self._oldest = self._writer.execute(sql.SELECT_EXTENT).fetchone()
-        self._gaps: list[Gap] = []
+        self._gaps: list[MissingRange] = []
         self._load_gaps()
-        if next(frames(self._log), None) is not None:
+        if next(read_wal_frames(self._log), None) is not None:
             self._settled = 0
             self.settle()
 
@@ -121,7 +127,7 @@ class History(WrittenBesideReading):
         return self._settled
 
     @property
-    def gaps(self) -> list[Gap]:
+    def gaps(self) -> list[MissingRange]:
         """Ranges of commits with missing states, lost with damaged pages; merged by table, without ids."""
         return self._gaps
 
@@ -131,7 +137,7 @@ class History(WrittenBesideReading):
         return any(gap.last is None for gap in self._gaps)
 
     def _load_gaps(self) -> None:
-        self._gaps = merged(Gap(*found) for found in self._writer.execute(sql.SELECT_GAPS))
+        self._gaps = merge_gaps(MissingRange(*found) for found in self._writer.execute(sql.SELECT_GAPS))
 
     def _refresh_heads(self) -> None:
         self._heads_changed += 1
@@ -159,7 +165,7 @@ class History(WrittenBesideReading):
         behind = self._read(sql.SELECT_NEXT_COMMIT_BEFORE_TIME, {"after": found, "now": now})
         if behind and not found:
             return 0
-        [(last,)] = self._read(sql.SELECT_COMMIT_BEFORE, {"until": behind[0][0] if behind else FOREVER})
+        [(last,)] = self._read(sql.SELECT_COMMIT_BEFORE, {"until": behind[0][0] if behind else NO_SEQUENCE_LIMIT})
         return last or found
 
     def time_of(self, sequence: int) -> int:
@@ -206,10 +212,10 @@ class History(WrittenBesideReading):
             self._load_gaps()
         self.settle()
 
-    def fill(self, salvaged: Salvaged) -> None:
+    def fill(self, salvaged: SalvagedHistory) -> None:
         """Write the intact content of a damaged file into this empty one."""
         with self._writing:
-            write_whole(salvaged, self._writer)
+            write_salvaged_content(salvaged, self._writer)
             _find_heads(self._writer)
             self._oldest = salvaged.oldest
             self._refresh_heads()
@@ -227,7 +233,7 @@ class History(WrittenBesideReading):
             [(seen, _)] = transaction.execute(sql.SELECT_EXTENT)
             if seen < sequence:
                 if seen + 1 < sequence:
-                    add_gaps(transaction, [Gap(seen + 1, None, table) for table in sql.HISTORY_TABLES])
+                    insert_gaps(transaction, [MissingRange(seen + 1, None, table) for table in sql.HISTORY_TABLES])
                 transaction.execute("INSERT OR REPLACE INTO moment VALUES (?, ?)", (sequence, time))
                 transaction.execute("UPDATE cursor SET sequence = ?", (sequence,))
             transaction.execute(sql.CREATE_PRESENT_TABLE)
@@ -339,7 +345,7 @@ class History(WrittenBesideReading):
                 self._refresh_heads()
             # The log is emptied before the pages can be sealed; after a crash in between, all rows are checked.
             self._seal.forget()
-            write_anew(self._writer)
+            vacuum_database(self._writer)
         self.settle(whole=True)
 
     # Pages and checksums
@@ -356,7 +362,7 @@ class History(WrittenBesideReading):
                 return False
             sequence, oldest = self._writer.execute(sql.SELECT_EXTENT).fetchone()
             roots = dict(self._writer.execute(sql.SELECT_ROOT_PAGES))
-            self._seal.seal(Sealed(sequence, oldest, self._seal.pages, roots), changed)
+            self._seal.seal(SealHeader(sequence, oldest, self._seal.pages, roots), changed)
             self._seal.note_moved()
             self._settled = sequence
         return True
@@ -388,14 +394,14 @@ class History(WrittenBesideReading):
         """Return the state of a node with a version; the newest one if the node was deleted and created again."""
         found = self._nodes(sql.SELECT_NODE_VERSION, {"id": node_id, "version": version})
         if not found:
-            self._require_no_gap(node_id, 0, FOREVER)
+            self._require_no_gap(node_id, 0, NO_SEQUENCE_LIMIT)
         return next(iter(found), None)
 
     def heads(self, limit: int) -> list[RowState[NodeRow]]:
         """Return the known versions that nodes list as conflicting heads, by id and version."""
         return self._nodes(sql.SELECT_HEADS, {"limit": limit})
 
-    def said_of(self, node_id: str, versions: range, limit: int) -> list[SaidBy]:
+    def said_of(self, node_id: str, versions: range, limit: int) -> list[CoAuthorEntry]:
         """Return the additional authors of some versions of a node, in the order of commits."""
         values = {"id": node_id, "least": versions.start, "most": versions.stop - 1, "limit": limit}
         return [_parse_co_author(node_id, *found) for found in self._read(sql.SELECT_CO_AUTHORS, values)]
@@ -404,13 +410,15 @@ class History(WrittenBesideReading):
         """Return the states of a node that began before a commit, newest first."""
         found = self._nodes(sql.SELECT_NODE_STATES_BEFORE, {"id": node_id, "before": before, "limit": limit})
         known_from = found[-1].first if len(found) == limit else 0
-        self._require_no_gap(node_id, (found[0].last or before) if is_unbroken(found, limit) else known_from, before)
+        self._require_no_gap(
+            node_id, (found[0].last or before) if has_no_missing_states(found, limit) else known_from, before
+        )
         return found
 
     def node_states_after(self, node_id: str, after: int, limit: int) -> list[RowState[NodeRow]]:
         """Return the states of a node that began after a commit, oldest first."""
         found = self._nodes(sql.SELECT_NODE_STATES_AFTER, {"id": node_id, "after": after, "limit": limit})
-        self._require_no_gap(node_id, after, found[-1].first + 1 if len(found) == limit else FOREVER)
+        self._require_no_gap(node_id, after, found[-1].first + 1 if len(found) == limit else NO_SEQUENCE_LIMIT)
         return found
 
     def next_state(self, node_id: str, after: int) -> RowState[NodeRow] | None:
@@ -467,11 +475,11 @@ class History(WrittenBesideReading):
     def edges_numbered(self, numbers: Sequence[int], at: int) -> list[RowState[EdgeRow]]:
         """Return the edge states with the given row numbers that were current as of a commit."""
         found = self._read_some(sql.SELECT_EDGES_BY_NUMBER_AT, numbers, at, at)
-        return self._require_kept(at, _as_states(packing.edge, found))
+        return self._require_kept(at, _as_states(packing.unpack_edge, found))
 
     def edge_states(self, numbers: Sequence[int]) -> list[RowState[EdgeRow]]:
         """Return the edge states with the given row numbers."""
-        return _as_states(packing.edge, self._read_some(sql.SELECT_EDGES_BY_NUMBER, numbers))
+        return _as_states(packing.unpack_edge, self._read_some(sql.SELECT_EDGES_BY_NUMBER, numbers))
 
     def edge_lives(self, numbers: Sequence[int]) -> Iterator[tuple[int, EdgeKey, int, int | None]]:
         """Yield row number, edge key, first and last commit of the edge states with the given row numbers."""
@@ -530,10 +538,10 @@ class History(WrittenBesideReading):
     def require_known(self, at: int) -> None:
         """Raise Gone for a commit as of which the history is incomplete."""
         if at < self._oldest:
-            raise gone(self._oldest)
+            raise history_begins_later_error(self._oldest)
         for gap in self._gaps:
             if gap.first <= at and (gap.last is None or at < gap.last):
-                raise in_gap("as_of: the history of this store", gap.first, gap.last)
+                raise history_gap_error("as_of: the history of this store", gap.first, gap.last)
 
     def require_known_after(self, at: int) -> None:
         """Raise Gone if commits may be missing between one and the next whose time is known.
@@ -543,34 +551,34 @@ class History(WrittenBesideReading):
         if self._gaps:
             [(later,)] = self._read(sql.SELECT_NEXT_MOMENT, {"at": at})
             for gap in self._gaps:
-                if gap.first < (later or FOREVER) and (gap.last is None or gap.last > at + 1):
-                    raise in_gap("as_of: the history of this store", gap.first, gap.last)
+                if gap.first < (later or NO_SEQUENCE_LIMIT) and (gap.last is None or gap.last > at + 1):
+                    raise history_gap_error("as_of: the history of this store", gap.first, gap.last)
 
     def _require_no_gap(self, node_id: str, low: int, before: int) -> None:
         """Raise Gone if a state of a node may be missing that began before a commit and ended after ``low``."""
         if self._gaps:
             [(first, last)] = self._read(sql.SELECT_NODE_GAP, {"id": node_id, "low": low, "before": before})
             if first is not None:
-                raise in_gap(f"the history of node {node_id!r}", first, None if last == before else last)
+                raise history_gap_error(f"the history of node {node_id!r}", first, None if last == before else last)
 
     def _nodes(self, query: str, values: dict[str, Any]) -> list[RowState[NodeRow]]:
-        return self._states(packing.node, query, values)
+        return self._states(packing.unpack_node, query, values)
 
     def _edges(self, query: str, values: dict[str, Any]) -> list[RowState[EdgeRow]]:
-        return self._states(packing.edge, query, values)
+        return self._states(packing.unpack_edge, query, values)
 
     def _links(self, query: str, values: dict[str, Any]) -> list[RowState[LinkRow]]:
-        return self._states(packing.link, query, values)
+        return self._states(packing.unpack_link, query, values)
 
     def _read_some(self, query: str, numbers: Sequence[int], *before: int) -> list[tuple[Any, ...]]:
         with self._reading:
-            return [*of_some(self._reader.execute, query, numbers, before=before)]
+            return [*select_by_values(self._reader.execute, query, numbers, before=before)]
 
     def _states(self, unpack: Callable[..., Row | None], query: str, values: dict[str, Any]) -> list[RowState[Row]]:
         return _as_states(unpack, self._read(query, values))
 
 
-def is_unbroken(states: Sequence[RowState[NodeRow]], limit: int) -> bool:
+def has_no_missing_states(states: Sequence[RowState[NodeRow]], limit: int) -> bool:
     """Return whether the states of a node, newest first, are complete, including those before the oldest.
 
     Versions count up by one, also where a deleted node is created again. Fewer than ``limit`` must begin with version
@@ -581,10 +589,12 @@ def is_unbroken(states: Sequence[RowState[NodeRow]], limit: int) -> bool:
 
 
 def _as_states(unpack: Callable[..., Row | None], found: Iterable[tuple[Any, ...]]) -> list[RowState[Row]]:
-    return [state(unpack, *each) for each in found]
+    return [parse_row_state(unpack, *each) for each in found]
 
 
-def state(unpack: Callable[..., Row | None], content: bytes | None, expected: int, *rest: Any) -> RowState[Row]:
+def parse_row_state(
+    unpack: Callable[..., Row | None], content: bytes | None, expected: int, *rest: Any
+) -> RowState[Row]:
     """Return the state in a result row. Raises sqlite3.DatabaseError if it does not match its checksum."""
     row = unpack(content, expected, *rest[4:])
     if row is None:
@@ -596,7 +606,7 @@ def _apply_change_set(transaction: sqlite3.Connection, change: ChangeSet) -> boo
     """Apply a change set. Return whether the conflicting versions of any node changed."""
     at, time = change.sequence, change.time
     if change.said:
-        said = ((each.id, SaidBy(each.version, each.created_by, at, time)) for each in change.said)
+        said = ((each.id, CoAuthorEntry(each.version, each.created_by, at, time)) for each in change.said)
         transaction.executemany(sql.INSERT_CO_AUTHOR, (_co_author_values(*each) for each in said))
     if not change.size:  # no state changed
         return False
@@ -605,13 +615,17 @@ def _apply_change_set(transaction: sqlite3.Connection, change: ChangeSet) -> boo
     ended = (*change.nodes_deleted, *(row.id for row in change.nodes_updated))
     transaction.executemany(sql.UPDATE_NODE_END, [{"id": node_id, "at": at, "time": time} for node_id in ended])
     nodes = (*change.nodes_created, *change.nodes_updated)
-    transaction.executemany(sql.INSERT_NODE_STATE, (_node_values(row, at, time) for row in cooperative(nodes)))
+    transaction.executemany(
+        sql.INSERT_NODE_STATE, (_node_values(row, at, time) for row in iterate_cooperatively(nodes))
+    )
     heads = _update_heads(transaction, ended, change.nodes_updated)
     edges = (*change.edges_created, *change.edges_updated)
-    transaction.executemany(sql.INSERT_EDGE_STATE, (_edge_values(row, at, time) for row in cooperative(edges)))
+    transaction.executemany(
+        sql.INSERT_EDGE_STATE, (_edge_values(row, at, time) for row in iterate_cooperatively(edges))
+    )
     transaction.executemany(
         sql.UPDATE_EDGE_ROW,
-        [_row_update_values(_key(row.key), packing.stored_edge(row)) for row in change.edges_touched],
+        [_row_update_values(_key(row.key), packing.pack_edge(row)) for row in change.edges_touched],
     )
     if change.links is not None:
         _apply_links(transaction, change)
@@ -620,7 +634,7 @@ def _apply_change_set(transaction: sqlite3.Connection, change: ChangeSet) -> boo
 
 
 def _update_heads(transaction: sqlite3.Connection, over: Iterable[str], rows: Iterable[NodeRow]) -> bool:
-    named = [(row.id, version) for row in rows for version in conflicts(row)]
+    named = [(row.id, version) for row in rows for version in conflicting_versions(row)]
     if not named and not transaction.execute("SELECT EXISTS (SELECT * FROM head)").fetchone()[0]:
         return False
     gone = transaction.executemany(sql.DELETE_HEADS, ((node_id,) for node_id in over)).rowcount
@@ -636,7 +650,7 @@ def _apply_links(transaction: sqlite3.Connection, change: ChangeSet) -> None:
     transaction.executemany(sql.INSERT_LINK_STATE, (_link_values(row, at, time) for row in links))
     transaction.executemany(
         sql.UPDATE_LINK_ROW,
-        [_row_update_values(_link_key(row.key), packing.stored_link(row)) for row in change.links_touched],
+        [_row_update_values(_link_key(row.key), packing.pack_link(row)) for row in change.links_touched],
     )
 
 
@@ -653,36 +667,36 @@ def _key(key: EdgeKey) -> dict[str, Any]:
 
 
 def _node_values(row: NodeRow, at: int, time: int) -> tuple[Any, ...]:
-    return row.id, at, row.version, row.type, time, *packing.stored_node(row)
+    return row.id, at, row.version, row.type, time, *packing.pack_node(row)
 
 
 def _edge_values(row: EdgeRow, at: int, time: int) -> tuple[Any, ...]:
-    return *row.key, at, row.version, time, *packing.stored_edge(row)
+    return *row.key, at, row.version, time, *packing.pack_edge(row)
 
 
 def _link_values(row: LinkRow, at: int, time: int) -> tuple[Any, ...]:
     source, target, relation_type = row.edge.key
-    return source, row.store, target, relation_type, at, row.edge.version, time, *packing.stored_link(row)
+    return source, row.store, target, relation_type, at, row.edge.version, time, *packing.pack_link(row)
 
 
-def _co_author_values(node_id: str, said: SaidBy) -> tuple[Any, ...]:
+def _co_author_values(node_id: str, said: CoAuthorEntry) -> tuple[Any, ...]:
     values = (node_id, *msgspec.structs.astuple(said))
-    return *values, checksum(_encode(values))
+    return *values, checksum_63bit(_encode(values))
 
 
-def _parse_co_author(node_id: str, *found: Any) -> SaidBy:
-    said = SaidBy(*found[:-1])
+def _parse_co_author(node_id: str, *found: Any) -> CoAuthorEntry:
+    said = CoAuthorEntry(*found[:-1])
     if _co_author_values(node_id, said)[-1] != found[-1]:
         raise sqlite3.DatabaseError("an author entry does not match its checksum")
     return said
 
 
-def gone(oldest: int) -> Gone:
+def history_begins_later_error(oldest: int) -> Gone:
     """Return the error for a commit before the first one that is known."""
     return Gone(f"as_of: the history of this store begins at sequence {oldest}", oldest)
 
 
-def in_gap(what: str, first: int, last: int | None) -> Gone | Unavailable:
+def history_gap_error(what: str, first: int, last: int | None) -> Gone | Unavailable:
     """Return the error for states lost with a damaged part of the file; temporary while ``last`` is None."""
     if last is None:
         message = f"{what} was damaged and is being repaired from sequence {first} on; try again shortly"
@@ -694,7 +708,7 @@ def in_gap(what: str, first: int, last: int | None) -> Gone | Unavailable:
     )
 
 
-def tells_damage(error: sqlite3.DatabaseError) -> bool:
+def is_damage(error: sqlite3.DatabaseError) -> bool:
     """Return whether an error means a damaged or foreign file; subclasses mean a full disk, a lock and the like."""
     return type(error) is sqlite3.DatabaseError
 
@@ -725,7 +739,7 @@ class _CurrentStateRestorer:
 
     def restore_rows(self, table: str, rows: Iterable[NodeRow] | Iterable[EdgeRow] | Iterable[LinkRow]) -> None:
         """Add the rows that are missing, as they are now, and mark those that are current."""
-        for row in cooperative(rows):
+        for row in iterate_cooperatively(rows):
             number = self._matching_state(table, row)
             if number is None:
                 number = self._add(table, row)
@@ -761,9 +775,9 @@ class _CurrentStateRestorer:
 
 _ADD = {"node": sql.INSERT_NODE_STATE, "edge": sql.INSERT_EDGE_STATE, "link": sql.INSERT_LINK_STATE}
 _UNPACK: dict[str, Callable[..., NodeRow | EdgeRow | LinkRow | None]] = {
-    "node": packing.node,
-    "edge": packing.edge,
-    "link": packing.link,
+    "node": packing.unpack_node,
+    "edge": packing.unpack_edge,
+    "link": packing.unpack_link,
 }
 
 
@@ -775,13 +789,13 @@ def _key_of(row: NodeRow | EdgeRow | LinkRow) -> tuple[Any, ...]:
 
 def _packed(row: NodeRow | EdgeRow | LinkRow) -> packing.PackedRow:
     if isinstance(row, NodeRow):
-        return packing.stored_node(row)
-    return packing.stored_edge(row) if isinstance(row, EdgeRow) else packing.stored_link(row)
+        return packing.pack_node(row)
+    return packing.pack_edge(row) if isinstance(row, EdgeRow) else packing.pack_link(row)
 
 
 def _find_heads(connection: sqlite3.Connection) -> None:
     found = connection.execute(sql.SELECT_POSSIBLE_HEADS)
-    rows = (packing.node(*each) for each in found)
-    named = [(row.id, version) for row in rows if row is not None for version in conflicts(row)]
+    rows = (packing.unpack_node(*each) for each in found)
+    named = [(row.id, version) for row in rows if row is not None for version in conflicting_versions(row)]
     with connection as transaction:
         transaction.executemany(sql.INSERT_HEAD, named)

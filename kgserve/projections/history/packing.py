@@ -14,9 +14,16 @@ import msgspec
 
 from kgserve.platform.codecs import msgpack_decoder
 from kgserve.platform.times import format_time, parse_time
-from kgserve.storage.model.digest import checksum
+from kgserve.storage.model.digest import checksum_63bit
 from kgserve.storage.model.fields import EdgeExtras, NodeExtras
-from kgserve.storage.model.rows import NO_ATTRIBUTES, EdgeRow, LinkRow, NodeRow, edge_attributes, edge_stamps
+from kgserve.storage.model.rows import (
+    EMPTY_ATTRIBUTES_JSON,
+    EdgeRow,
+    LinkRow,
+    NodeRow,
+    encode_edge_attributes,
+    split_edge_attributes,
+)
 
 _PACKED_MARKER = 0xC1
 _ZLIB_MARKER = 0x78
@@ -70,24 +77,24 @@ _decode_plain_edge = msgpack_decoder(EdgeRow).decode
 _decode_plain_link = msgpack_decoder(LinkRow).decode
 
 
-def stored_node(row: NodeRow) -> PackedRow:
+def pack_node(row: NodeRow) -> PackedRow:
     """Return a node in storage format, without its id, type and version."""
     lasted = row.updated_at - row.created_at
     packed = _PackedNode(row.content, row.attributes, row.sequence, row.created_at, lasted, row.extras)
     return _packed(packed, (row.id, row.type, row.version))
 
 
-def stored_edge(row: EdgeRow) -> PackedRow:
+def pack_edge(row: EdgeRow) -> PackedRow:
     """Return an edge in storage format, without its key and version."""
     return _packed_edge(row, row, (*row.key, row.version))
 
 
-def stored_link(row: LinkRow) -> PackedRow:
+def pack_link(row: LinkRow) -> PackedRow:
     """Return a link in storage format, without its store and the key and version of its edge."""
     return _packed_edge(row, row.edge, (*row.edge.key, row.edge.version, row.store))
 
 
-def node(content: bytes | None, expected: int, *key: Any) -> NodeRow | None:
+def unpack_node(content: bytes | None, expected: int, *key: Any) -> NodeRow | None:
     """Return the node in storage format whose ``key`` columns are id, type and version; None on a checksum mismatch."""
     if not _is_intact(content, expected, key):
         return None
@@ -100,14 +107,14 @@ def node(content: bytes | None, expected: int, *key: Any) -> NodeRow | None:
     return NodeRow(node_id, type_, *texts, version, found.sequence, created, updated, found.extras)
 
 
-def edge(content: bytes | None, expected: int, *key: Any) -> EdgeRow | None:
+def unpack_edge(content: bytes | None, expected: int, *key: Any) -> EdgeRow | None:
     """Return the edge whose ``key`` columns are source, target, relation type and version; None on a mismatch."""
     if not _is_intact(content, expected, key):
         return None
     return _edge_of(content, key) if content[0] == _PACKED_MARKER else _decode_plain_edge(content)
 
 
-def link(content: bytes | None, expected: int, *key: Any) -> LinkRow | None:
+def unpack_link(content: bytes | None, expected: int, *key: Any) -> LinkRow | None:
     """Return the link whose ``key`` columns are those of its edge, and its store; None on a checksum mismatch."""
     if not _is_intact(content, expected, key):
         return None
@@ -117,7 +124,7 @@ def link(content: bytes | None, expected: int, *key: Any) -> LinkRow | None:
 def _is_intact(content: bytes | None, expected: int, key: tuple[Any, ...]) -> TypeGuard[bytes]:
     if not content:
         return False
-    return checksum(content + _encode(key) if content[0] == _PACKED_MARKER else content) == expected
+    return checksum_63bit(content + _encode(key) if content[0] == _PACKED_MARKER else content) == expected
 
 
 def _uncompressed(content: bytes) -> bytes:
@@ -128,7 +135,7 @@ def _packed_edge(row: EdgeRow | LinkRow, of: EdgeRow, key: tuple[Any, ...]) -> P
     parts = (_recent_parts if len(of.attributes) <= _MAX_CACHED_ATTRIBUTES_CHARS else _parts)(of.attributes)
     if parts is None:
         content = _encode(row)
-        return PackedRow(content, checksum(content))
+        return PackedRow(content, checksum_63bit(content))
     return _packed(
         _PackedEdge(_compact_weight(of.weight), parts.own, of.sequence, parts.created_at, parts.lasted, of.extras), key
     )
@@ -136,17 +143,17 @@ def _packed_edge(row: EdgeRow | LinkRow, of: EdgeRow, key: tuple[Any, ...]) -> P
 
 def _parts(attributes: str) -> _AttributeParts | None:
     """Split an edge's attributes into parts; None if they could not be reassembled exactly."""
-    stamps = edge_stamps(attributes)
+    stamps = split_edge_attributes(attributes)
     created = parse_time(stamps.created_at)
     parts = _AttributeParts(
-        "" if stamps.own == NO_ATTRIBUTES else stamps.own, created, parse_time(stamps.updated_at) - created
+        "" if stamps.own == EMPTY_ATTRIBUTES_JSON else stamps.own, created, parse_time(stamps.updated_at) - created
     )
     return parts if _attributes(parts) == attributes else None
 
 
 def _attributes(parts: _AttributeParts) -> str:
     own, created, lasted = parts
-    return edge_attributes(format_time(created), format_time(created + lasted), own or NO_ATTRIBUTES)
+    return encode_edge_attributes(format_time(created), format_time(created + lasted), own or EMPTY_ATTRIBUTES_JSON)
 
 
 _recent_parts = lru_cache(maxsize=4096)(_parts)
@@ -171,4 +178,4 @@ def _packed(packed: _PackedNode | _PackedEdge, key: tuple[Any, ...]) -> PackedRo
     if len(data) >= _MIN_BYTES_TO_COMPRESS:
         data = min(data, zlib.compress(data, 1), key=len)
     content = bytes((_PACKED_MARKER,)) + data
-    return PackedRow(content, checksum(content + _encode(key)))
+    return PackedRow(content, checksum_63bit(content + _encode(key)))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kgserve.projections.history.seal import frames
+from kgserve.projections.history.seal import read_wal_frames
 from kgserve.projections.history.statements import HISTORY_PAGE_BYTES
 
 TABLE_LEAF, TABLE_INTERIOR, INDEX_LEAF, INDEX_INTERIOR = 0x0D, 0x05, 0x0A, 0x02
@@ -21,23 +21,23 @@ _MAX_BTREE_DEPTH = 32
 _INTEGER_BYTES = (0, 1, 2, 3, 4, 6, 8)
 _BIG_ENDIAN_MAGIC = 0x377F0683
 
-Values = tuple[Any, ...]
+RecordValues = tuple[Any, ...]
 
 
-class Cell(NamedTuple):
+class PageCell(NamedTuple):
     """Cell of a page: row number, values, and child page; 0 or () for fields that the page type lacks."""
 
     child: int
     rowid: int
-    values: Values
+    values: RecordValues
 
 
-class Row(NamedTuple):
+class PageRow(NamedTuple):
     """Row of a table or entry of an index, and the page that it is on."""
 
     page: int
     rowid: int
-    values: Values
+    values: RecordValues
 
 
 class UnreadPage(NamedTuple):
@@ -68,7 +68,7 @@ class DatabasePages:
         rows = self.tree(1, lambda _: None)
         return {str(row.values[1]): row.values[3] for row in rows if len(row.values) == 5 and row.values[3]}  # noqa: PLR2004
 
-    def tree(self, root: int, unread: Callable[[UnreadPage], object]) -> Iterator[Row]:
+    def tree(self, root: int, unread: Callable[[UnreadPage], object]) -> Iterator[PageRow]:
         """Yield all rows of a table or entries of an index in order. Damaged pages are reported, and read."""
         yield from self._walk(root, 0, set(), unread)
 
@@ -80,7 +80,7 @@ class DatabasePages:
             if number not in free and len(page) == HISTORY_PAGE_BYTES and page[_header_offset(number)] == TABLE_LEAF:
                 yield number
 
-    def cells(self, number: int) -> Iterator[Cell]:
+    def cells(self, number: int) -> Iterator[PageCell]:
         """Yield the readable cells of a page."""
         page, start = self.page(number), _header_offset(number)
         if len(page) < HISTORY_PAGE_BYTES or page[start] not in {
@@ -97,7 +97,9 @@ class DatabasePages:
             if cell is not None:
                 yield cell
 
-    def _walk(self, number: int, after: int, path: set[int], unread: Callable[[UnreadPage], object]) -> Iterator[Row]:
+    def _walk(
+        self, number: int, after: int, path: set[int], unread: Callable[[UnreadPage], object]
+    ) -> Iterator[PageRow]:
         page, start = self.page(number), _header_offset(number)
         whole = len(page) == HISTORY_PAGE_BYTES and page[start] in {
             TABLE_LEAF,
@@ -113,13 +115,13 @@ class DatabasePages:
             if cell.child:
                 yield from self._walk(cell.child, after, {*path, number}, unread)
             if page[start] != TABLE_INTERIOR:
-                yield Row(number, cell.rowid, cell.values)
+                yield PageRow(number, cell.rowid, cell.values)
             after = cell.rowid or after
         if page[start] in {TABLE_INTERIOR, INDEX_INTERIOR}:
             last = int.from_bytes(page[start + 8 : start + 12])
             yield from self._walk(last, after, {*path, number}, unread)
 
-    def _cell(self, page: bytes, kind: int, at: int) -> Cell | None:
+    def _cell(self, page: bytes, kind: int, at: int) -> PageCell | None:
         child = rowid = size = 0
         try:
             if kind in {TABLE_INTERIOR, INDEX_INTERIOR}:
@@ -129,8 +131,8 @@ class DatabasePages:
             if kind in {TABLE_LEAF, TABLE_INTERIOR}:
                 rowid, at = _varint(page, at)
             if kind == TABLE_INTERIOR:
-                return Cell(child, rowid, ())
-            return Cell(child, rowid, _record(self._payload(page, at, size, kind)))
+                return PageCell(child, rowid, ())
+            return PageCell(child, rowid, _record(self._payload(page, at, size, kind)))
         except (IndexError, ValueError, struct.error):
             return None
 
@@ -187,7 +189,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     return (value - (1 << 64) if value >> 63 else value), at + 9
 
 
-def _record(payload: bytes) -> Values:
+def _record(payload: bytes) -> RecordValues:
     """Return the values of a record. Raises IndexError, ValueError and struct.error if it is invalid."""
     header, at = _varint(payload, 0)
     types: list[int] = []
@@ -228,7 +230,7 @@ def _log_pages(log: Path) -> dict[int, bytes]:
     order = ">" if int.from_bytes(data[:4]) == _BIG_ENDIAN_MAGIC else "<"
     sums = _wal_checksums(data[:24], (0, 0), order)
     at = 32
-    for page, commit, header in frames(log):
+    for page, commit, header in read_wal_frames(log):
         content = data[at + 24 : at + 24 + HISTORY_PAGE_BYTES]
         at += 24 + HISTORY_PAGE_BYTES
         if len(content) < HISTORY_PAGE_BYTES:

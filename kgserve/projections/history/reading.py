@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from kgserve.projections.history import packing
-from kgserve.projections.history.history import RowState, state
+from kgserve.projections.history.history import RowState, parse_row_state
 from kgserve.projections.history.statements import (
     EDGE_KEY_COLUMNS,
     HISTORY_VERSION,
@@ -35,7 +35,7 @@ _SELECT_PRESENT_LINKS = f"SELECT CAST(row AS BLOB), hash, {LINK_KEY_COLUMNS} FRO
 _SELECT_HAS_LINK_TABLE = "SELECT count(*) FROM sqlite_schema WHERE name = 'link'"
 
 
-class CurrentRows:
+class HistoryCurrentRows:
     """Current rows as of ``sequence``, the last commit that a history has applied; ``time`` is in microseconds.
 
     ``lost_nodes``, ``lost_edges`` and ``lost_links`` collect the keys of rows read with a checksum mismatch.
@@ -105,17 +105,17 @@ class CurrentRows:
         return (row for state in states if (row := self._link(*state)) is not None)
 
     def _node(self, content: bytes | None, checksum: int, *key: Any) -> NodeRow | None:
-        if (row := packing.node(content, checksum, *key)) is None:
+        if (row := packing.unpack_node(content, checksum, *key)) is None:
             self.lost_nodes.add(key[0])
         return row
 
     def _edge(self, content: bytes | None, checksum: int, *key: Any) -> EdgeRow | None:
-        if (row := packing.edge(content, checksum, *key)) is None:
+        if (row := packing.unpack_edge(content, checksum, *key)) is None:
             self.lost_edges.add((key[0], key[1], key[2]))
         return row
 
     def _link(self, content: bytes | None, checksum: int, *key: Any) -> LinkRow | None:
-        if (row := packing.link(content, checksum, *key)) is None:
+        if (row := packing.unpack_link(content, checksum, *key)) is None:
             self.lost_links.add(LinkKey(key[4], (key[0], key[1], key[2])))
         return row
 
@@ -140,7 +140,7 @@ class HistoryPosition(msgspec.Struct, frozen=True, order=True):
     id: str = ""
 
 
-class EndedStates(msgspec.Struct, frozen=True):
+class EndedStateBatch(msgspec.Struct, frozen=True):
     """Batch of ended states, up to a position.
 
     ``sequence`` is the last commit whose ended states have all been read, and ``seen`` the last commit in the history.
@@ -155,7 +155,7 @@ class EndedStates(msgspec.Struct, frozen=True):
     more: bool
 
 
-def read_ended(path: Path, place: HistoryPosition, limit: int) -> EndedStates | None:
+def read_ended_states(path: Path, place: HistoryPosition, limit: int) -> EndedStateBatch | None:
     """Return the next ended states, at most ``limit`` and about 16 MiB; None if there is no history to read.
 
     Raises sqlite3.DatabaseError if the file is damaged, or locked by its owner for too long.
@@ -172,10 +172,10 @@ def read_ended(path: Path, place: HistoryPosition, limit: int) -> EndedStates | 
         states, more = _read_batch(connection.execute(SELECT_ENDED_NODES, values), limit)
     if not more:
         place = max(place, HistoryPosition(seen + 1))
-        return EndedStates(states, place, place.last - 1, seen, oldest, more)
+        return EndedStateBatch(states, place, place.last - 1, seen, oldest, more)
     # The commit of the last state may have ended more states.
     place = HistoryPosition(states[-1].last or 0, states[-1].row.id)
-    return EndedStates(states, place, place.last - 1, seen, oldest, more)
+    return EndedStateBatch(states, place, place.last - 1, seen, oldest, more)
 
 
 def _read_batch(rows: Iterable[tuple[Any, ...]], limit: int) -> tuple[list[RowState[NodeRow]], bool]:
@@ -183,7 +183,7 @@ def _read_batch(rows: Iterable[tuple[Any, ...]], limit: int) -> tuple[list[RowSt
     states: list[RowState[NodeRow]] = []
     size = 0
     for row in rows:
-        states.append(state(packing.node, *row))
+        states.append(parse_row_state(packing.unpack_node, *row))
         size += len(states[-1].row.content)
         if size >= ENDED_STATES_BATCH_BYTES:
             return states, True

@@ -15,18 +15,25 @@ import structlog
 from kgserve.platform.durable_files import sync_folder
 from kgserve.projections.history import packing
 from kgserve.projections.history import statements as sql
-from kgserve.projections.history.history import History
-from kgserve.projections.history.salvage import Gap, Salvaged, merged, read_whole
-from kgserve.projections.history.seal import PAGE_HASHES_SUFFIX, PageSeal, Sealed, free_name, seal_path, sealed_of
+from kgserve.projections.history.history import HistoryFile
+from kgserve.projections.history.salvage import MissingRange, SalvagedHistory, merge_gaps, read_intact_content
+from kgserve.projections.history.seal import (
+    PAGE_HASHES_SUFFIX,
+    PageChecksumFile,
+    SealHeader,
+    read_seal_header,
+    seal_path,
+    unused_damaged_path,
+)
 
 log = structlog.get_logger()
 
 _LOG_SUFFIXES = ("-wal", "-shm")
 _REPLACEMENT_SUFFIX = ".new"
 _KEYS_BY_TABLE = {
-    "node": (packing.node, sql.NODE_KEY_COLUMNS),
-    "edge": (packing.edge, sql.EDGE_KEY_COLUMNS),
-    "link": (packing.link, sql.LINK_KEY_COLUMNS),
+    "node": (packing.unpack_node, sql.NODE_KEY_COLUMNS),
+    "edge": (packing.unpack_edge, sql.EDGE_KEY_COLUMNS),
+    "link": (packing.unpack_link, sql.LINK_KEY_COLUMNS),
 }
 
 
@@ -34,21 +41,21 @@ class HistoryFault(msgspec.Struct, frozen=True):
     """Damage of a history file: a description, and the file's last seal."""
 
     reason: str
-    sealed: Sealed | None
+    sealed: SealHeader | None
     is_older_copy: bool = False
     """True if all rows are intact and only the last commits are missing."""
 
 
-def open_history(path: Path, store: str, *, journal_is_complete: bool) -> tuple[History, str | None]:
+def open_history(path: Path, store: str, *, journal_is_complete: bool) -> tuple[HistoryFile, str | None]:
     """Open or create a store's history. Return it with a description of any damage, which is repaired.
 
     ``journal_is_complete``: the journal has every commit, so a damaged history is rebuilt from it. Raises
     sqlite3.DatabaseError and OSError.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    fault = find_fault(path)
+    fault = find_history_fault(path)
     if fault is None:
-        history = History(path)
+        history = HistoryFile(path)
         if not seal_path(path).exists():
             history.settle(whole=True)
         return history, None
@@ -57,9 +64,9 @@ def open_history(path: Path, store: str, *, journal_is_complete: bool) -> tuple[
         lost = f"{fault.reason}; commits in between that the journal no longer has are missing"
         return _open_resealed(path), None if journal_is_complete else lost
     if journal_is_complete:
-        aside = set_aside(path)
+        aside = move_history_aside(path)
         log.error("history_damaged", store=store, reason=fault.reason, set_aside=_name(aside), made_from="journal")
-        return History(path), f"{fault.reason}; it was rebuilt from the journal, which is complete"
+        return HistoryFile(path), f"{fault.reason}; it was rebuilt from the journal, which is complete"
     found, aside = salvage_history(path)
     counts = {f"{table}s": len(rows) for table, rows in found.rows.items()}
     gaps = [describe_gap(gap) for gap in found.gaps[:10]]
@@ -74,10 +81,10 @@ def open_history(path: Path, store: str, *, journal_is_complete: bool) -> tuple[
         missing=found.missing,
         gaps=gaps,
     )
-    return History(path), f"{fault.reason}; " + (f"missing: {', '.join(gaps)}" if gaps else "nothing is missing")
+    return HistoryFile(path), f"{fault.reason}; " + (f"missing: {', '.join(gaps)}" if gaps else "nothing is missing")
 
 
-def find_fault(path: Path) -> HistoryFault | None:
+def find_history_fault(path: Path) -> HistoryFault | None:
     """Return the damage of a file that is not open; None if it is intact, or if no history was ever created.
 
     Every page is compared with its checksum. Where checksums are missing or belong to another state of the file, as
@@ -86,14 +93,14 @@ def find_fault(path: Path) -> HistoryFault | None:
     """
     for each in _files(path):
         if each.is_symlink() or (each.exists() and not each.is_file()):
-            return HistoryFault(f"{each.name} is not a regular file", sealed_of(path))
+            return HistoryFault(f"{each.name} is not a regular file", read_seal_header(path))
     if not path.exists():
-        sealed = sealed_of(path)
+        sealed = read_seal_header(path)
         return HistoryFault(f"{path.name} is missing", sealed) if sealed is not None else None
-    with closing(PageSeal(path)) as seal:
+    with closing(PageChecksumFile(path)) as seal:
         sealed = seal.sealed()
         if sealed is None:
-            reason = fault_of_rows(path)
+            reason = find_row_fault(path)
             return HistoryFault(reason, None) if reason else None
         faults = seal.faults(sealed, 1, sealed.pages)
         unknown = seal.unknown(sealed)
@@ -102,9 +109,9 @@ def find_fault(path: Path) -> HistoryFault | None:
     return _fault_of_pages(path, sealed, faults)
 
 
-def _fault_of_pages(path: Path, sealed: Sealed, faults: list[int]) -> HistoryFault | None:
+def _fault_of_pages(path: Path, sealed: SealHeader, faults: list[int]) -> HistoryFault | None:
     """Return the damage of a file with mismatching pages or a damaged seal; None if all rows are intact."""
-    reason = fault_of_rows(path)
+    reason = find_row_fault(path)
     seen = _last_sequence(path)
     if reason is None and 0 <= seen < sealed.sequence and faults:
         return HistoryFault(_describe_older_copy(path, seen, sealed), sealed, is_older_copy=True)
@@ -116,18 +123,18 @@ def _fault_of_pages(path: Path, sealed: Sealed, faults: list[int]) -> HistoryFau
     return HistoryFault(f"pages do not match their checksums: {some}; {reason or 'all rows are intact'}", sealed)
 
 
-def _open_resealed(path: Path) -> History:
+def _open_resealed(path: Path) -> HistoryFile:
     seal_path(path).unlink(missing_ok=True)
-    history = History(path)
+    history = HistoryFile(path)
     history.settle(whole=True)
     return history
 
 
-def _describe_older_copy(path: Path, seen: int, sealed: Sealed) -> str:
+def _describe_older_copy(path: Path, seen: int, sealed: SealHeader) -> str:
     return f"{path.name} is an older copy: it ends at sequence {seen}, its checksums at sequence {sealed.sequence}"
 
 
-def fault_of_rows(path: Path) -> str | None:
+def find_row_fault(path: Path) -> str | None:
     """Return the damage of a file's rows, without the use of page checksums; None if they are intact."""
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
@@ -136,26 +143,26 @@ def fault_of_rows(path: Path) -> str | None:
         return str(error)
 
 
-def salvage_history(path: Path) -> tuple[Salvaged, Path | None]:
+def salvage_history(path: Path) -> tuple[SalvagedHistory, Path | None]:
     """Replace a file with its intact content. Return that content, and the new path of the damaged file.
 
     Raises OSError and sqlite3.Error.
     """
     for each in _files(path):
         if each.is_symlink() or (each.exists() and not each.is_file()):
-            each.rename(free_name(each))
+            each.rename(unused_damaged_path(each))
     aside = None
     if not path.exists():
         path.touch(0o600)
-    with closing(PageSeal(path)) as seal:
-        found = read_whole(path, seal, seal.sealed())
+    with closing(PageChecksumFile(path)) as seal:
+        found = read_intact_content(path, seal, seal.sealed())
     new = path.with_name(path.name + _REPLACEMENT_SUFFIX)
     for each in (new, *(new.with_name(new.name + suffix) for suffix in (*_LOG_SUFFIXES, PAGE_HASHES_SUFFIX))):
         each.unlink(missing_ok=True)
-    with closing(History(new)) as history:
+    with closing(HistoryFile(new)) as history:
         history.fill(found)
     if path.stat().st_size:
-        aside = free_name(path)
+        aside = unused_damaged_path(path)
         os.link(path, aside)
     # If the process ends here, the old file is still complete, only without its seal.
     seal_path(path).unlink(missing_ok=True)
@@ -166,16 +173,16 @@ def salvage_history(path: Path) -> tuple[Salvaged, Path | None]:
     return found, aside
 
 
-def set_aside(path: Path) -> Path | None:
+def move_history_aside(path: Path) -> Path | None:
     """Rename an unusable file and its log. Return the new path, None if the file did not exist."""
     aside = None
     if path.is_symlink() or path.exists():
-        aside = free_name(path)
+        aside = unused_damaged_path(path)
         path.rename(aside)
     _move_logs(path, aside)
     seal = seal_path(path)
     if seal.is_dir() and not seal.is_symlink():
-        seal.rename(free_name(seal))
+        seal.rename(unused_damaged_path(seal))
     seal.unlink(missing_ok=True)
     sync_folder(path.parent)
     return aside
@@ -187,15 +194,15 @@ def remove_history(path: Path) -> None:
         each.unlink(missing_ok=True)
 
 
-def gaps_of(path: Path) -> list[Gap]:
+def read_history_gaps(path: Path) -> list[MissingRange]:
     """Return the gaps of an otherwise intact file, which may be open. Raises sqlite3.Error."""
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
         if not connection.execute(sql.SELECT_HAS_GAP_TABLE).fetchone()[0]:
             return []
-        return merged(Gap(*found) for found in connection.execute(sql.SELECT_GAPS))
+        return merge_gaps(MissingRange(*found) for found in connection.execute(sql.SELECT_GAPS))
 
 
-def describe_gap(gap: Gap) -> str:
+def describe_gap(gap: MissingRange) -> str:
     """Return a readable description of a gap."""
     until = "now" if gap.last is None else str(gap.last)
     return f"{gap.table}s from sequence {gap.first} to {until}"
@@ -205,7 +212,7 @@ def _move_logs(path: Path, aside: Path | None) -> None:
     for suffix in _LOG_SUFFIXES:
         log_ = path.with_name(path.name + suffix)
         if log_.is_symlink() or log_.exists():
-            name = free_name(path) if aside is None else aside
+            name = unused_damaged_path(path) if aside is None else aside
             log_.rename(name.with_name(name.name + suffix))
 
 

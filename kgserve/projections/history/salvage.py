@@ -18,16 +18,16 @@ import msgspec
 
 from kgserve.projections.history import packing
 from kgserve.projections.history import statements as sql
-from kgserve.projections.history.pages import DatabasePages, Row, UnreadPage, Values
-from kgserve.projections.history.seal import PageSeal, Sealed
-from kgserve.storage.model.digest import checksum
+from kgserve.projections.history.pages import DatabasePages, PageRow, RecordValues, UnreadPage
+from kgserve.projections.history.seal import PageChecksumFile, SealHeader
+from kgserve.storage.model.digest import checksum_63bit
 
-MAX_NAMED_ROWS = 10_000
+MAX_GAPS_WITH_ID = 10_000
 """Maximum number of missing rows recorded by id; beyond that, only the commits are recorded."""
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Gap(msgspec.Struct, frozen=True, order=True):
+class MissingRange(msgspec.Struct, frozen=True, order=True):
     """Range of commits with missing states, from ``first`` up to but excluding ``last``; None: up to the current state.
 
     ``table`` is the table that lacks a row, and ``id`` the node it belongs to; None for any.
@@ -39,15 +39,15 @@ class Gap(msgspec.Struct, frozen=True, order=True):
     id: str | None = None
 
 
-class Salvaged(msgspec.Struct):
+class SalvagedHistory(msgspec.Struct):
     """Intact content of a file, as values of its tables."""
 
     sequence: int = 0
     oldest: int = 0
-    rows: dict[str, list[Values]] = {}
+    rows: dict[str, list[RecordValues]] = {}
     moments: dict[int, int] = {}
-    said: list[Values] = []
-    gaps: list[Gap] = []
+    said: list[RecordValues] = []
+    gaps: list[MissingRange] = []
     damaged_pages: int = 0
     missing: int = 0
 
@@ -67,24 +67,24 @@ class _Table(NamedTuple):
 
 
 _TABLES = {
-    "node": _Table(9, 1, 2, 5, 6, (0, 4, 3), packing.node, (("sqlite_autoindex_node_1", 1),)),
+    "node": _Table(9, 1, 2, 5, 6, (0, 4, 3), packing.unpack_node, (("sqlite_autoindex_node_1", 1),)),
     "edge": _Table(
-        10, 3, 4, 6, 7, (0, 1, 2, 5), packing.edge,
+        10, 3, 4, 6, 7, (0, 1, 2, 5), packing.unpack_edge,
         (("edge_by_source", 2), ("sqlite_autoindex_edge_1", 3), ("edge_by_target", 1)),
     ),
-    "link": _Table(11, 4, 5, 7, 8, (0, 2, 3, 6, 1), packing.link, (("sqlite_autoindex_link_1", 4),)),
+    "link": _Table(11, 4, 5, 7, 8, (0, 2, 3, 6, 1), packing.unpack_link, (("sqlite_autoindex_link_1", 4),)),
 }  # fmt: skip
 _BY_COLUMNS = {table.columns: name for name, table in _TABLES.items()}
 
 
-def read_whole(path: Path, seal: PageSeal, sealed: Sealed | None) -> Salvaged:
+def read_intact_content(path: Path, seal: PageChecksumFile, sealed: SealHeader | None) -> SalvagedHistory:
     """Return all intact content of a file. Raises OSError."""
     damaged = frozenset(seal.faults(sealed, 1, sealed.pages)) if sealed else frozenset[int]()
     suspect = damaged | frozenset(seal.unknown(sealed) if sealed else ())
     return _SalvageReader(DatabasePages(path, damaged), damaged, suspect, sealed).all()
 
 
-def write_whole(salvaged: Salvaged, connection: sqlite3.Connection) -> None:
+def write_salvaged_content(salvaged: SalvagedHistory, connection: sqlite3.Connection) -> None:
     """Insert salvaged content into an empty history."""
     with connection as transaction:
         for name, rows in salvaged.rows.items():
@@ -92,11 +92,11 @@ def write_whole(salvaged: Salvaged, connection: sqlite3.Connection) -> None:
             transaction.executemany(f"INSERT OR REPLACE INTO {name} VALUES ({marks})", rows)  # noqa: S608 - constants
         transaction.executemany("INSERT OR REPLACE INTO moment VALUES (?, ?)", salvaged.moments.items())
         transaction.executemany(sql.INSERT_CO_AUTHOR, salvaged.said)
-        add_gaps(transaction, salvaged.gaps)
+        insert_gaps(transaction, salvaged.gaps)
         transaction.execute("UPDATE cursor SET sequence = ?, oldest = ?", (salvaged.sequence, salvaged.oldest))
 
 
-def add_gaps(transaction: sqlite3.Connection, gaps: Iterable[Gap]) -> None:
+def insert_gaps(transaction: sqlite3.Connection, gaps: Iterable[MissingRange]) -> None:
     """Record gaps."""
     transaction.executemany(sql.INSERT_GAP, ((gap.first, gap.last, gap.table, gap.id) for gap in gaps))
 
@@ -105,7 +105,7 @@ class _SalvageReader:
     """Reader that salvages one file."""
 
     def __init__(
-        self, pages: DatabasePages, damaged: frozenset[int], suspect: frozenset[int], sealed: Sealed | None
+        self, pages: DatabasePages, damaged: frozenset[int], suspect: frozenset[int], sealed: SealHeader | None
     ) -> None:
         self._pages = pages
         self._damaged = damaged
@@ -113,10 +113,10 @@ class _SalvageReader:
         self._is_suspect: Callable[[int], bool] = suspect.__contains__ if sealed else lambda _: True
         self._roots = {**(sealed.roots if sealed else {}), **pages.roots()}
         self._sealed = sealed
-        self._found = Salvaged(damaged_pages=len(damaged))
-        self._rows: dict[str, dict[int, Row]] = {name: {} for name in _TABLES}
+        self._found = SalvagedHistory(damaged_pages=len(damaged))
+        self._rows: dict[str, dict[int, PageRow]] = {name: {} for name in _TABLES}
 
-    def all(self) -> Salvaged:
+    def all(self) -> SalvagedHistory:
         found = self._found
         self._read_leaves()
         found.sequence, found.oldest = self._cursor()
@@ -128,8 +128,8 @@ class _SalvageReader:
         found.gaps += self._earlier_gaps()
         found.said = [*self._co_authors()]
         found.missing = len(found.gaps)
-        if len(found.gaps) > MAX_NAMED_ROWS:
-            found.gaps = merged(found.gaps)
+        if len(found.gaps) > MAX_GAPS_WITH_ID:
+            found.gaps = merge_gaps(found.gaps)
         return found
 
     def _read_leaves(self) -> None:
@@ -138,7 +138,7 @@ class _SalvageReader:
             for cell in self._pages.cells(number):
                 name = _BY_COLUMNS.get(len(cell.values))
                 if name is not None:
-                    self._rows[name][cell.rowid] = Row(number, cell.rowid, cell.values)
+                    self._rows[name][cell.rowid] = PageRow(number, cell.rowid, cell.values)
                 elif number not in self._damaged and len(cell.values) == 2 and _are_integers(cell.values[1]):  # noqa: PLR2004
                     self._found.moments[cell.rowid] = cell.values[1]
 
@@ -163,9 +163,9 @@ class _SalvageReader:
                 if row.page not in self._damaged and _are_integers(row.values[table.last], row.values[table.ended]):
                     moments.setdefault(row.values[table.last], row.values[table.ended])
 
-    def _intact_rows(self, table: _Table, rows: dict[int, Row]) -> dict[int, Row]:
-        kept: dict[int, Row] = {}
-        by_key: dict[Values, Row] = {}
+    def _intact_rows(self, table: _Table, rows: dict[int, PageRow]) -> dict[int, PageRow]:
+        kept: dict[int, PageRow] = {}
+        by_key: dict[RecordValues, PageRow] = {}
         for rowid, row in rows.items():
             if not self._is_whole(table, row):
                 continue
@@ -177,7 +177,7 @@ class _SalvageReader:
             by_key[row.values[: table.first + 1]] = kept[rowid] = row
         return kept
 
-    def _is_whole(self, table: _Table, row: Row) -> bool:
+    def _is_whole(self, table: _Table, row: PageRow) -> bool:
         values = row.values
         first, last, content, expected = (values[at] for at in (table.first, table.last, -2, -1))
         try:
@@ -193,7 +193,7 @@ class _SalvageReader:
         began = first <= oldest or moments.get(first) == values[table.started]
         return began and (last is None or (last > first and moments.get(last) == values[table.ended]))
 
-    def _gaps(self, name: str, table: _Table, kept: dict[int, Row]) -> list[Gap]:
+    def _gaps(self, name: str, table: _Table, kept: dict[int, PageRow]) -> list[MissingRange]:
         """Return the gaps of a table: by an intact index, or else from the first lost page on."""
         unread = list[UnreadPage]()
         is_whole = name in self._roots and self._is_read(self._roots[name], kept, unread)
@@ -203,14 +203,14 @@ class _SalvageReader:
             entries = self._entries(index)
             if entries is not None:
                 return self._gaps_from_index(name, place, entries, kept)
-        return [] if is_whole else [Gap(self._first_incomplete_commit(table, kept, unread), None, name)]
+        return [] if is_whole else [MissingRange(self._first_incomplete_commit(table, kept, unread), None, name)]
 
-    def _is_read(self, root: int, kept: dict[int, Row], unread: list[UnreadPage]) -> bool:
+    def _is_read(self, root: int, kept: dict[int, PageRow], unread: list[UnreadPage]) -> bool:
         """Return whether all rows of a table were read and kept."""
         rows = {row.rowid for row in self._pages.tree(root, unread.append)}
         return not unread and rows <= kept.keys()
 
-    def _entries(self, index: str) -> list[Row] | None:
+    def _entries(self, index: str) -> list[PageRow] | None:
         """Return the entries of an index, None unless it is completely readable."""
         root, unread = self._roots.get(index), list[UnreadPage]()
         if root is None:
@@ -218,15 +218,17 @@ class _SalvageReader:
         entries = [*self._pages.tree(root, unread.append)]
         return None if unread else entries
 
-    def _gaps_from_index(self, name: str, place: int, entries: list[Row], kept: dict[int, Row]) -> list[Gap]:
+    def _gaps_from_index(
+        self, name: str, place: int, entries: list[PageRow], kept: dict[int, PageRow]
+    ) -> list[MissingRange]:
         ends = self._ends(name, entries)
         return [
-            Gap(entry.values[place], ends.get(entry.values[-1]), name, entry.values[0])
+            MissingRange(entry.values[place], ends.get(entry.values[-1]), name, entry.values[0])
             for entry in entries
             if entry.values[-1] not in kept
         ]
 
-    def _ends(self, name: str, entries: list[Row]) -> dict[int, int]:
+    def _ends(self, name: str, entries: list[PageRow]) -> dict[int, int]:
         """Return the commits by which node states had ended, by row number."""
         if name != "node":
             return {}
@@ -234,39 +236,39 @@ class _SalvageReader:
         known = self._entries("node_by_end") or ()
         return ends | {entry.values[2]: entry.values[0] for entry in known}
 
-    def _first_incomplete_commit(self, table: _Table, kept: dict[int, Row], unread: list[UnreadPage]) -> int:
+    def _first_incomplete_commit(self, table: _Table, kept: dict[int, PageRow], unread: list[UnreadPage]) -> int:
         """Return the first commit as of which a row may be missing: that of the last row before the lost pages."""
         after = min((each.after for each in unread), default=0)
         before = (row.values[table.first] for rowid, row in kept.items() if rowid <= after)
         return max(max(before, default=0), self._found.oldest)
 
-    def _earlier_gaps(self) -> Iterator[Gap]:
+    def _earlier_gaps(self) -> Iterator[MissingRange]:
         """Yield the gaps that the file already records, which an earlier salvage has left."""
         root = self._roots.get("gap")
         for row in self._pages.tree(root, lambda _: None) if root else ():
             if len(row.values) == 4:  # noqa: PLR2004
-                yield Gap(*row.values)
+                yield MissingRange(*row.values)
 
-    def _co_authors(self) -> Iterator[Values]:
+    def _co_authors(self) -> Iterator[RecordValues]:
         root = self._roots.get("said")
         for row in self._pages.tree(root, lambda _: None) if root else ():
             values = row.values
             # The table stores the key first; the time precedes the checksum.
-            if len(values) == 6 and checksum(_encode((*values[:5],))) == values[5]:  # noqa: PLR2004
+            if len(values) == 6 and checksum_63bit(_encode((*values[:5],))) == values[5]:  # noqa: PLR2004
                 yield values
 
 
-def merged(gaps: Iterable[Gap]) -> list[Gap]:
+def merge_gaps(gaps: Iterable[MissingRange]) -> list[MissingRange]:
     """Return the fewest gaps that cover the same commits, by table, without ids."""
-    by_table: dict[str, list[Gap]] = defaultdict(list)
+    by_table: dict[str, list[MissingRange]] = defaultdict(list)
     for gap in sorted(gaps, key=lambda each: each.first):
         found = by_table[gap.table]
         before = found[-1] if found else None
         if before is not None and (before.last is None or gap.first <= before.last):
             last = None if before.last is None or gap.last is None else max(before.last, gap.last)
-            found[-1] = Gap(before.first, last, gap.table)
+            found[-1] = MissingRange(before.first, last, gap.table)
         else:
-            found.append(Gap(gap.first, gap.last, gap.table))
+            found.append(MissingRange(gap.first, gap.last, gap.table))
     return [gap for found in by_table.values() for gap in found]
 
 

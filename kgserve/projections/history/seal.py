@@ -22,8 +22,8 @@ import msgspec
 import xxhash
 
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.durable_files import sync_folder, write_all
-from kgserve.platform.gil import cooperative
+from kgserve.platform.durable_files import sync_folder, write_all_bytes
+from kgserve.platform.gil import iterate_cooperatively
 from kgserve.projections.history.statements import HISTORY_PAGE_BYTES
 
 PAGE_HASHES_SUFFIX = "-pages"
@@ -34,7 +34,7 @@ _READ_BATCH_PAGES = 1024
 _WAL_HEADER, _FRAME_HEADER = 32, 24
 
 
-class Sealed(msgspec.Struct, frozen=True):
+class SealHeader(msgspec.Struct, frozen=True):
     """Description of a sealed file: last applied and oldest commit, number of pages, and root pages."""
 
     sequence: int
@@ -43,7 +43,7 @@ class Sealed(msgspec.Struct, frozen=True):
     roots: dict[str, int]
 
 
-class PageSeal:
+class PageChecksumFile:
     """Seal of one file. The file stays open: closing it while SQLite has it open would release SQLite's locks on it."""
 
     def __init__(self, path: Path) -> None:
@@ -76,7 +76,7 @@ class PageSeal:
             os.fsync(copy.fileno())
         self.forget()
         if self._target.is_symlink() or self._target.exists():
-            self._target.rename(free_name(self._target))
+            self._target.rename(unused_damaged_path(self._target))
         new.replace(self._target)
         sync_folder(self._target.parent)
 
@@ -85,15 +85,15 @@ class PageSeal:
         """Current number of pages in the file, rounded up."""
         return -(-os.fstat(self._file).st_size // HISTORY_PAGE_BYTES)
 
-    def sealed(self) -> Sealed | None:
+    def sealed(self) -> SealHeader | None:
         """Return the description in the seal; None if the seal is missing or damaged."""
-        return sealed_of(self._target)
+        return read_seal_header(self._target)
 
     def forget(self) -> None:
         """Delete the seal."""
         self.path.unlink(missing_ok=True)
 
-    def seal(self, sealed: Sealed, changed: Iterable[int] | None) -> None:
+    def seal(self, sealed: SealHeader, changed: Iterable[int] | None) -> None:
         """Record the checksums of the changed pages, of all if None. Durable when it returns. Raises OSError."""
         known = range(1, sealed.pages + 1)
         pages = known if changed is None else sorted(page for page in changed if page in known)
@@ -106,12 +106,12 @@ class PageSeal:
         finally:
             os.close(seal)
 
-    def faults(self, sealed: Sealed, first: int, last: int) -> list[int]:
+    def faults(self, sealed: SealHeader, first: int, last: int) -> list[int]:
         """Return the pages in a range that do not match their checksums, without those in the log."""
         found = list(self._mismatches(first, min(last, sealed.pages)))
         return found and sorted({*found} - self.logged())
 
-    def unknown(self, sealed: Sealed) -> list[int]:
+    def unknown(self, sealed: SealHeader) -> list[int]:
         """Return the pages whose checksums are damaged."""
         with _open_seal(self.path) as seal:
             blocks = range(-(-sealed.pages // _HASHES_PER_BLOCK))
@@ -123,12 +123,12 @@ class PageSeal:
 
         Returns an empty set for a log that has been checkpointed unchanged.
         """
-        found = [*frames(self._log)]
+        found = [*read_wal_frames(self._log)]
         return set() if [header for *_, header in found] == self._checkpointed else {page for page, _, _ in found}
 
     def note_moved(self) -> None:
         """Record that the log's current content is checkpointed."""
-        self._checkpointed = [header for *_, header in frames(self._log)]
+        self._checkpointed = [header for *_, header in read_wal_frames(self._log)]
 
     def drop_cached(self, first: int, last: int) -> None:
         """Evict pages from the page cache, so that the next read is from disk."""
@@ -141,7 +141,7 @@ class PageSeal:
             if seal is None:
                 return
             for block, numbers in groupby(
-                cooperative(range(first, last + 1)), lambda page: (page - 1) // _HASHES_PER_BLOCK
+                iterate_cooperatively(range(first, last + 1)), lambda page: (page - 1) // _HASHES_PER_BLOCK
             ):
                 pages, known = [*numbers], _content(seal, block + 1)
                 if known is not None:
@@ -176,12 +176,12 @@ def seal_path(path: Path) -> Path:
     return path.with_name(path.name + PAGE_HASHES_SUFFIX)
 
 
-def sealed_of(path: Path) -> Sealed | None:
+def read_seal_header(path: Path) -> SealHeader | None:
     """Return the description in a file's seal, even if the file is missing; None without an intact seal."""
     try:
         with _open_seal(seal_path(path)) as seal:
             content = None if seal is None else _content(seal, 0)
-        return None if content is None else decode_json(content.rstrip(b"\0"), Sealed)
+        return None if content is None else decode_json(content.rstrip(b"\0"), SealHeader)
     except (IsADirectoryError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
@@ -199,7 +199,7 @@ def _open_seal(path: Path) -> Generator[int | None]:
         os.close(seal)
 
 
-def free_name(path: Path) -> Path:
+def unused_damaged_path(path: Path) -> Path:
     """Return an unused name for a damaged file: `NAME.damaged`, `NAME.damaged-1` and so on."""
     names = (
         path.with_name(path.name + DAMAGED_HISTORY_SUFFIX + (f"-{number}" if number else "")) for number in count()
@@ -207,7 +207,7 @@ def free_name(path: Path) -> Path:
     return next(name for name in names if not name.exists() and not name.is_symlink())
 
 
-def frames(log: Path) -> Iterator[tuple[int, int, bytes]]:
+def read_wal_frames(log: Path) -> Iterator[tuple[int, int, bytes]]:
     """Yield the valid frames of a log: page, pages of the file if the frame ends a commit (else 0), and header."""
     with suppress(FileNotFoundError), log.open("rb") as file:
         header = file.read(_WAL_HEADER)
@@ -236,7 +236,7 @@ def _content(seal: int, number: int) -> bytes | None:
 def _write_block(seal: int, number: int, content: bytes) -> None:
     content = content.ljust(HISTORY_PAGE_BYTES - _HASH_BYTES, b"\0")
     os.lseek(seal, number * HISTORY_PAGE_BYTES, os.SEEK_SET)
-    write_all(seal, content + _block_hash(number, content))
+    write_all_bytes(seal, content + _block_hash(number, content))
 
 
 def _block_hash(number: int, content: bytes) -> bytes:

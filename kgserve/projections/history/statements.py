@@ -126,9 +126,9 @@ SELECT_PRUNABLE_STATES = {
     for table in HISTORY_TABLES
 }
 # A version is kept while a node lists it as a conflicting head.
-IS_NO_HEAD = "NOT EXISTS (SELECT * FROM head WHERE head.id = node.id AND head.version = node.version)"
+IS_NOT_CONFLICT_HEAD = "NOT EXISTS (SELECT * FROM head WHERE head.id = node.id AND head.version = node.version)"
 DELETE_STATE = {table: f"DELETE FROM {table} WHERE rowid = ?" for table in HISTORY_TABLES} | {
-    "node": f"DELETE FROM node WHERE rowid = ? AND {IS_NO_HEAD}"
+    "node": f"DELETE FROM node WHERE rowid = ? AND {IS_NOT_CONFLICT_HEAD}"
 }
 # Additional authors are kept as long as their state.
 INSERT_CO_AUTHOR = "INSERT OR IGNORE INTO said VALUES (?, ?, ?, ?, ?, ?)"
@@ -137,7 +137,7 @@ SELECT_CO_AUTHORS = (
     "WHERE id = :id AND version BETWEEN :least AND :most ORDER BY sequence LIMIT :limit"
 )
 DELETE_CO_AUTHORS = (
-    f"DELETE FROM said WHERE (id, version) IN (SELECT id, version FROM node WHERE rowid = ? AND {IS_NO_HEAD})"
+    f"DELETE FROM said WHERE (id, version) IN (SELECT id, version FROM node WHERE rowid = ? AND {IS_NOT_CONFLICT_HEAD})"
 )
 # Files of older versions without this table are scanned once.
 SELECT_HAS_GAP_TABLE = "SELECT count(*) FROM sqlite_schema WHERE name = 'gap'"

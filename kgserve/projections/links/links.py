@@ -15,10 +15,16 @@ from typing import Any, NamedTuple
 import msgspec
 
 from kgserve.platform.codecs import msgpack_decoder
-from kgserve.platform.sqlite_files import of_rows, of_some, opened, seal, write_anew
+from kgserve.platform.sqlite_files import (
+    open_database,
+    seal_database,
+    select_by_rows,
+    select_by_values,
+    vacuum_database,
+)
 from kgserve.projections.links import statements as sql
 from kgserve.storage.model.change import LinksState
-from kgserve.storage.model.digest import checksum, shift_links
+from kgserve.storage.model.digest import checksum_63bit, shift_links
 from kgserve.storage.model.rows import LinkKey, LinkRow
 
 _LINK_PAGE_ROWS = 5_000
@@ -26,7 +32,7 @@ NO_LINK_LIMIT = (1 << 63) - 1
 """Limit that includes all links."""
 
 
-class Outbound(NamedTuple):
+class OutboundLinkCount(NamedTuple):
     """Store that links lead into, and their number."""
 
     store: str
@@ -54,11 +60,11 @@ class LinkReader:
     def of(self, keys: Iterable[LinkKey]) -> Iterator[LinkRow]:
         """Yield the links with the given keys that exist."""
         wanted = [(source, kind, store, target) for store, (source, target, kind) in keys]
-        return _intact(of_rows(self._connection.execute, sql.SELECT_LINKS_BY_KEY, wanted, sql.JOIN_LINK_KEYS))
+        return _intact(select_by_rows(self._connection.execute, sql.SELECT_LINKS_BY_KEY, wanted, sql.JOIN_LINK_KEYS))
 
     def from_any(self, ids: Collection[str]) -> Iterator[LinkRow]:
         """Yield the links from any of the given nodes."""
-        return _intact(of_some(self._connection.execute, sql.SELECT_LINKS_FROM_SOURCES, [*ids]))
+        return _intact(select_by_values(self._connection.execute, sql.SELECT_LINKS_FROM_SOURCES, [*ids]))
 
     def outgoing(self, node_id: str, limit: int) -> list[LinkRow]:
         """Return at most ``limit`` links from a node."""
@@ -71,24 +77,24 @@ class LinkReader:
     def all(self) -> Iterator[list[LinkRow]]:
         """Yield all links in key order, in batches."""
         after = LinkKey("", ("", "", ""))
-        while rows := [*self._rows(sql.SELECT_LINKS_AFTER, {**values(after), "limit": _LINK_PAGE_ROWS})]:
+        while rows := [*self._rows(sql.SELECT_LINKS_AFTER, {**link_key_columns(after), "limit": _LINK_PAGE_ROWS})]:
             yield rows
             after = rows[-1].key
 
-    def outbound(self, after: str, limit: int) -> list[Outbound]:
+    def outbound(self, after: str, limit: int) -> list[OutboundLinkCount]:
         """Return the next stores that links lead into, by name."""
-        return [Outbound(*row) for row in self._connection.execute(sql.SELECT_OUTBOUND_COUNTS, (after, limit))]
+        return [OutboundLinkCount(*row) for row in self._connection.execute(sql.SELECT_OUTBOUND_COUNTS, (after, limit))]
 
     def _rows(self, query: str, values: dict[str, Any]) -> Iterator[LinkRow]:
         return _intact(self._connection.execute(query, values))
 
 
 def _intact(found: Iterable[tuple[bytes, int]]) -> Iterator[LinkRow]:
-    return (intact(*each) for each in found)
+    return (decode_link_row(*each) for each in found)
 
 
 @contextmanager
-def left(path: Path) -> Generator[tuple[LinkReader, int]]:
+def open_closed_links(path: Path) -> Generator[tuple[LinkReader, int]]:
     """Yield the links of a closed store, and the last commit they are known to include.
 
     The file is not changed. Raises sqlite3.Error if it does not exist or cannot be read.
@@ -105,12 +111,12 @@ def left(path: Path) -> Generator[tuple[LinkReader, int]]:
         connection.close()
 
 
-class Links(LinkReader):
+class LinkIndex(LinkReader):
     """Links file of one store. An unreadable file, or one of another format, is replaced by an empty one."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        super().__init__(opened(path, sql.LINKS_SCHEMA, sql.LINKS_FORMAT))
+        super().__init__(open_database(path, sql.LINKS_SCHEMA, sql.LINKS_FORMAT))
 
     @property
     def sequence(self) -> int:
@@ -121,8 +127,8 @@ class Links(LinkReader):
     def apply(self, put: Iterable[LinkRow], deleted: Iterable[LinkKey], sequence: int, state: LinksState) -> None:
         """Apply the link changes of a commit and store the resulting state; readers see it immediately."""
         with self._connection as transaction:
-            transaction.executemany(sql.DELETE_LINK, map(values, deleted))
-            transaction.executemany(sql.UPSERT_LINK, map(stored, put))
+            transaction.executemany(sql.DELETE_LINK, map(link_key_columns, deleted))
+            transaction.executemany(sql.UPSERT_LINK, map(encode_link_row, put))
             transaction.execute(sql.UPDATE_LINKS_CURSOR, (sequence, state.count, state.digest))
 
     def moved(self, sequence: int) -> None:
@@ -136,13 +142,13 @@ class Links(LinkReader):
         with self._connection as transaction:
             transaction.execute("DELETE FROM link")
             for some in links:
-                transaction.executemany(sql.UPSERT_LINK, map(stored, some))
+                transaction.executemany(sql.UPSERT_LINK, map(encode_link_row, some))
                 state = shift_links(state, some, ())
             transaction.execute(sql.UPDATE_LINKS_CURSOR, (sequence, state.count, state.digest))
 
     def erase(self) -> None:
-        """Rewrite the file so that no deleted rows remain in it. Raises what `write_anew` raises."""
-        write_anew(self._connection)
+        """Rewrite the file so that no deleted rows remain in it. Raises what `vacuum_database` raises."""
+        vacuum_database(self._connection)
 
     @contextmanager
     def beside(self) -> Generator[LinkReader]:
@@ -159,7 +165,7 @@ class Links(LinkReader):
         """Close and seal the file."""
         with suppress(sqlite3.Error):
             self._connection.close()
-            seal(self.path)
+            seal_database(self.path)
 
 
 class LinksPosition(NamedTuple):
@@ -169,12 +175,12 @@ class LinksPosition(NamedTuple):
     changed: int
 
 
-class Inbound:
+class InboundLinkTable:
     """Links of other stores by target, in one file. Not thread-safe. Raises sqlite3.Error if it is damaged."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._connection = opened(path, sql.INBOUND_SCHEMA, sql.INBOUND_FORMAT)
+        self._connection = open_database(path, sql.INBOUND_SCHEMA, sql.INBOUND_FORMAT)
 
     def seen(self) -> dict[str, LinksPosition]:
         """Return the indexed stores with their positions."""
@@ -184,8 +190,12 @@ class Inbound:
     def follow(self, origin: str, put: Iterable[LinkRow], deleted: Iterable[LinkKey], seen: LinksPosition) -> None:
         """Apply link changes of a store."""
         with self._connection as transaction:
-            transaction.executemany(sql.DELETE_INBOUND_LINK, ({"origin": origin, **values(key)} for key in deleted))
-            transaction.executemany(sql.UPSERT_INBOUND_LINK, ({"origin": origin, **stored(row)} for row in put))
+            transaction.executemany(
+                sql.DELETE_INBOUND_LINK, ({"origin": origin, **link_key_columns(key)} for key in deleted)
+            )
+            transaction.executemany(
+                sql.UPSERT_INBOUND_LINK, ({"origin": origin, **encode_link_row(row)} for row in put)
+            )
             transaction.execute(sql.UPSERT_INBOUND_POSITION, (origin, *seen))
 
     def replace(self, origin: str, links: Iterable[Iterable[LinkRow]], seen: LinksPosition) -> None:
@@ -193,7 +203,9 @@ class Inbound:
         with self._connection as transaction:
             transaction.execute(sql.DELETE_INBOUND_OF_ORIGIN, (origin,))
             for some in links:
-                transaction.executemany(sql.UPSERT_INBOUND_LINK, ({"origin": origin, **stored(row)} for row in some))
+                transaction.executemany(
+                    sql.UPSERT_INBOUND_LINK, ({"origin": origin, **encode_link_row(row)} for row in some)
+                )
             transaction.execute(sql.UPSERT_INBOUND_POSITION, (origin, *seen))
 
     def forget(self, origin: str) -> None:
@@ -205,42 +217,42 @@ class Inbound:
     def to(self, store: str, targets: Collection[str]) -> Iterator[tuple[str, LinkRow]]:
         """Yield the links to any of the given nodes of a store, each with its store of origin."""
         run, wanted = self._connection.execute, sorted(targets)
-        found = of_some(run, sql.SELECT_INBOUND_TO_TARGETS, wanted, before=(store,), end=sql.INBOUND_ORDER)
-        return ((origin, intact(content, expected)) for content, expected, origin in found)
+        found = select_by_values(run, sql.SELECT_INBOUND_TO_TARGETS, wanted, before=(store,), end=sql.INBOUND_ORDER)
+        return ((origin, decode_link_row(content, expected)) for content, expected, origin in found)
 
     def counts(self, store: str) -> list[tuple[str, int]]:
         """Return the stores with links into ``store``, by name, with the number of links."""
         return self._connection.execute(sql.SELECT_INBOUND_COUNTS, (store,)).fetchall()
 
     def erase(self) -> None:
-        """Rewrite the file so that no deleted rows remain in it. Raises what `write_anew` raises."""
-        write_anew(self._connection)
+        """Rewrite the file so that no deleted rows remain in it. Raises what `vacuum_database` raises."""
+        vacuum_database(self._connection)
 
     def close(self) -> None:
         """Close and seal the file."""
         with suppress(sqlite3.Error):
             self._connection.close()
-            seal(self.path)
+            seal_database(self.path)
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgpack_decoder(LinkRow).decode
 
 
-def values(key: LinkKey) -> dict[str, Any]:
+def link_key_columns(key: LinkKey) -> dict[str, Any]:
     """Return a key as column values by name."""
     source, target, relation_type = key.edge
     return {"source": source, "relation_type": relation_type, "store": key.store, "target": target}
 
 
-def stored(row: LinkRow) -> dict[str, Any]:
+def encode_link_row(row: LinkRow) -> dict[str, Any]:
     """Return a row as column values by name."""
     content = _encode(row)
-    return {**values(row.key), "row": content, "hash": checksum(content)}
+    return {**link_key_columns(row.key), "row": content, "hash": checksum_63bit(content)}
 
 
-def intact(content: bytes, expected: int) -> LinkRow:
-    """Decode a row written by `stored`. Raises sqlite3.DatabaseError if its checksum does not match."""
-    if checksum(content) != expected:
+def decode_link_row(content: bytes, expected: int) -> LinkRow:
+    """Decode a row written by `encode_link_row`. Raises sqlite3.DatabaseError if its checksum does not match."""
+    if checksum_63bit(content) != expected:
         raise sqlite3.DatabaseError("a link does not match its checksum")
     return _decode(content)

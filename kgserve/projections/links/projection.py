@@ -12,33 +12,33 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 import msgspec
 from typing_extensions import override
 
-from kgserve.projections.base import Erasure
-from kgserve.projections.links.links import LinkReader, Links
+from kgserve.projections.base import EraseRequest
+from kgserve.projections.links.links import LinkIndex, LinkReader
 from kgserve.projections.on_demand import OnDemandProjection
 from kgserve.storage.journal.journal import Journal
-from kgserve.storage.journal.replay import all_links
-from kgserve.storage.journal.tail import LinkChange, link_changes
-from kgserve.storage.layout import Layout
+from kgserve.storage.journal.replay import read_all_links
+from kgserve.storage.journal.tail import LinkChange, read_link_changes
+from kgserve.storage.layout import StoreLayout
 from kgserve.storage.model.batch import WriteBatch
 from kgserve.storage.model.change import ChangeSet, LinksState
 from kgserve.storage.model.digest import shift_links
 from kgserve.storage.model.rows import LinkKey, LinkRow
-from kgserve.storage.plan import Workspace
-from kgserve.storage.rows.snapshot import Rows
-from kgserve.storage.rows.view import RowsView
+from kgserve.storage.plan import PlanningWorkspace
+from kgserve.storage.rows.snapshot import RowsSnapshot
+from kgserve.storage.rows.view import CurrentRowsProjection
 
 
-class LinksProjection(OnDemandProjection[Links]):
+class LinkProjection(OnDemandProjection[LinkIndex]):
     """Links of one store, in a file that is opened by the first reader or write that needs it.
 
-    A store that never had a link (`Rows.linked`) has no such file.
+    A store that never had a link (`RowsSnapshot.linked`) has no such file.
     """
 
     name = "links"
     damage_event = "links_damaged"
     rebuilding_message = "the links of this store are being rebuilt"
 
-    def __init__(self, layout: Layout, journal: Journal, rows: RowsView) -> None:
+    def __init__(self, layout: StoreLayout, journal: Journal, rows: CurrentRowsProjection) -> None:
         super().__init__(layout.links, layout, journal, rows)
         # Called in the writing thread when links have changed; callbacks must only wake other threads.
         self.after_change: list[Callable[[], None]] = []
@@ -46,7 +46,7 @@ class LinksProjection(OnDemandProjection[Links]):
         self.after_erasing: list[Callable[[], None]] = []
 
     @contextmanager
-    def reading(self) -> Generator[tuple[LinkReader | None, Rows]]:
+    def reading(self) -> Generator[tuple[LinkReader | None, RowsSnapshot]]:
         """Yield the links and the rows of one commit; writes continue meanwhile.
 
         The reader is None if the store has no links. Raises Unavailable.
@@ -58,7 +58,7 @@ class LinksProjection(OnDemandProjection[Links]):
             yield links, rows
 
     @override
-    def erase(self, erasure: Erasure) -> None:
+    def erase(self, erasure: EraseRequest) -> None:
         if self._rows.rows().linked:
             self._answer(lambda: self._erase_now(erasure))
             for erase in self.after_erasing:
@@ -76,7 +76,7 @@ class LinksProjection(OnDemandProjection[Links]):
             for wake in self.after_change:
                 wake()
 
-    def gather(self, workspace: Workspace, batches: Sequence[WriteBatch]) -> None:
+    def gather(self, workspace: PlanningWorkspace, batches: Sequence[WriteBatch]) -> None:
         """Load the links that batches touch into a workspace; their sources must be loaded. Raises Unavailable."""
         keys = {put.key for batch in batches for put in batch.links}
         keys |= {workspace.followed_link(put).key for batch in batches for put in batch.links}
@@ -98,7 +98,7 @@ class LinksProjection(OnDemandProjection[Links]):
     def _find_links(self, keys: Collection[LinkKey], sources: Collection[str]) -> tuple[list[LinkRow], LinksState]:
         """Return the links with the given keys or sources, and the state of all links."""
 
-        def ask(links: LinkReader, _: Rows) -> tuple[list[LinkRow], LinksState]:
+        def ask(links: LinkReader, _: RowsSnapshot) -> tuple[list[LinkRow], LinksState]:
             state = links.state
             found = [*links.of(keys), *links.from_any(sources)] if state.count else []
             return found, state
@@ -120,17 +120,17 @@ class LinksProjection(OnDemandProjection[Links]):
 
     # Methods below require the lock
 
-    def _reader(self, rows: Rows) -> AbstractContextManager[LinkReader]:
+    def _reader(self, rows: RowsSnapshot) -> AbstractContextManager[LinkReader]:
         return self._caught_up(rows).beside()
 
     @override
     def _open(self) -> int:
-        self._file = Links(self._path)
+        self._file = LinkIndex(self._path)
         return self._file.sequence
 
     @override
     def _read(self, after: int, last: int) -> tuple[Iterable[LinkChange], int]:
-        return link_changes(self._journal.frames(after), after, last), last
+        return read_link_changes(self._journal.frames(after), after, last), last
 
     @override
     def _advance(self, last: int) -> None:
@@ -145,12 +145,12 @@ class LinksProjection(OnDemandProjection[Links]):
                 self._opened.apply(change.links_put(), change.links_deleted, change.sequence, change.links)
 
     @override
-    def _apply_all(self, rows: Rows) -> int:
-        self._opened.rebuild(all_links(self._layout, self._journal, rows.at), rows.at)
+    def _apply_all(self, rows: RowsSnapshot) -> int:
+        self._opened.rebuild(read_all_links(self._layout, self._journal, rows.at), rows.at)
         return rows.at
 
     @override
-    def _erase(self, erasure: Erasure) -> None:
+    def _erase(self, erasure: EraseRequest) -> None:
         self._opened.erase()
 
     @override

@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from kgserve.platform.sqlite_files import of_some
-from kgserve.storage.model.parents import CHILD_OF, MAX_HIERARCHY_DEPTH, is_upward
+from kgserve.platform.sqlite_files import select_by_values
+from kgserve.storage.model.parents import CHILD_OF_RELATION, MAX_HIERARCHY_DEPTH, is_parent_edge
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, edge_created_at
 
 TALLY_SECOND_PARENT, TALLY_CYCLE = "second_parent", "cycle"
@@ -99,7 +99,7 @@ class _ParentEdge(NamedTuple):
     closing: bool = False
 
 
-class Hierarchy:
+class HierarchyWriter:
     """Writer of the hierarchy within one transaction; `settle` applies the collected changes."""
 
     def __init__(self, transaction: sqlite3.Connection) -> None:
@@ -114,16 +114,16 @@ class Hierarchy:
     def put(self, edges: Iterable[EdgeRow]) -> None:
         """Add or change relations; those that are not to a parent are ignored."""
         for edge in edges:
-            if is_upward(edge):
+            if is_parent_edge(edge):
                 self._run(_UPSERT_UPWARD, (edge_created_at(edge), edge.source, edge.target))
                 self._children.add(edge.source)
-            elif edge.relation_type == CHILD_OF:
+            elif edge.relation_type == CHILD_OF_RELATION:
                 self._drop(edge.key)
 
     def drop(self, keys: Iterable[EdgeKey]) -> None:
         """Remove relations."""
         for key in keys:
-            if key[2] == CHILD_OF:
+            if key[2] == CHILD_OF_RELATION:
                 self._drop(key)
 
     def changed(self, node_id: str) -> None:
@@ -175,7 +175,7 @@ class Hierarchy:
             self._children.add(source)
 
     def _numbers(self, ids: set[str]) -> set[int]:
-        return {number for (number,) in of_some(self._run, _SELECT_MEMORY_NUMBERS, [*ids])}
+        return {number for (number,) in select_by_values(self._run, _SELECT_MEMORY_NUMBERS, [*ids])}
 
     def _is_rebuild_cheaper(self, moved: int) -> bool:
         """Return whether so large a share of all memories is moved that a rebuild is cheaper."""
@@ -340,17 +340,17 @@ def _pairs(steps: dict[int, _ParentEdge]) -> Iterator[tuple[int, str, int, int]]
 # Queries
 
 
-class MemoryDepth(NamedTuple):
+class HierarchyNode(NamedTuple):
     """Memory, and its distance in levels."""
 
     id: str
     depth: int
 
 
-class BelowPage(NamedTuple):
+class DescendantPage(NamedTuple):
     """Page of descendants, and the id after which the next page begins; None on the last page."""
 
-    found: list[MemoryDepth]
+    found: list[HierarchyNode]
     next: str | None
 
 
@@ -388,9 +388,9 @@ _SELECT_CHILDREN_BELOW_LAYER = f"""
 SELECT p.id FROM parent AS p CROSS JOIN memory AS m ON m.number = p.child
 WHERE p.parent = {_MEMORY_NUMBER_OF_ID} AND NOT p.closing AND m.layer < :layer LIMIT :most
 """
-IS_BELOW = f"EXISTS (SELECT 1 FROM closure WHERE ancestor = {_MEMORY_NUMBER_UNDER} AND id IN (m.id, m.belongs_to))"
+IS_DESCENDANT = f"EXISTS (SELECT 1 FROM closure WHERE ancestor = {_MEMORY_NUMBER_UNDER} AND id IN (m.id, m.belongs_to))"
 """Condition that a memory ``m``, or the memory of which it is a version, is below that with the id ``:under``."""
-_SELECT_BELOW_AMONG = f"SELECT m.id FROM memory AS m WHERE {IS_BELOW.replace(':under', '?')} AND m.id IN"
+_SELECT_BELOW_AMONG = f"SELECT m.id FROM memory AS m WHERE {IS_DESCENDANT.replace(':under', '?')} AND m.id IN"
 IS_ORPHAN = """(m.layer IS NULL OR m.layer > 1)
 AND NOT EXISTS (SELECT 1 FROM parent WHERE child = m.number AND NOT closing)"""
 """Condition that a memory ``m`` is neither domain nor concept and has no parent."""
@@ -404,12 +404,12 @@ _FROM_DESCENDANTS_WITH_VERSIONS = f"""FROM (
 _SELECT_HAS_VERSIONS = "SELECT EXISTS (SELECT 1 FROM memory WHERE belongs_to != '')"
 
 
-def all_below(reader: sqlite3.Connection) -> str:
-    """Return the FROM clause of a query over the memories ``m`` for which `IS_BELOW` holds."""
+def from_descendants_clause(reader: sqlite3.Connection) -> str:
+    """Return the FROM clause of a query over the memories ``m`` for which `IS_DESCENDANT` holds."""
     return _FROM_DESCENDANTS_WITH_VERSIONS if reader.execute(_SELECT_HAS_VERSIONS).fetchone()[0] else _FROM_DESCENDANTS
 
 
-def size(reader: sqlite3.Connection, memory_id: str, most: int) -> int:
+def count_descendants(reader: sqlite3.Connection, memory_id: str, most: int) -> int:
     """Return the number of descendants of a memory, at most ``most``."""
     return reader.execute(_COUNT_DESCENDANTS_UP_TO, {"id": memory_id, "most": most}).fetchone()[0]
 
@@ -421,25 +421,27 @@ class HierarchyLookups:
         self._connection = connection
         self._run = connection.execute
 
-    def beneath(self, memory_id: str, now: int, layer: int | None, after: str, limit: int, *, near: bool) -> BelowPage:
+    def beneath(
+        self, memory_id: str, now: int, layer: int | None, after: str, limit: int, *, near: bool
+    ) -> DescendantPage:
         """Return the next descendants valid at a moment, in the order of ids; ``near`` restricts them to children."""
         values = {"id": memory_id, "now": now, "layer": layer, "after": after, "most": MAX_SCANNED_DESCENDANTS + 1}
-        found: list[MemoryDepth] = []
+        found: list[HierarchyNode] = []
         last = after
         for number, (node_id, depth, fits) in enumerate(
             self._run(_SELECT_CHILDREN if near else _SELECT_DESCENDANTS, values), 1
         ):
             if number > MAX_SCANNED_DESCENDANTS or (fits and len(found) == limit):
-                return BelowPage(found, last)
+                return DescendantPage(found, last)
             if fits:
-                found.append(MemoryDepth(node_id, depth))
+                found.append(HierarchyNode(node_id, depth))
             last = node_id
-        return BelowPage(found, None)
+        return DescendantPage(found, None)
 
-    def above(self, memory_id: str, now: int, layer: int | None = None) -> list[MemoryDepth]:
+    def above(self, memory_id: str, now: int, layer: int | None = None) -> list[HierarchyNode]:
         """Return the ancestors valid at a moment, nearest first."""
         values = {"id": memory_id, "now": now, "layer": layer, "most": MAX_HIERARCHY_DEPTH}
-        return [MemoryDepth(node_id, depth) for node_id, depth, fits in self._run(_SELECT_PATH_UP, values) if fits]
+        return [HierarchyNode(node_id, depth) for node_id, depth, fits in self._run(_SELECT_PATH_UP, values) if fits]
 
     def children(self, memory_id: str, now: int) -> int:
         """Return the number of children of a memory that are valid at a moment."""
@@ -447,16 +449,16 @@ class HierarchyLookups:
 
     def size_below(self, memory_id: str, most: int) -> int:
         """Return the number of descendants of a memory, at most ``most``."""
-        return size(self._connection, memory_id, most)
+        return count_descendants(self._connection, memory_id, most)
 
     def among_below(self, memory_id: str, ids: Iterable[str]) -> set[str]:
         """Return those of some memories that are descendants of a memory, or versions of descendants."""
-        found = of_some(self._run, _SELECT_BELOW_AMONG, [*ids], before=(memory_id,))
+        found = select_by_values(self._run, _SELECT_BELOW_AMONG, [*ids], before=(memory_id,))
         return {node_id for (node_id,) in found}
 
     def some_below(self, memory_id: str, limit: int) -> list[str]:
         """Return up to ``limit`` descendants of a memory, and their versions."""
-        query = f"SELECT m.id {all_below(self._connection)} 1 LIMIT :limit"
+        query = f"SELECT m.id {from_descendants_clause(self._connection)} 1 LIMIT :limit"
         return [node_id for (node_id,) in self._run(query, {"under": memory_id, "limit": limit})]
 
     def more_general(self, memory_id: str, layer: int, limit: int) -> list[str]:

@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 from kgserve.platform.settings import Settings
 from kgserve.platform.times import DAY_MICROSECONDS
-from kgserve.storage.model.change import Access
+from kgserve.storage.model.change import AccessRecord
 from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.model.store_settings import MemorySettings
 
 MIN_DECAY_KEY = -(1 << 62)
 """Key of a confidence of zero."""
-FIRST_LASTING_KEY = 1 << 62
+MIN_UNDECAYING_KEY = 1 << 62
 """Lower bound of the keys of memories that do not decay."""
 _LASTING_KEY_STEPS = 1 << 52
 _MAX_KEY_DISTANCE = 1 << 61
@@ -33,12 +33,12 @@ class Confidence(NamedTuple):
     since: int
 
 
-def live(stored: Confidence, accessed: Confidence | None) -> Confidence:
+def latest_confidence(stored: Confidence, accessed: Confidence | None) -> Confidence:
     """Return the stored confidence, or that of a later access."""
     return accessed if accessed is not None and accessed.since > stored.since else stored
 
 
-def effective(worth: Confidence, now: int, half_life: int | None) -> float:
+def decayed_confidence(worth: Confidence, now: int, half_life: int | None) -> float:
     """Return a confidence after decay. A clock that was set back does not increase it."""
     confidence = min(max(worth.confidence, 0.0), 1.0)
     if half_life is None:
@@ -48,25 +48,25 @@ def effective(worth: Confidence, now: int, half_life: int | None) -> float:
 
 def add_to_remainder(worth: Confidence, now: int, half_life: int | None, by: float) -> Confidence:
     """Return the confidence after an access that adds to the decayed confidence, at most 1; decay restarts."""
-    return Confidence(min(effective(worth, now, half_life) + by, 1.0), max(now, worth.since))
+    return Confidence(min(decayed_confidence(worth, now, half_life) + by, 1.0), max(now, worth.since))
 
 
 def restore_and_add(worth: Confidence, now: int, by: float) -> Confidence:
     """Return the confidence after an access that undoes decay and then adds, at most 1; decay restarts."""
-    return Confidence(min(effective(worth, worth.since, None) + by, 1.0), max(now, worth.since))
+    return Confidence(min(decayed_confidence(worth, worth.since, None) + by, 1.0), max(now, worth.since))
 
 
-def key(worth: Confidence, half_life: int | None) -> int:
-    """Return the sort key of a confidence; compare it with `least_key` to test for a minimum at a moment."""
+def decay_key(worth: Confidence, half_life: int | None) -> int:
+    """Return the sort key of a confidence; compare it with `min_decay_key` to test for a minimum at a moment."""
     confidence = min(worth.confidence, 1.0)
     if confidence <= 0.0:
         return MIN_DECAY_KEY
     if half_life is None:
-        return FIRST_LASTING_KEY + round(confidence * _LASTING_KEY_STEPS)
+        return MIN_UNDECAYING_KEY + round(confidence * _LASTING_KEY_STEPS)
     return _clamp(worth.since + half_life * math.log2(confidence))
 
 
-def least_key(minimum: float, now: int, half_life: int | None) -> int:
+def min_decay_key(minimum: float, now: int, half_life: int | None) -> int:
     """Return the least key with which a memory of this half-life has at least a minimum confidence at a moment.
 
     Memories of several half-lives need one comparison each. Memories set after ``now``, as after the clock was set
@@ -75,7 +75,7 @@ def least_key(minimum: float, now: int, half_life: int | None) -> int:
     if minimum <= 0.0:
         return MIN_DECAY_KEY
     if half_life is None:
-        return FIRST_LASTING_KEY + round(minimum * _LASTING_KEY_STEPS)
+        return MIN_UNDECAYING_KEY + round(minimum * _LASTING_KEY_STEPS)
     return _clamp(now + half_life * math.log2(minimum))
 
 
@@ -100,9 +100,9 @@ class HalfLives(NamedTuple):
         types = ("", *self.by_type)
         return sorted({self.of(each) or 0 for each in types})
 
-    def effective(self, row: NodeRow, access: Access | None, now: int) -> float:
+    def effective(self, row: NodeRow, access: AccessRecord | None, now: int) -> float:
         """Return the confidence of a memory at a moment, in microseconds."""
-        return effective(confidence_of(row, access), now, self.of(row.type))
+        return decayed_confidence(confidence_of(row, access), now, self.of(row.type))
 
 
 def half_lives_of(settings: MemorySettings) -> HalfLives:
@@ -110,16 +110,16 @@ def half_lives_of(settings: MemorySettings) -> HalfLives:
     return HalfLives(settings.half_life_days, settings.half_life_by_type)
 
 
-def confidence_of(row: NodeRow, access: Access | None) -> Confidence:
+def confidence_of(row: NodeRow, access: AccessRecord | None) -> Confidence:
     """Return the confidence of a memory's last access, or else that of its row."""
     extras = row.extras
     if extras is None or extras.confidence is None:
         raise ValueError(f"{row.id} is not a memory")
-    stored = Confidence(extras.confidence, stated_at(row))
-    return live(stored, None if access is None else Confidence(access.confidence, access.last))
+    stored = Confidence(extras.confidence, confidence_stated_at(row))
+    return latest_confidence(stored, None if access is None else Confidence(access.confidence, access.last))
 
 
-def stated_at(row: NodeRow) -> int:
+def confidence_stated_at(row: NodeRow) -> int:
     """Return the time from which a memory's stated confidence decays: when it was stated, or else created."""
     at = None if row.extras is None else row.extras.confidence_at
     return row.created_at if at is None else at

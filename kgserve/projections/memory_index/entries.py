@@ -13,12 +13,12 @@ from kgserve.projections.memory_index.decay import (
     MIN_DECAY_KEY,
     Confidence,
     HalfLives,
-    effective,
-    key,
-    live,
-    stated_at,
+    confidence_stated_at,
+    decay_key,
+    decayed_confidence,
+    latest_confidence,
 )
-from kgserve.storage.model.change import Access
+from kgserve.storage.model.change import AccessRecord
 from kgserve.storage.model.fields import NO_EXTRAS
 from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.model.soft_delete import is_live
@@ -59,20 +59,20 @@ class MemoryEntry(NamedTuple):
     start: int | None
     stop: int | None
 
-    def after(self, access: Access | None, half_lives: HalfLives) -> MemoryEntry:
+    def after(self, access: AccessRecord | None, half_lives: HalfLives) -> MemoryEntry:
         """Return the entry after an access, with the half-lives of a store."""
         used = Confidence(access.confidence, access.last) if access else None
-        worth, half = live(Confidence(self.stated, self.stated_at), used), half_lives.of(self.type)
+        worth, half = latest_confidence(Confidence(self.stated, self.stated_at), used), half_lives.of(self.type)
         return self._replace(
             confidence=worth.confidence,
             since=worth.since,
             half=half or 0,
-            key=key(worth, half),
+            key=decay_key(worth, half),
             accessed=access.last if access else 0,
         )
 
 
-class LiveMemory(NamedTuple):
+class MemoryState(NamedTuple):
     """Confidence, access and placement of a memory, without its text. Times are microseconds.
 
     ``confidence`` is the value as of ``since``, after the last access; a ``half`` of 0 means no decay. ``is_active``:
@@ -99,27 +99,37 @@ class LiveMemory(NamedTuple):
 
     def effective(self, now: int) -> float:
         """Return the confidence at a moment, after decay."""
-        return effective(Confidence(self.confidence, self.since), now, self.half or None)
+        return decayed_confidence(Confidence(self.confidence, self.since), now, self.half or None)
 
     def holds_at(self, moment: int) -> bool:
         """Return whether the memory is valid at a moment of valid time."""
         return (self.start is None or self.start <= moment) and (self.stop is None or moment < self.stop)
 
-    def after(self, access: Access | None) -> LiveMemory:
+    def after(self, access: AccessRecord | None) -> MemoryState:
         """Return the memory after an access that is not in the index yet."""
         if access is None:
             return self
-        worth = live(Confidence(self.confidence, self.since), Confidence(access.confidence, access.last))
+        worth = latest_confidence(Confidence(self.confidence, self.since), Confidence(access.confidence, access.last))
         return self._replace(
             confidence=worth.confidence, since=worth.since, access_count=access.count, accessed_at=access.last
         )
 
 
-def state_of(row: NodeRow) -> LiveMemory:
+def memory_state_of(row: NodeRow) -> MemoryState:
     """Return the state of a memory from its row alone, without accesses."""
     extras = row.extras or NO_EXTRAS
-    return LiveMemory(
-        *(row.id, row.type, row.created_at, row.updated_at, extras.confidence or 0.0, stated_at(row), 0, 0, None),
+    return MemoryState(
+        *(
+            row.id,
+            row.type,
+            row.created_at,
+            row.updated_at,
+            extras.confidence or 0.0,
+            confidence_stated_at(row),
+            0,
+            0,
+            None,
+        ),
         extras.layer,
         extras.source,
         extras.importance,
@@ -131,10 +141,10 @@ def state_of(row: NodeRow) -> LiveMemory:
     )
 
 
-def entry_of(row: NodeRow, access: Access | None, half_lives: HalfLives) -> MemoryEntry:
+def memory_entry_of(row: NodeRow, access: AccessRecord | None, half_lives: HalfLives) -> MemoryEntry:
     """Return the index entry of a node that is a memory."""
     extras = row.extras or NO_EXTRAS
-    stated, since = extras.confidence or 0.0, stated_at(row)
+    stated, since = extras.confidence or 0.0, confidence_stated_at(row)
     entry = MemoryEntry(
         *(row.id, row.type, row.created_at, row.updated_at, stated, since, stated, since, 0, 0, 0),
         text_hash(row.content),
@@ -151,7 +161,7 @@ def entry_of(row: NodeRow, access: Access | None, half_lives: HalfLives) -> Memo
     return entry.after(access, half_lives)
 
 
-class Aggregates:
+class AggregateChanges:
     """Pending changes of counts and sums."""
 
     def __init__(self) -> None:
@@ -180,18 +190,18 @@ class Aggregates:
 
 def epoch_and_term(half: int, key_: int, confidence: float) -> tuple[int, float]:
     """Return the epoch in which a confidence is summed, and its term there: 2 to the power of its half-lives in it."""
-    epoch, rest = divmod(key_, length_of_epoch(half))
+    epoch, rest = divmod(key_, epoch_length(half))
     if half == 0 or key_ == MIN_DECAY_KEY:
         return epoch, min(max(confidence, 0.0), 1.0)
     return epoch, 2.0 ** (rest / half)
 
 
-def length_of_epoch(half: int) -> int:
+def epoch_length(half: int) -> int:
     """Return the number of keys that an epoch covers: one half-life, or 1/64 of the confidence range without decay."""
     return half or _LASTING_EPOCH
 
 
-def worth_at(epoch: int, sum_: float, half: int, now: int) -> float:
+def epoch_confidence_at(epoch: int, sum_: float, half: int, now: int) -> float:
     """Return the sum of the confidences of an epoch at a moment."""
     return sum_ * 2.0 ** ((epoch * half - now) / half) if half else sum_
 
@@ -201,7 +211,7 @@ def _tally_keys(entry: MemoryEntry) -> Iterable[tuple[str, str]]:
     if entry.start is not None or entry.stop is not None:
         yield TALLY_BOUNDED, ""
     yield TALLY_MEMORY_TYPE, entry.type
-    yield TALLY_DAY, day_of(entry.created // DAY_MICROSECONDS)
+    yield TALLY_DAY, format_epoch_day(entry.created // DAY_MICROSECONDS)
     if entry.source:
         yield TALLY_SOURCE, entry.source
     if entry.layer is not None:
@@ -209,6 +219,6 @@ def _tally_keys(entry: MemoryEntry) -> Iterable[tuple[str, str]]:
 
 
 @lru_cache(maxsize=4096)
-def day_of(number: int) -> str:
+def format_epoch_day(number: int) -> str:
     """Return the date of a day since 1970, in UTC."""
     return format_time(number * DAY_MICROSECONDS)[:10]

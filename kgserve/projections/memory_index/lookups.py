@@ -11,19 +11,19 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from kgserve.platform.sqlite_files import of_some
+from kgserve.platform.sqlite_files import select_by_values
 from kgserve.projections.memory_index import statements as sql
 from kgserve.projections.memory_index.closure import HierarchyLookups
-from kgserve.projections.memory_index.entries import LiveMemory
-from kgserve.storage.model.change import Access
+from kgserve.projections.memory_index.entries import MemoryState
+from kgserve.storage.model.change import AccessRecord
 from kgserve.storage.model.filters import MAX_SCANNED_NODES
-from kgserve.storage.model.names import folded
+from kgserve.storage.model.names import normalize_name
 from kgserve.storage.model.rows import EdgeKey
 
-MAX_ALIKE_MEMORIES = 100
+MAX_EQUAL_MEMORIES = 100
 MAX_ENTITIES_PER_NAME = 1_000
 
-Match = Literal["exact", "folded", "alias"]
+NameMatchKind = Literal["exact", "folded", "alias"]
 
 
 class NameMatch(NamedTuple):
@@ -32,14 +32,14 @@ class NameMatch(NamedTuple):
     id: str
     type: str
     name: str
-    match: Match
+    match: NameMatchKind
     stands: bool
     """False for memories and withdrawn nodes."""
 
 
 _MAX_PREFIX_NAMES, _MAX_NEIGHBOUR_NAMES, _MAX_COMPARED_CHARS = 200, 20, 64
 
-EntityPlace = tuple[str, str]
+EntityPageStart = tuple[str, str]
 """Folded name and id of the entity after which a page begins."""
 
 
@@ -47,7 +47,7 @@ class EntityIdPage(NamedTuple):
     """Ids of a page of entities, and the place of the next page; None on the last one."""
 
     ids: list[str]
-    next: EntityPlace | None
+    next: EntityPageStart | None
 
 
 class RelationFilter(NamedTuple):
@@ -73,11 +73,11 @@ class RelationIdPage(NamedTuple):
 _RelationRow = tuple[str, str, str, bool]
 
 
-class Lookups(HierarchyLookups):
+class MemoryIndexReader(HierarchyLookups):
     """Queries on the memory index, as of its last commit to disk. For one thread at a time."""
 
     @classmethod
-    def beside(cls, path: Path) -> Lookups:
+    def beside(cls, path: Path) -> MemoryIndexReader:
         """Open an existing file read-only. Raises sqlite3.Error."""
         uri = f"{path.absolute().as_uri()}?mode=ro"
         return cls(sqlite3.connect(uri, uri=True, check_same_thread=False, cached_statements=16))
@@ -86,16 +86,16 @@ class Lookups(HierarchyLookups):
         """Release the file."""
         self._connection.close()
 
-    def accesses(self, ids: Iterable[str]) -> dict[str, Access]:
+    def accesses(self, ids: Iterable[str]) -> dict[str, AccessRecord]:
         """Return the journaled accesses of some nodes."""
-        return {row[0]: Access(*row) for row in of_some(self._run, sql.SELECT_ACCESSES, [*ids])}
+        return {row[0]: AccessRecord(*row) for row in select_by_values(self._run, sql.SELECT_ACCESSES, [*ids])}
 
-    def alike(self, hash_: bytes, print_: bytes, now: int, limit: int = MAX_ALIKE_MEMORIES) -> list[LiveMemory]:
+    def alike(self, hash_: bytes, print_: bytes, now: int, limit: int = MAX_EQUAL_MEMORIES) -> list[MemoryState]:
         """Return the memories in force with equal text, oldest first: those with equal hash, then equal fingerprint."""
-        found: dict[str, LiveMemory] = {}
+        found: dict[str, MemoryState] = {}
         for query, value in ((sql.SELECT_LIVE_BY_HASH, hash_), (sql.SELECT_LIVE_BY_FINGERPRINT, print_)):
             for row in self._run(query, {"value": value, "now": now, "limit": limit}):
-                found.setdefault(row[0], LiveMemory(*row))
+                found.setdefault(row[0], MemoryState(*row))
         return [*found.values()][:limit]
 
     def saying(self, hash_: bytes, print_: bytes, now: int) -> list[str]:
@@ -103,34 +103,34 @@ class Lookups(HierarchyLookups):
 
         A single statement matters for the writing thread, which may lose the interpreter's lock at each one.
         """
-        values = {"hash": hash_, "print": print_, "now": now, "limit": MAX_ALIKE_MEMORIES}
+        values = {"hash": hash_, "print": print_, "now": now, "limit": MAX_EQUAL_MEMORIES}
         return list(dict.fromkeys(node_id for (node_id,) in self._run(sql.SELECT_IDS_BY_HASH_OR_FINGERPRINT, values)))
 
     def said(self, keys: Iterable[tuple[bytes, bytes]]) -> set[bytes]:
         """Return those of some hashes and fingerprints that a memory in force has."""
         hashes, prints = zip(*keys, strict=True)
         found = (
-            *of_some(self._run, sql.SELECT_KNOWN_HASHES, hashes),
-            *of_some(self._run, sql.SELECT_KNOWN_FINGERPRINTS, prints),
+            *select_by_values(self._run, sql.SELECT_KNOWN_HASHES, hashes),
+            *select_by_values(self._run, sql.SELECT_KNOWN_FINGERPRINTS, prints),
         )
         return {digest for (digest,) in found}
 
     def known_names(self, folds: Iterable[str]) -> set[str]:
         """Return those of some folded names that any node has."""
-        return {fold for (fold,) in of_some(self._run, sql.SELECT_KNOWN_NAMES, [*folds])}
+        return {fold for (fold,) in select_by_values(self._run, sql.SELECT_KNOWN_NAMES, [*folds])}
 
     def named(self, name: str) -> list[NameMatch]:
         """Return the nodes with a name: exact matches first, then matches after folding, then aliases."""
-        rows = self._run(sql.SELECT_ENTITIES_NAMED, (folded(name), MAX_ENTITIES_PER_NAME)).fetchall()
+        rows = self._run(sql.SELECT_ENTITIES_NAMED, (normalize_name(name), MAX_ENTITIES_PER_NAME)).fetchall()
         found = [NameMatch(row[0], row[1], row[2], _match(name, row[3], row[4]), bool(row[5])) for row in rows]
         found.sort(key=lambda each: _MATCHES.index(each.match))
         return list({each.id: each for each in reversed(found)}.values())[::-1]
 
     # Pages of entities and relations
 
-    def entities(self, types: Sequence[str], start: str, after: EntityPlace, limit: int) -> EntityIdPage:
+    def entities(self, types: Sequence[str], start: str, after: EntityPageStart, limit: int) -> EntityIdPage:
         """Return entities by folded name, of some types or all, whose names begin with ``start`` in any case."""
-        start = folded(start)
+        start = normalize_name(start)
         values = {"fold": after[0], "id": after[1], "start": start, "limit": limit + 1}
         behind = "standing = 1 AND fold >= :start AND (fold, id) > (:fold, :id) ORDER BY fold, id LIMIT :limit"
         if types:
@@ -138,7 +138,7 @@ class Lookups(HierarchyLookups):
             found = heapq.merge(*[self._run(query, {**values, "type": each}) for each in dict.fromkeys(types)])
         else:
             found = iter(self._run(f"SELECT fold, id FROM entity INDEXED BY entity_fold WHERE {behind}", values))
-        page: list[EntityPlace] = []
+        page: list[EntityPageStart] = []
         for place in found:
             if not place[0].startswith(start):
                 break
@@ -152,7 +152,7 @@ class Lookups(HierarchyLookups):
 
         Candidates are names with the same beginning, and the neighbours in sort order.
         """
-        fold = folded(name)[:_MAX_COMPARED_CHARS]
+        fold = normalize_name(name)[:_MAX_COMPARED_CHARS]
         select_names = "SELECT fold, name FROM entity INDEXED BY entity_fold WHERE standing = 1 AND fold"
         found = chain(
             self._run(f"{select_names} >= ? ORDER BY fold LIMIT ?", (fold[:2], _MAX_PREFIX_NAMES)),
@@ -179,10 +179,10 @@ class Lookups(HierarchyLookups):
         return RelationIdPage(keys, None)
 
 
-_MATCHES: tuple[Match, ...] = ("exact", "folded", "alias")
+_MATCHES: tuple[NameMatchKind, ...] = ("exact", "folded", "alias")
 
 
-def _match(wanted: str, alias: int, name: str) -> Match:
+def _match(wanted: str, alias: int, name: str) -> NameMatchKind:
     return "alias" if alias else "exact" if name == wanted else "folded"
 
 

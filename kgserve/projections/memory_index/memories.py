@@ -16,32 +16,32 @@ from typing import Literal, NamedTuple, TypeVar
 import msgspec
 from typing_extensions import override
 
-from kgserve.platform.sqlite_files import of_some, opened, seal, write_anew
+from kgserve.platform.sqlite_files import open_database, seal_database, select_by_values, vacuum_database
 from kgserve.projections.memory_index import closure, decay, selecting
 from kgserve.projections.memory_index import statements as sql
-from kgserve.projections.memory_index.closure import Hierarchy
-from kgserve.projections.memory_index.decay import MIN_DECAY_KEY, Confidence, HalfLives, least_key
+from kgserve.projections.memory_index.closure import HierarchyWriter
+from kgserve.projections.memory_index.decay import MIN_DECAY_KEY, Confidence, HalfLives, min_decay_key
 from kgserve.projections.memory_index.entries import (
     TALLY_ENTITY_TYPE,
     TALLY_TOTAL,
-    Aggregates,
-    LiveMemory,
+    AggregateChanges,
     MemoryEntry,
-    entry_of,
+    MemoryState,
     epoch_and_term,
-    length_of_epoch,
-    worth_at,
+    epoch_confidence_at,
+    epoch_length,
+    memory_entry_of,
 )
-from kgserve.projections.memory_index.lookups import Lookups
+from kgserve.projections.memory_index.lookups import MemoryIndexReader
 from kgserve.projections.memory_index.relation_types import STRUCTURAL_RELATIONS
-from kgserve.projections.memory_index.selecting import MemoryIdPage, MemoryPlace, Order, Sort
-from kgserve.storage.model.change import Access, NetChange
-from kgserve.storage.model.filters import Counted, MemoryFilter
-from kgserve.storage.model.names import IS_ABOUT, aliases_in, folded
-from kgserve.storage.model.redirects import MERGED_INTO, is_withdrawn
+from kgserve.projections.memory_index.selecting import MemoryIdPage, MemoryListOrder, MemoryPageStart, MemorySortKey
+from kgserve.storage.model.change import AccessRecord, NetChange
+from kgserve.storage.model.filters import MatchCount, MemoryFilter
+from kgserve.storage.model.names import IS_ABOUT_RELATION, normalize_name, parse_aliases
+from kgserve.storage.model.redirects import MERGED_INTO_RELATION, is_never_valid
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
 
-INTERNAL_EDGE_TYPES = (IS_ABOUT, MERGED_INTO)
+NON_ENTITY_RELATION_TYPES = (IS_ABOUT_RELATION, MERGED_INTO_RELATION)
 """Relations that do not join two entities: from a memory to its subject, and from a merged node to its successor."""
 _REKEY_BATCH_ROWS = 5_000
 
@@ -62,7 +62,7 @@ class _Entity(NamedTuple):
     live: bool
 
 
-class MemoryBatch:
+class MemoryIndexUpdate:
     """Changes to the memory index within one transaction.
 
     It updates memories, names, relations and the aggregates. A node that becomes a memory or gets a name without being
@@ -75,8 +75,8 @@ class MemoryBatch:
         self._run_many = transaction.executemany
         self._half_lives = half_lives
         self._edges_of = edges_of
-        self._aggregates = Aggregates()
-        self._hierarchy = Hierarchy(transaction)
+        self._aggregates = AggregateChanges()
+        self._hierarchy = HierarchyWriter(transaction)
         self._roles: dict[str, _Role] = {}
 
     def follow(self, net: NetChange) -> None:
@@ -111,7 +111,7 @@ class MemoryBatch:
         [number] = self._run(sql.SELECT_LAST_NUMBER).fetchone()
         memories = list(enumerate(rows, number + 1))
         used = self._accesses([row.id for row in rows])
-        entries = [(number, entry_of(row, used.get(row.id), self._half_lives)) for number, row in memories]
+        entries = [(number, memory_entry_of(row, used.get(row.id), self._half_lives)) for number, row in memories]
         self._run_many(sql.INSERT_MEMORY, [(number, *entry) for number, entry in entries])
         tags = {number: _tags(row) for number, row in memories}
         self._run_many(sql.INSERT_MEMORY_TAG, [(tag, number) for number, some in tags.items() for tag in some])
@@ -143,9 +143,11 @@ class MemoryBatch:
 
     def put_edges(self, edges: Sequence[EdgeRow]) -> None:
         """Add or change edges."""
-        self._run_many(sql.UPSERT_ABOUT, [_about_values(edge) for edge in edges if edge.relation_type == IS_ABOUT])
+        self._run_many(
+            sql.UPSERT_ABOUT, [_about_values(edge) for edge in edges if edge.relation_type == IS_ABOUT_RELATION]
+        )
         self._hierarchy.put(edges)
-        related = [edge for edge in edges if edge.relation_type not in INTERNAL_EDGE_TYPES]
+        related = [edge for edge in edges if edge.relation_type not in NON_ENTITY_RELATION_TYPES]
         self._load_roles({end for edge in related for end in edge.key[:2]})
         self._run_many(
             sql.UPSERT_RELATION, [_relation_values(edge) for edge in related if self._is_entity_relation(edge)]
@@ -158,7 +160,9 @@ class MemoryBatch:
 
     def _drop_edges(self, keys: Iterable[EdgeKey]) -> None:
         keys = list(keys)
-        self._run_many(sql.DELETE_ABOUT, [(target, source) for source, target, kind in keys if kind == IS_ABOUT])
+        self._run_many(
+            sql.DELETE_ABOUT, [(target, source) for source, target, kind in keys if kind == IS_ABOUT_RELATION]
+        )
         self._hierarchy.drop(keys)
         self._run_many(sql.DELETE_RELATION_ROW, keys)
 
@@ -170,14 +174,15 @@ class MemoryBatch:
         """Update rows of existing nodes. Return the ids of nodes whose existing edges must be added."""
         ids = [row.id for row in rows]
         entries = {
-            found[1]: (found[0], MemoryEntry(*found[1:])) for found in of_some(self._run, sql.SELECT_ENTRIES_BY_ID, ids)
+            found[1]: (found[0], MemoryEntry(*found[1:]))
+            for found in select_by_values(self._run, sql.SELECT_ENTRIES_BY_ID, ids)
         }
         new = [row for row in rows if row.is_memory and row.id not in entries]
         self._add_memories(new)
         activated = self._update_memories([(row, *entries[row.id]) for row in rows if row.id in entries])
         entities = {
             found[0]: _Entity._make((*found[:4], bool(found[4])))
-            for found in of_some(self._run, sql.SELECT_ENTITIES, ids)
+            for found in select_by_values(self._run, sql.SELECT_ENTITIES, ids)
         }
         activated += [row.id for row in rows if self._put_entity(row, entities.get(row.id))]
         self._forget_roles(rows)
@@ -191,12 +196,12 @@ class MemoryBatch:
         found = [each for each in found if each[0].is_memory]
         used = self._accesses([row.id for row, _, _ in found])
         old_tags: dict[int, set[str]] = {}
-        for number, tag in of_some(self._run, sql.SELECT_TAGS_OF_MEMORIES, [number for _, number, _ in found]):
+        for number, tag in select_by_values(self._run, sql.SELECT_TAGS_OF_MEMORIES, [number for _, number, _ in found]):
             old_tags.setdefault(number, set()).add(tag)
         puts: list[MemoryEntry] = []
         activated: list[str] = []
         for row, number, before in found:
-            entry = entry_of(row, used.get(row.id), self._half_lives)
+            entry = memory_entry_of(row, used.get(row.id), self._half_lives)
             if entry != before:
                 puts.append(entry)
             if before.active != entry.active:
@@ -281,7 +286,7 @@ class MemoryBatch:
 
     def _write_aggregates(self) -> None:
         """Write the pending aggregates."""
-        books, self._aggregates = self._aggregates, Aggregates()
+        books, self._aggregates = self._aggregates, AggregateChanges()
         counts = [(kind, name, count) for (kind, name), count in books.counts.items() if count]
         self._run_many(sql.UPSERT_MEMORY_TALLY, counts)
         self._run_many(sql.DELETE_EMPTY_MEMORY_TALLY, [(kind, name) for kind, name, count in counts if count < 0])
@@ -300,13 +305,13 @@ class MemoryBatch:
     def _tags(self, number: int) -> set[str]:
         return {tag for (tag,) in self._run(sql.SELECT_MEMORY_TAGS, (number,))}
 
-    def _access(self, node_id: str) -> Access | None:
+    def _access(self, node_id: str) -> AccessRecord | None:
         found = self._run(sql.SELECT_ACCESS, (node_id,)).fetchone()
-        return found and Access(*found)
+        return found and AccessRecord(*found)
 
-    def _accesses(self, ids: list[str]) -> dict[str, Access]:
-        found = of_some(self._run, sql.SELECT_ACCESSES, ids)
-        return {row[0]: Access(*row) for row in found}
+    def _accesses(self, ids: list[str]) -> dict[str, AccessRecord]:
+        found = select_by_values(self._run, sql.SELECT_ACCESSES, ids)
+        return {row[0]: AccessRecord(*row) for row in found}
 
     def _entity(self, node_id: str) -> _Entity | None:
         found = self._run(sql.SELECT_ENTITY, (node_id,)).fetchone()
@@ -316,8 +321,12 @@ class MemoryBatch:
         """Look up the roles of some nodes."""
         unknown = [*(ids - self._roles.keys())]
         self._roles |= dict.fromkeys(unknown, "")
-        self._roles |= {node_id: "memory" for (node_id,) in of_some(self._run, sql.SELECT_ACTIVE_MEMORY_IDS, unknown)}
-        self._roles |= {node_id: "entity" for (node_id,) in of_some(self._run, sql.SELECT_LIVE_ENTITY_IDS, unknown)}
+        self._roles |= {
+            node_id: "memory" for (node_id,) in select_by_values(self._run, sql.SELECT_ACTIVE_MEMORY_IDS, unknown)
+        }
+        self._roles |= {
+            node_id: "entity" for (node_id,) in select_by_values(self._run, sql.SELECT_LIVE_ENTITY_IDS, unknown)
+        }
 
     def _forget_roles(self, rows: Iterable[NodeRow]) -> None:
         for row in rows:
@@ -329,17 +338,17 @@ def _tags(row: NodeRow) -> set[str]:
 
 
 def _is_live_entity(row: NodeRow) -> bool:
-    return not (row.is_memory or (row.extras is not None and row.extras.ended) or is_withdrawn(row.extras))
+    return not (row.is_memory or (row.extras is not None and row.extras.ended) or is_never_valid(row.extras))
 
 
 def _entity_of(row: NodeRow) -> _Entity | None:
     name = row.extras.name if row.extras is not None else ""
-    return _Entity(row.id, row.type, name, folded(name), _is_live_entity(row)) if name else None
+    return _Entity(row.id, row.type, name, normalize_name(name), _is_live_entity(row)) if name else None
 
 
 def _names(row: NodeRow, entity: _Entity) -> list[tuple[str, str, str, int]]:
     names = {(entity.fold, row.id, entity.name, 0)}
-    return sorted(names | {(folded(alias), row.id, alias, 1) for alias in aliases_in(row.attributes)})
+    return sorted(names | {(normalize_name(alias), row.id, alias, 1) for alias in parse_aliases(row.attributes)})
 
 
 def _about_values(edge: EdgeRow) -> tuple[object, ...]:
@@ -361,7 +370,7 @@ _NO_EPOCH_LIMIT = (1 << 63) - 1
 _Row = TypeVar("_Row", NodeRow, EdgeRow)
 
 
-class Fading(NamedTuple):
+class DecayPosition(NamedTuple):
     """Position in the order of decay, within one half-life."""
 
     half: int = -1
@@ -369,13 +378,13 @@ class Fading(NamedTuple):
     id: str = ""
 
     @classmethod
-    def of(cls, memory: LiveMemory) -> Fading:
+    def of(cls, memory: MemoryState) -> DecayPosition:
         """Return the position of a memory."""
         worth = Confidence(memory.confidence, memory.since)
-        return cls(memory.half, decay.key(worth, memory.half or None), memory.id)
+        return cls(memory.half, decay.decay_key(worth, memory.half or None), memory.id)
 
 
-class Memories(Lookups):
+class MemoryIndexFile(MemoryIndexReader):
     """Memory index of one store. For one thread at a time.
 
     A file that cannot be read or has another format is replaced by an empty one.
@@ -390,7 +399,7 @@ class Memories(Lookups):
             + sql.MEMORY_INDEX_SCHEMA
             + "".join(f"{each};" for each in sql.CREATE_MEMORY_INDEXES)
         )
-        super().__init__(opened(path, script, sql.MEMORY_INDEX_FORMAT, cached_statements=_CACHED_STATEMENTS))
+        super().__init__(open_database(path, script, sql.MEMORY_INDEX_FORMAT, cached_statements=_CACHED_STATEMENTS))
 
     @property
     def sequence(self) -> int:
@@ -406,7 +415,7 @@ class Memories(Lookups):
             self.commit()
         super().close()
         if self.path is not None:
-            seal(self.path)
+            seal_database(self.path)
 
     # Updates
 
@@ -417,7 +426,7 @@ class Memories(Lookups):
         `commit`.
         """
         try:
-            MemoryBatch(self._connection, self.half_lives, edges_of).follow(net)
+            MemoryIndexUpdate(self._connection, self.half_lives, edges_of).follow(net)
             self._run(sql.UPDATE_MEMORY_SEQUENCE, (sequence,))
         except BaseException:
             self._connection.rollback()
@@ -430,13 +439,13 @@ class Memories(Lookups):
 
     def write_anew(self) -> None:
         """Rewrite the file without deleted content; all changes must be committed."""
-        write_anew(self._connection)
+        vacuum_database(self._connection)
 
     def rebuild(
         self,
         nodes: Iterable[NodeRow],
         edges: Iterable[EdgeRow],
-        accesses: Iterable[Iterable[Access]],
+        accesses: Iterable[Iterable[AccessRecord]],
         sequence: int,
     ) -> None:
         """Replace the content with the memories and named nodes of ``nodes``, the given edges, and all accesses."""
@@ -447,10 +456,10 @@ class Memories(Lookups):
                 transaction.execute(statement)
             for some in accesses:
                 transaction.executemany(sql.INSERT_ACCESS, [(a.id, a.count, a.last, a.confidence) for a in some])
-            follower = MemoryBatch(transaction, self.half_lives, lambda _: ())
-            for rows in slices(nodes):
+            follower = MemoryIndexUpdate(transaction, self.half_lives, lambda _: ())
+            for rows in batched_rows(nodes):
                 follower.fill(rows)
-            for rows in slices(edges):
+            for rows in batched_rows(edges):
                 follower.put_edges(rows)
             for statement in sql.CREATE_MEMORY_INDEXES:
                 transaction.execute(statement)
@@ -465,18 +474,18 @@ class Memories(Lookups):
         [known] = self._run(sql.SELECT_HALF_LIVES).fetchone()
         if wanted != known:
             with self._connection as transaction:
-                MemoryBatch(transaction, half_lives, lambda _: ()).rekey()
+                MemoryIndexUpdate(transaction, half_lives, lambda _: ()).rekey()
                 transaction.execute(sql.UPDATE_HALF_LIVES, (wanted,))
 
     # Single memories
 
-    def live(self, ids: Iterable[str]) -> dict[str, LiveMemory]:
+    def live(self, ids: Iterable[str]) -> dict[str, MemoryState]:
         """Return confidence and placement of the memories among some nodes, by id."""
-        return {row[0]: LiveMemory(*row) for row in of_some(self._run, sql.SELECT_LIVE_BY_ID, [*ids])}
+        return {row[0]: MemoryState(*row) for row in select_by_values(self._run, sql.SELECT_LIVE_BY_ID, [*ids])}
 
-    def versions(self, memory_id: str, limit: int) -> list[LiveMemory]:
+    def versions(self, memory_id: str, limit: int) -> list[MemoryState]:
         """Return former versions of a memory, and memories that it absorbed, by start of validity."""
-        return [LiveMemory(*row) for row in self._run(sql.SELECT_LIVE_VERSIONS, (memory_id, limit))]
+        return [MemoryState(*row) for row in self._run(sql.SELECT_LIVE_VERSIONS, (memory_id, limit))]
 
     # Subjects of memories
 
@@ -488,7 +497,9 @@ class Memories(Lookups):
 
     def ids(self, wanted: MemoryFilter, limit: int) -> list[str]:
         """Return up to ``limit`` ids of matching memories, unordered."""
-        return selecting.ids(self._connection, self._with_superseded(wanted), self._half_life_values(), limit)
+        return selecting.select_memory_ids(
+            self._connection, self._with_superseded(wanted), self._half_life_values(), limit
+        )
 
     def pinned(self, now: int, limit: int) -> list[str]:
         """Return the newest memories in force with importance 1."""
@@ -497,21 +508,23 @@ class Memories(Lookups):
     def listed(
         self,
         wanted: MemoryFilter,
-        sort: Sort,
-        place: MemoryPlace,
+        sort: MemorySortKey,
+        place: MemoryPageStart,
         limit: int,
         also: Callable[[str], bool] | None = None,
     ) -> MemoryIdPage:
         """Return a page of the ids of matching memories, greatest value first. At most 20,000 are examined."""
-        order = Order(wanted.now, sort, place)
-        return selecting.page(
+        order = MemoryListOrder(wanted.now, sort, place)
+        return selecting.select_memory_page(
             self._connection, self._with_superseded(wanted), self._half_life_values(), order, limit, also
         )
 
-    def count(self, wanted: MemoryFilter, most: int) -> Counted:
+    def count(self, wanted: MemoryFilter, most: int) -> MatchCount:
         """Return the number of matching memories, at most ``most``."""
-        found = selecting.how_many(self._connection, self._with_superseded(wanted), self._half_life_values(), most)
-        return Counted(found, exact=found < most)
+        found = selecting.count_matching_memories(
+            self._connection, self._with_superseded(wanted), self._half_life_values(), most
+        )
+        return MatchCount(found, exact=found < most)
 
     def _with_superseded(self, wanted: MemoryFilter) -> MemoryFilter:
         """Return the filter extended to superseded memories that are still valid, if any exist."""
@@ -523,25 +536,25 @@ class Memories(Lookups):
             return wanted
         return msgspec.structs.replace(wanted, valid_at=wanted.now)
 
-    def faded(self, below: float, now: int, after: Fading, limit: int) -> list[LiveMemory]:
+    def faded(self, below: float, now: int, after: DecayPosition, limit: int) -> list[MemoryState]:
         """Return memories whose confidence at a moment is below a value: by half-life, the lowest confidence first.
 
         Memories set later than ``now`` are excluded, unless their confidence is 0.
         """
-        found: list[LiveMemory] = []
+        found: list[MemoryState] = []
         for half in self._half_life_values():
             if half >= after.half and len(found) < limit:
-                place = after if half == after.half else Fading(half)
-                bound = least_key(below, now, half or None)
+                place = after if half == after.half else DecayPosition(half)
+                bound = min_decay_key(below, now, half or None)
                 values = {"half": half, "bound": bound, "key": place.key, "id": place.id, "limit": limit - len(found)}
-                found += [LiveMemory(*row) for row in self._run(sql.SELECT_LIVE_BELOW_KEY, values)]
+                found += [MemoryState(*row) for row in self._run(sql.SELECT_LIVE_BELOW_KEY, values)]
         return found
 
     # Counts
 
     def total(self) -> int:
         """Return the number of memories that have not ended."""
-        return selecting.count(self._connection, TALLY_TOTAL, "")
+        return selecting.read_tally(self._connection, TALLY_TOTAL, "")
 
     def tallies(self, kind: str, limit: int) -> list[tuple[str, int]]:
         """Return the counts of one kind, highest first."""
@@ -556,7 +569,7 @@ class Memories(Lookups):
 
         These are relations older than another one of the child, and relations that close a cycle.
         """
-        return selecting.count(self._connection, closure.TALLY_SECOND_PARENT, ""), selecting.count(
+        return selecting.read_tally(self._connection, closure.TALLY_SECOND_PARENT, ""), selecting.read_tally(
             self._connection, closure.TALLY_CYCLE, ""
         )
 
@@ -575,7 +588,7 @@ class Memories(Lookups):
         found = sum(self._confidence_sum(half, now) for half in self._half_life_values())
         for half, key, confidence in self._future_memories(now):
             epoch, term = epoch_and_term(half, key, confidence)
-            found += confidence - (worth_at(epoch, term, half, now) if epoch <= _epoch(half, now) else 0.0)
+            found += confidence - (epoch_confidence_at(epoch, term, half, now) if epoch <= _epoch(half, now) else 0.0)
         return max(found, 0.0)
 
     def histogram(self, now: int, buckets: int) -> list[int]:
@@ -589,7 +602,7 @@ class Memories(Lookups):
 
     def below(self, minimum: float, now: int) -> int:
         """Return the number of memories with a confidence below a value at a moment."""
-        bounds = {half: least_key(minimum, now, half or None) for half in self._half_life_values()}
+        bounds = {half: min_decay_key(minimum, now, half or None) for half in self._half_life_values()}
         found = sum(self._below(half, bound) for half, bound in bounds.items())
         # Memories set later than now have not decayed yet, although their keys suggest a higher confidence.
         return found + sum(
@@ -598,7 +611,7 @@ class Memories(Lookups):
 
     def _below(self, half: int, bound: int) -> int:
         """Return the number of keys of a half-life below a bound; complete epochs are counted already."""
-        epoch, rest = divmod(bound, length_of_epoch(half))
+        epoch, rest = divmod(bound, epoch_length(half))
         [found] = self._run(sql.COUNT_FADING_BEFORE_EPOCH, (half, epoch)).fetchone()
         return found + self._run(sql.COUNT_KEYS_BETWEEN, (half, bound - rest, bound)).fetchone()[0]
 
@@ -606,7 +619,7 @@ class Memories(Lookups):
         last = _epoch(half, now)
         # Memories set a hundred half-lives ago contribute nothing measurable.
         parts = self._run(sql.SELECT_FADING_SUMS, (half, last - 100 if half else 0, last))
-        return sum(worth_at(epoch, part, half, now) for epoch, part in parts)
+        return sum(epoch_confidence_at(epoch, part, half, now) for epoch, part in parts)
 
     def _future_memories(self, now: int) -> Iterator[tuple[int, int, float]]:
         """Return half-life, key and confidence of the memories set later than now."""
@@ -624,7 +637,7 @@ def _text(half_lives: HalfLives) -> str:
     return msgspec.json.encode([half_lives.days, dict(sorted(half_lives.by_type.items()))]).decode()
 
 
-def slices(rows: Iterable[_Row], size: int = _DEFAULT_SLICE_ROWS) -> Iterator[list[_Row]]:
+def batched_rows(rows: Iterable[_Row], size: int = _DEFAULT_SLICE_ROWS) -> Iterator[list[_Row]]:
     """Yield rows in lists of a fixed size; the last may be shorter."""
     source = iter(rows)
     while some := list(islice(source, size)):

@@ -18,23 +18,23 @@ import structlog
 from typing_extensions import override
 
 from kgserve.platform.text.similarity import fingerprint, text_hash
-from kgserve.projections.base import Erasure
+from kgserve.projections.base import EraseRequest
 from kgserve.projections.memory_index.decay import HalfLives
-from kgserve.projections.memory_index.lookups import MAX_ALIKE_MEMORIES, MAX_ENTITIES_PER_NAME, Lookups
-from kgserve.projections.memory_index.memories import Memories
+from kgserve.projections.memory_index.lookups import MAX_ENTITIES_PER_NAME, MAX_EQUAL_MEMORIES, MemoryIndexReader
+from kgserve.projections.memory_index.memories import MemoryIndexFile
 from kgserve.projections.on_demand import Found, OnDemandProjection
 from kgserve.storage.journal.journal import Journal
-from kgserve.storage.journal.replay import all_accesses
-from kgserve.storage.layout import Layout
-from kgserve.storage.model.change import Access, ChangeSet, NetChange
+from kgserve.storage.journal.replay import read_all_accesses
+from kgserve.storage.layout import StoreLayout
+from kgserve.storage.model.change import AccessRecord, ChangeSet, NetChange
 from kgserve.storage.model.fields import ColumnSet
-from kgserve.storage.model.names import folded, names_of
+from kgserve.storage.model.names import list_entity_names, normalize_name
 from kgserve.storage.model.rows import NodeRow
-from kgserve.storage.rows.snapshot import Rows
-from kgserve.storage.rows.view import RowsView
+from kgserve.storage.rows.snapshot import RowsSnapshot
+from kgserve.storage.rows.view import CurrentRowsProjection
 
-MAX_WAITING_ROWS = 10_000
-MAX_WAITING_BYTES = 16 << 20
+MAX_PENDING_ROWS = 10_000
+MAX_PENDING_TEXT_BYTES = 16 << 20
 """Limits of the rows, and bytes of text, that wait for the file; beyond them the file is brought up to date first."""
 
 _Key = bytes | str
@@ -62,13 +62,13 @@ class RecentCommits:
         self._rows = self._bytes = 0
         # Each with its last commit.
         self._by_key: dict[_Key, dict[str, int]] = {}
-        self._accesses: dict[str, tuple[Access | None, int]] = {}
+        self._accesses: dict[str, tuple[AccessRecord | None, int]] = {}
 
     def add(self, change: ChangeSet) -> None:
         """Add the next commit; one that exceeds the limits discards all."""
         rows = change.size + len(change.accessed)
         size = sum(len(node.content) for node in (*change.nodes_created, *change.nodes_updated))
-        if self._rows + rows > MAX_WAITING_ROWS or self._bytes + size > MAX_WAITING_BYTES:
+        if self._rows + rows > MAX_PENDING_ROWS or self._bytes + size > MAX_PENDING_TEXT_BYTES:
             self.clear(change.sequence)
             return
         commit = _RecentCommit(change, rows, size, [*_keys(change)])
@@ -109,7 +109,7 @@ class RecentCommits:
         with self._lock:
             return {fold for fold in folds if fold in self._by_key}, self.since
 
-    def accesses(self, ids: Collection[str]) -> tuple[dict[str, Access | None], int]:
+    def accesses(self, ids: Collection[str]) -> tuple[dict[str, AccessRecord | None], int]:
         """Return the recent accesses of some nodes, None where they were reset, and ``since``."""
         with self._lock:
             return {each: self._accesses[each][0] for each in ids if each in self._accesses}, self.since
@@ -143,9 +143,9 @@ class RecentCommits:
         self._bytes += by * commit.bytes
 
 
-def keys_of(node: NodeRow) -> set[_Key]:
+def lookup_keys_of(node: NodeRow) -> set[_Key]:
     """Return the lookup keys of a node: hash and fingerprint of a memory's text, and its folded names."""
-    keys: set[_Key] = {folded(name) for name in names_of(node)}
+    keys: set[_Key] = {normalize_name(name) for name in list_entity_names(node)}
     return keys | {text_hash(node.content), fingerprint(node.content)} if node.is_memory else keys
 
 
@@ -156,7 +156,7 @@ def _ids_with_reset_accesses(change: ChangeSet) -> Iterator[str]:
 
 def _keys(change: ChangeSet) -> Iterator[tuple[_Key, str]]:
     for node in (*change.nodes_created, *change.nodes_updated):
-        yield from ((key, node.id) for key in keys_of(node))
+        yield from ((key, node.id) for key in lookup_keys_of(node))
 
 
 log = structlog.get_logger()
@@ -166,11 +166,11 @@ FILE_COMMIT_MAX_CHANGES = 2_000
 """Limits of the time, and of the store's commits, after which changes to the file are committed."""
 
 
-class MemoriesDamaged(sqlite3.DatabaseError):
+class MemoryIndexDamaged(sqlite3.DatabaseError):
     """Raised when the index refers to a row that must not exist."""
 
 
-class MemoryProjection(OnDemandProjection[Memories]):
+class MemoryProjection(OnDemandProjection[MemoryIndexFile]):
     """Memory index of a store, in a file that the first query opens.
 
     A store without memories and named nodes has no such file.
@@ -180,24 +180,26 @@ class MemoryProjection(OnDemandProjection[Memories]):
     damage_event = "memories_damaged"
     rebuilding_message = "the memory index is being rebuilt; try again shortly"
 
-    def __init__(self, layout: Layout, journal: Journal, rows: RowsView, half_lives: Callable[[], HalfLives]) -> None:
+    def __init__(
+        self, layout: StoreLayout, journal: Journal, rows: CurrentRowsProjection, half_lives: Callable[[], HalfLives]
+    ) -> None:
         super().__init__(layout.memories, layout, journal, rows)
         self._half_lives = half_lives
-        self._empty_index: Memories | None = None
+        self._empty_index: MemoryIndexFile | None = None
         self.is_asked = False
         self._recent = RecentCommits(rows.state.sequence)
         # Last commit on disk, guarded by `_reading` only, for reads through `_reader`.
         self._committed, self._committed_at = -1, 0.0
         self._reading = threading.Lock()
-        self._reader: Lookups | None = None
+        self._reader: MemoryIndexReader | None = None
 
     @override
-    def ask(self, question: Callable[[Memories, Rows], Found]) -> Found:
+    def ask(self, question: Callable[[MemoryIndexFile, RowsSnapshot], Found]) -> Found:
         # Set before rows are read: commits that are not reported from now on are included in them.
         self.is_asked = True
         return super().ask(question)
 
-    def accesses(self, ids: Collection[str]) -> dict[str, Access]:
+    def accesses(self, ids: Collection[str]) -> dict[str, AccessRecord]:
         """Return the journaled accesses of some nodes. Raises Unavailable."""
         recent, since = self._recent.accesses(ids)
         rest = [node_id for node_id in ids if node_id not in recent]
@@ -208,7 +210,7 @@ class MemoryProjection(OnDemandProjection[Memories]):
         """Return candidates for memories with equal text; the caller must check the rows. Raises Unavailable."""
         recent, since = self._recent.having((hash_, print_))
         known = self._look_up(lambda file: file.saying(hash_, print_, now), since)
-        if recent and len(known) >= MAX_ALIKE_MEMORIES:
+        if recent and len(known) >= MAX_EQUAL_MEMORIES:
             # Some of them may have changed, and have displaced others within the limit.
             known = self.ask(lambda memories, _: memories.saying(hash_, print_, now))
         return [*known, *recent]
@@ -226,7 +228,7 @@ class MemoryProjection(OnDemandProjection[Memories]):
 
     def named(self, name: str) -> list[str]:
         """Return candidates for nodes with a name; the caller must check the rows. Raises Unavailable."""
-        recent, since = self._recent.having((folded(name),))
+        recent, since = self._recent.having((normalize_name(name),))
         known = self._look_up(lambda file: [each.id for each in file.named(name)], since)
         if recent and len(known) >= MAX_ENTITIES_PER_NAME:
             known = self.ask(lambda memories, _: [each.id for each in memories.named(name)])
@@ -249,14 +251,14 @@ class MemoryProjection(OnDemandProjection[Memories]):
             self.ask(lambda memories, _: self._commit(memories))
 
     @override
-    def erase(self, erasure: Erasure) -> None:
+    def erase(self, erasure: EraseRequest) -> None:
         with self._lock:
             if self._rows.rows().width is ColumnSet.MEMORY:
                 super().erase(erasure)
             else:
                 self._discard()
 
-    def _look_up(self, question: Callable[[Lookups], Found], since: int) -> Found:
+    def _look_up(self, question: Callable[[MemoryIndexReader], Found], since: int) -> Found:
         """Return the result of a query on the file, which contains the commit ``since`` and maybe later ones."""
         with self._reading:
             if self._reader is not None and self._committed >= since:
@@ -269,7 +271,7 @@ class MemoryProjection(OnDemandProjection[Memories]):
     # Caller holds the lock
 
     @override
-    def _caught_up(self, rows: Rows) -> Memories:
+    def _caught_up(self, rows: RowsSnapshot) -> MemoryIndexFile:
         if rows.width is not ColumnSet.MEMORY:
             return self._empty()
         memories = super()._caught_up(rows)
@@ -283,13 +285,13 @@ class MemoryProjection(OnDemandProjection[Memories]):
         if self._file is not None:
             # A failed change has rolled back everything since the last commit to disk.
             if (seen := self._file.sequence) < 0:
-                raise MemoriesDamaged("the position in the file is missing")
+                raise MemoryIndexDamaged("the position in the file is missing")
             self._move(seen)
         super()._catch_up(last)
 
     @override
     def _open(self) -> int:
-        self._file = Memories(self._path, self._half_lives())
+        self._file = MemoryIndexFile(self._path, self._half_lives())
         return self._file.sequence
 
     @override
@@ -307,8 +309,8 @@ class MemoryProjection(OnDemandProjection[Memories]):
             self._commit(self._opened)
 
     @override
-    def _apply_all(self, rows: Rows) -> int:
-        accesses = all_accesses(self._layout, self._journal, rows.at)
+    def _apply_all(self, rows: RowsSnapshot) -> int:
+        accesses = read_all_accesses(self._layout, self._journal, rows.at)
         nodes = chain.from_iterable(map(rows.rows_of_nodes, rows.wide_nodes()))
         found = (rows.around(numbers, outgoing=True) for numbers in rows.wide_nodes())
         edges = chain.from_iterable(map(rows.rows_of, found))
@@ -317,7 +319,7 @@ class MemoryProjection(OnDemandProjection[Memories]):
         return rows.at
 
     @override
-    def _erase(self, erasure: Erasure) -> None:
+    def _erase(self, erasure: EraseRequest) -> None:
         self._commit(self._opened)
         with self._reading:
             self._opened.write_anew()
@@ -332,7 +334,7 @@ class MemoryProjection(OnDemandProjection[Memories]):
             self._empty_index = self._reader = None
             self._committed = -1
 
-    def _commit(self, memories: Memories) -> None:
+    def _commit(self, memories: MemoryIndexFile) -> None:
         """Commit the changes to disk, and make them visible to other connections."""
         if memories.path is None:
             return
@@ -340,11 +342,11 @@ class MemoryProjection(OnDemandProjection[Memories]):
         committed = memories.commit()
         with self._reading:
             if self._reader is None:
-                self._reader = Lookups.beside(memories.path)
+                self._reader = MemoryIndexReader.beside(memories.path)
             self._committed = committed
         self._recent.forget(committed)
 
-    def _empty(self) -> Memories:
+    def _empty(self) -> MemoryIndexFile:
         if self._empty_index is None:
-            self._empty_index = Memories(None, self._half_lives())
+            self._empty_index = MemoryIndexFile(None, self._half_lives())
         return self._empty_index

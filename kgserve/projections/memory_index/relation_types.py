@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kgserve.storage.model.names import IS_ABOUT
-from kgserve.storage.model.parents import CHILD_OF
-from kgserve.storage.model.redirects import MERGED_INTO
-from kgserve.storage.model.soft_delete import VERSION_OF
+from kgserve.storage.model.names import IS_ABOUT_RELATION
+from kgserve.storage.model.parents import CHILD_OF_RELATION
+from kgserve.storage.model.redirects import MERGED_INTO_RELATION
+from kgserve.storage.model.soft_delete import VERSION_OF_RELATION
 
 RELATION_CONSOLIDATED = "consolidated"
 """Relation from a consolidation run to the primary memory of each of its clusters.
@@ -28,14 +28,14 @@ RELATION_REFLECTED = "reflected"
 
 STRUCTURAL_RELATIONS = frozenset(
     {
-        CHILD_OF,
+        CHILD_OF_RELATION,
         RELATION_CONSOLIDATED,
         RELATION_EXTRACTED_FROM,
-        IS_ABOUT,
-        MERGED_INTO,
+        IS_ABOUT_RELATION,
+        MERGED_INTO_RELATION,
         RELATION_NEXT,
         RELATION_REFLECTED,
-        VERSION_OF,
+        VERSION_OF_RELATION,
     }
 )
 """Types of relations that the store writes at memories; they are not relationships between entities."""

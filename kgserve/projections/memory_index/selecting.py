@@ -9,29 +9,29 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
-from kgserve.platform.sqlite_files import named
+from kgserve.platform.sqlite_files import name_parameters
 from kgserve.projections.memory_index import closure
 from kgserve.projections.memory_index import statements as sql
-from kgserve.projections.memory_index.decay import FIRST_LASTING_KEY, MIN_DECAY_KEY, least_key
+from kgserve.projections.memory_index.decay import MIN_DECAY_KEY, MIN_UNDECAYING_KEY, min_decay_key
 from kgserve.projections.memory_index.entries import (
     TALLY_BOUNDED,
     TALLY_MEMORY_TAG,
     TALLY_MEMORY_TYPE,
     TALLY_SOURCE,
     TALLY_TOTAL,
-    length_of_epoch,
+    epoch_length,
 )
-from kgserve.storage.model.filters import ANY_END, MAX_SCANNED_NODES, MemoryFilter
+from kgserve.storage.model.filters import ANY_WITHDRAWAL, MAX_SCANNED_NODES, MemoryFilter
 
 MAX_SORTED_MEMORIES = 5_000
 """Maximum result size for which fetching and sorting is preferred to a scan in index order."""
 _MAX_SORT_VALUE = (1 << 63) - 1
 _LOG2_OF_ZERO = -1e300
 
-Sort = Literal["created", "updated", "confidence", "accessed"]
+MemorySortKey = Literal["created", "updated", "confidence", "accessed"]
 
 
-class MemoryPlace(NamedTuple):
+class MemoryPageStart(NamedTuple):
     """Start of a page of a list: after a memory with this value and id, and half-life if sorted by confidence.
 
     ``skip`` memories after that are skipped.
@@ -52,7 +52,7 @@ class MemoryIdPage(NamedTuple):
     """Ids of a page, and the place of the next page; None on the last one."""
 
     ids: list[str]
-    next: MemoryPlace | None
+    next: MemoryPageStart | None
 
 
 class _AccessPath(NamedTuple):
@@ -69,27 +69,27 @@ class _AccessPath(NamedTuple):
         return " AND ".join([f"{self.source} m.active IN ({actives})", *rest])
 
 
-Values = dict[str, Any]
+StatementParameters = dict[str, Any]
 
 
-def ids(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[int], limit: int) -> list[str]:
+def select_memory_ids(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[int], limit: int) -> list[str]:
     """Return up to ``limit`` ids of matching memories."""
     text, values = _selection(reader, wanted, halves)
     return [each for (each,) in reader.execute(f"SELECT m.id {text} LIMIT :limit", {**values, "limit": limit})]
 
 
-def how_many(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[int], most: int) -> int:
+def count_matching_memories(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[int], most: int) -> int:
     """Return the number of matching memories, at most ``most``."""
     text, values = _selection(reader, wanted, halves)
     query = f"SELECT count(*) FROM (SELECT 1 {text} LIMIT :limit)"
     return reader.execute(query, {**values, "limit": most}).fetchone()[0]
 
 
-def page(
+def select_memory_page(
     reader: sqlite3.Connection,
     wanted: MemoryFilter,
     halves: Sequence[int],
-    order: Order,
+    order: MemoryListOrder,
     limit: int,
     also: Callable[[str], bool] | None = None,
 ) -> MemoryIdPage:
@@ -109,41 +109,43 @@ def page(
             skip -= 1
         elif fits:
             chosen.append(id_)
-        at = MemoryPlace(value, id_, half, skip)
+        at = MemoryPageStart(value, id_, half, skip)
     return MemoryIdPage(chosen, None)
 
 
-def strength(half: int, key: int, now: int) -> float:
+def log2_confidence(half: int, key: int, now: int) -> float:
     """Return the logarithm to base 2 of the effective confidence that a key represents."""
     if key <= MIN_DECAY_KEY:
         return _LOG2_OF_ZERO
     return (
         (key - now) / half
         if half
-        else math.log2((key - FIRST_LASTING_KEY) / (1 << 52))
-        if key > FIRST_LASTING_KEY
+        else math.log2((key - MIN_UNDECAYING_KEY) / (1 << 52))
+        if key > MIN_UNDECAYING_KEY
         else _LOG2_OF_ZERO
     )
 
 
 def _key_of(log2: float, half: int, now: int) -> int:
-    """Return the approximate inverse of `strength`."""
+    """Return the approximate inverse of `log2_confidence`."""
     if log2 <= _LOG2_OF_ZERO:
         return MIN_DECAY_KEY
-    found = now + log2 * half if half else FIRST_LASTING_KEY + 2.0 ** (52 + min(log2, 0.0))
-    return round(min(max(found, MIN_DECAY_KEY), 2 * FIRST_LASTING_KEY - 2048.0))
+    found = now + log2 * half if half else MIN_UNDECAYING_KEY + 2.0 ** (52 + min(log2, 0.0))
+    return round(min(max(found, MIN_DECAY_KEY), 2 * MIN_UNDECAYING_KEY - 2048.0))
 
 
 # Conditions
 
 
-def _conditions(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[int]) -> tuple[list[str], Values]:
+def _conditions(
+    reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[int]
+) -> tuple[list[str], StatementParameters]:
     """Return the conditions on a memory ``m``, without that of being active, and their values."""
     texts: list[str] = []
-    values: Values = {"at": wanted.moment}
+    values: StatementParameters = {"at": wanted.moment}
     if wanted.looks_back or (not wanted.ended and wanted.moment is not None and _has_bounded_memories(reader)):
         texts.append(_IS_IN_FORCE_AT)
-    elif wanted.ended and wanted.ended != ANY_END:
+    elif wanted.ended and wanted.ended != ANY_WITHDRAWAL:
         texts.append("m.ended = :ended")
     if wanted.types:
         values |= {f"type{at}": each for at, each in enumerate(wanted.types)}
@@ -155,12 +157,12 @@ def _conditions(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequen
         holds = "1" if wanted.moment is None else _IS_ABOUT_IN_FORCE_AT
         texts.append(f"EXISTS (SELECT 1 FROM about WHERE entity = :entity AND memory = m.number AND {holds})")
     if wanted.under:
-        texts.append(closure.IS_BELOW)
+        texts.append(closure.IS_DESCENDANT)
     if wanted.orphans:
         texts.append(closure.IS_ORPHAN)
     if wanted.among is not None:
         # No memory has an empty id; an empty list would leave nothing to look up in the index.
-        own = named("among", sorted(wanted.among) or [""])
+        own = name_parameters("among", sorted(wanted.among) or [""])
         values |= own
         texts.append(f"m.id IN ({', '.join(f':{name}' for name in own)})")
     texts += [text for field, text in _SIMPLE_CONDITIONS.items() if getattr(wanted, field) not in (None, "")]
@@ -181,12 +183,12 @@ _SIMPLE_CONDITIONS = {
 
 
 def _confidence_conditions(
-    reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[int], values: Values
+    reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[int], values: StatementParameters
 ) -> Iterator[str]:
     values["min_confidence"] = wanted.min_confidence
     for at, half in enumerate(halves):
         values[f"half{at}"] = half
-        values[f"key{at}"] = least_key(wanted.min_confidence, wanted.now, half or None)
+        values[f"key{at}"] = min_decay_key(wanted.min_confidence, wanted.now, half or None)
     keys = " OR ".join(f"(m.half = :half{at} AND m.key >= :key{at})" for at in range(len(halves)))
     yield f"({keys})"
     # Memories set later than now have not decayed yet, although their keys suggest a higher confidence.
@@ -195,14 +197,14 @@ def _confidence_conditions(
 
 
 def _active_values(wanted: MemoryFilter) -> tuple[int, ...]:
-    return (1, 0) if wanted.ended == ANY_END or wanted.looks_back else (0,) if wanted.ended else (1,)
+    return (1, 0) if wanted.ended == ANY_WITHDRAWAL or wanted.looks_back else (0,) if wanted.ended else (1,)
 
 
 def _has_bounded_memories(reader: sqlite3.Connection) -> bool:
-    return count(reader, TALLY_BOUNDED, "") > 0
+    return read_tally(reader, TALLY_BOUNDED, "") > 0
 
 
-def count(reader: sqlite3.Connection, kind: str, name: str) -> int:
+def read_tally(reader: sqlite3.Connection, kind: str, name: str) -> int:
     """Return the tally of a kind and a name."""
     found = reader.execute(sql.SELECT_MEMORY_TALLY, (kind, name)).fetchone()
     return found[0] if found else 0
@@ -211,17 +213,19 @@ def count(reader: sqlite3.Connection, kind: str, name: str) -> int:
 # Sets
 
 
-def _selection(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[int]) -> tuple[str, Values]:
+def _selection(
+    reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[int]
+) -> tuple[str, StatementParameters]:
     """Return the query from FROM on, and its values."""
     conditions, values = _conditions(reader, wanted, halves)
     return _choose_access_path(reader, wanted, halves, values).query(wanted, conditions), values
 
 
 def _choose_access_path(
-    reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[int], values: Values
+    reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[int], values: StatementParameters
 ) -> _AccessPath:
     """Return the access path with the fewest entries. Ended memories have no tallies, so index entries are counted."""
-    paths = [_AccessPath("FROM memory AS m INDEXED BY memory_created WHERE", count(reader, TALLY_TOTAL, ""))]
+    paths = [_AccessPath("FROM memory AS m INDEXED BY memory_created WHERE", read_tally(reader, TALLY_TOTAL, ""))]
     if wanted.ended or wanted.looks_back:
         paths = [_AccessPath(paths[0].source, _MAX_SORT_VALUE)]
         paths += [
@@ -231,11 +235,13 @@ def _choose_access_path(
             size = sum(_count_entries(reader, _OF_TYPE, [each]) for each in set(wanted.types))
             paths.append(_AccessPath(_FROM_MEMORY_BY_TYPE, size))
     else:
-        paths += [_AccessPath(_by_tag(at), count(reader, TALLY_MEMORY_TAG, tag)) for at, tag in enumerate(wanted.tags)]
+        paths += [
+            _AccessPath(_by_tag(at), read_tally(reader, TALLY_MEMORY_TAG, tag)) for at, tag in enumerate(wanted.tags)
+        ]
         if wanted.source:
-            paths.append(_AccessPath(_FROM_MEMORY_BY_SOURCE, count(reader, TALLY_SOURCE, wanted.source)))
+            paths.append(_AccessPath(_FROM_MEMORY_BY_SOURCE, read_tally(reader, TALLY_SOURCE, wanted.source)))
         if wanted.types:
-            size = sum(count(reader, TALLY_MEMORY_TYPE, each) for each in set(wanted.types))
+            size = sum(read_tally(reader, TALLY_MEMORY_TYPE, each) for each in set(wanted.types))
             paths.append(_AccessPath(_FROM_MEMORY_BY_TYPE, size))
     if wanted.among is not None:
         paths.append(_AccessPath(_FROM_MEMORY_BY_ID, len(wanted.among)))
@@ -244,9 +250,9 @@ def _choose_access_path(
     if wanted.under:
         paths.append(
             _AccessPath(
-                closure.all_below(reader),
-                closure.size(reader, wanted.under, 20 * MAX_SORTED_MEMORIES),
-                closure.IS_BELOW,
+                closure.from_descendants_clause(reader),
+                closure.count_descendants(reader, wanted.under, 20 * MAX_SORTED_MEMORIES),
+                closure.IS_DESCENDANT,
             )
         )
     best = min(paths, key=lambda path: path.size)
@@ -282,7 +288,7 @@ def _count_entries(reader: sqlite3.Connection, of: str, values: Sequence[str]) -
 
 def _count_strong(reader: sqlite3.Connection, half: int, least: int) -> int:
     """Return the approximate number of memories of a half-life whose key is at least ``least``."""
-    return reader.execute(sql.COUNT_FADING_FROM_EPOCH, (half, least // length_of_epoch(half))).fetchone()[0]
+    return reader.execute(sql.COUNT_FADING_FROM_EPOCH, (half, least // epoch_length(half))).fetchone()[0]
 
 
 # Lists
@@ -292,7 +298,7 @@ _SortedRow = tuple[tuple[float, str], str, int, int, bool]
 
 
 def _sorted_rows(
-    reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[int], order: Order
+    reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[int], order: MemoryListOrder
 ) -> Iterator[_SortedRow]:
     conditions, values = _conditions(reader, wanted, halves)
     is_narrow = any((wanted.tags, wanted.entity, wanted.under, wanted.types, wanted.source)) or wanted.among is not None
@@ -309,7 +315,9 @@ def _sorted_rows(
     )
 
 
-def _ordered_queries(wanted: MemoryFilter, halves: Sequence[int], order: Order) -> Iterator[tuple[str, Values]]:
+def _ordered_queries(
+    wanted: MemoryFilter, halves: Sequence[int], order: MemoryListOrder
+) -> Iterator[tuple[str, StatementParameters]]:
     """Yield queries along the index, each in order, which together return all memories, matching or not."""
     column = order.column
     source = f"FROM memory AS m INDEXED BY memory_{column} WHERE m.active = :active"
@@ -322,17 +330,17 @@ def _ordered_queries(wanted: MemoryFilter, halves: Sequence[int], order: Order) 
     for active in _active_values(wanted):
         if column == "key":
             for half in halves:
-                least = least_key(wanted.min_confidence, wanted.now, half or None)
+                least = min_decay_key(wanted.min_confidence, wanted.now, half or None)
                 own = {"active": active, "half": half, "least": least, **order.start(half)}
                 yield f"{source} AND m.half = :half AND m.key >= :least AND {behind}", own
         else:
             yield f"{source} AND {behind}", {"active": active, **order.start(0)}
 
 
-class Order:
+class MemoryListOrder:
     """Sort order of a list, and the start of a page. Confidences are compared as of ``now``."""
 
-    def __init__(self, now: int, sort: Sort, place: MemoryPlace) -> None:
+    def __init__(self, now: int, sort: MemorySortKey, place: MemoryPageStart) -> None:
         self.column = "key" if sort == "confidence" else sort
         # Columns that do not matter are not read from the row.
         self.half = "m.half" if sort == "confidence" else "0"
@@ -347,14 +355,14 @@ class Order:
             if self.place.is_start or rank < self._after:
                 yield rank, id_, value, half, bool(fits)
 
-    def start(self, half: int) -> Values:
+    def start(self, half: int) -> StatementParameters:
         """Return the start of the query for one half-life; it may include rows before the start of the page."""
         place = self.place
         if self.column != "key" or place.is_start or half == place.half:
             return {"value": place.value, "id": place.id}
-        return {"value": _key_of(strength(place.half, place.value, self._now), half, self._now) + 4, "id": ""}
+        return {"value": _key_of(log2_confidence(place.half, place.value, self._now), half, self._now) + 4, "id": ""}
 
     def _rank(self, value: int, half: int, id_: str) -> tuple[float, str]:
         if self.column != "key":
             return value, id_
-        return (strength(half, value, self._now) if half >= 0 else 0.0), id_
+        return (log2_confidence(half, value, self._now) if half >= 0 else 0.0), id_

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from kgserve.platform.codecs import msgpack_decoder
 from kgserve.projections import manifest
-from kgserve.projections.filter_columns import FilterColumns, Mask, only_at
-from kgserve.projections.text import NO_TEXT_FILTER, Facets, Filter
-from kgserve.projections.vector.matrix import SCATTERED_READ_COST, VectorRows, Vectors, products
+from kgserve.projections.filter_columns import FilterColumns, Mask, mask_of_labels
+from kgserve.projections.text import NO_TEXT_FILTER, EntityFacets, IndexFilter
+from kgserve.projections.vector.matrix import SCATTERED_READ_COST, FloatMatrix, VectorRows, dot_products
 
 log = structlog.get_logger()
 
@@ -55,7 +55,7 @@ _GRAPH_STEP_COST = 10
 _HNSW_HEADER = struct.Struct("<6Qi")
 _HNSW_HEADER_BYTES = 96
 
-Numbers = NDArray[np.int64]
+IntArray = NDArray[np.int64]
 
 
 class VectorHit(msgspec.Struct, frozen=True):
@@ -71,7 +71,7 @@ class _EntityTable(msgspec.Struct):
     ids: list[str]
     types: list[str]
     since: list[int]
-    facets: dict[int, Facets] = msgspec.field(name="marks")
+    facets: dict[int, EntityFacets] = msgspec.field(name="marks")
 
 
 class FairLock:
@@ -142,9 +142,9 @@ class VectorIndex:
         self,
         ids: Sequence[str],
         types: Sequence[str],
-        vectors: Vectors,
+        vectors: FloatMatrix,
         since: Sequence[int] | None = None,
-        facets: Sequence[Facets | None] = (),
+        facets: Sequence[EntityFacets | None] = (),
     ) -> None:
         """Add entities or replace their vectors, which are rows of unit length.
 
@@ -179,7 +179,7 @@ class VectorIndex:
             self._graph = None
         self.sequence, self.fresh = 0, True
 
-    def search(self, query: NDArray[np.float32], limit: int, only: Filter = NO_TEXT_FILTER) -> list[VectorHit]:
+    def search(self, query: NDArray[np.float32], limit: int, only: IndexFilter = NO_TEXT_FILTER) -> list[VectorHit]:
         """Return the nearest entities, nearest first."""
         with self._lock:
             limit = min(limit, len(self._labels))
@@ -208,7 +208,7 @@ class VectorIndex:
             self._graph.save_index(str(aside / _GRAPH_FILE))
             if len(unused):
                 _blank_deleted_vectors(aside / _GRAPH_FILE, unused, len(self._ids), self._dimensions)
-        manifest.seal(aside, VECTOR_INDEX_KIND, sequence, self._model)
+        manifest.write_folder_manifest(aside, VECTOR_INDEX_KIND, sequence, self._model)
         shutil.rmtree(self._folder, ignore_errors=True)
         aside.rename(self._folder)
         self.sequence = sequence
@@ -226,7 +226,7 @@ class VectorIndex:
             rows = self._rows.values[np.asarray(labels, np.intp)]
             return dict(zip([self._ids[label] for label in labels], rows, strict=True))
 
-    def passing(self, only: Filter, most: int) -> list[str] | None:
+    def passing(self, only: IndexFilter, most: int) -> list[str] | None:
         """Return the ids of the entities that match a filter; None if more than ``most`` do."""
         with self._lock:
             labels = np.flatnonzero(self._passing(only))
@@ -264,9 +264,9 @@ class VectorIndex:
         self,
         ids: Sequence[str],
         types: Sequence[str],
-        vectors: Vectors,
+        vectors: FloatMatrix,
         since: Sequence[int],
-        facets: Sequence[Facets | None],
+        facets: Sequence[EntityFacets | None],
     ) -> None:
         first = len(self._ids)
         self._rows.append(vectors)
@@ -301,14 +301,14 @@ class VectorIndex:
             scores[~mask] = -np.inf
         else:
             labels = np.flatnonzero(mask)
-            scores = products(self._rows.values, labels, query)
+            scores = dot_products(self._rows.values, labels, query)
         # Include ties with the last one, so that among equals the oldest win regardless of the limit.
         threshold = np.partition(scores, len(scores) - limit)[len(scores) - limit]
         best = np.flatnonzero(scores >= threshold)
         order = best[np.lexsort((labels[best], -scores[best]))][:limit]
         return [VectorHit(self._ids[labels[place]], float(scores[place])) for place in order]
 
-    def _filtered(self, query: NDArray[np.float32], limit: int, only: Filter) -> list[VectorHit]:
+    def _filtered(self, query: NDArray[np.float32], limit: int, only: IndexFilter) -> list[VectorHit]:
         """Search exactly if that costs about as much as without a graph, else in the graph while it is cheaper.
 
         Entities near the query may fail the filter, so the graph may find only a few.
@@ -328,18 +328,18 @@ class VectorIndex:
             wanted *= _OVERFETCH_GROWTH
         return self._exact(query, limit, passing)
 
-    def _passing(self, only: Filter) -> Mask:
+    def _passing(self, only: IndexFilter) -> Mask:
         passing = self._columns.passing(only, self._ids)
         if only.ids is not None:
             known = self._labels
-            passing &= only_at([known[node_id] for node_id in only.ids if node_id in known], len(passing))
+            passing &= mask_of_labels([known[node_id] for node_id in only.ids if node_id in known], len(passing))
         return passing
 
     def _approximate(self, query: NDArray[np.float32], limit: int) -> list[VectorHit]:
         labels, similarities = self._search_graph(query, limit, 2 * limit)
         return self._hits(labels, similarities) if len(labels) == limit else self._exact(query, limit)
 
-    def _search_graph(self, query: NDArray[np.float32], count: int, width: int) -> tuple[Numbers, Vectors]:
+    def _search_graph(self, query: NDArray[np.float32], count: int, width: int) -> tuple[IntArray, FloatMatrix]:
         """Return the labels of the nearest entities in the graph with similarities; empty if it finds too few."""
         self._graph.set_ef(max(_EF_SEARCH, width))
         try:
@@ -349,7 +349,7 @@ class VectorIndex:
             return np.empty(0, np.int64), np.empty(0, np.float32)
         return labels[0].astype(np.int64), 1 - distances[0]
 
-    def _hits(self, labels: Numbers, similarities: Vectors) -> list[VectorHit]:
+    def _hits(self, labels: IntArray, similarities: FloatMatrix) -> list[VectorHit]:
         found = zip(labels.tolist(), similarities.tolist(), strict=True)
         return [VectorHit(self._ids[label], similarity) for label, similarity in found]
 
@@ -377,7 +377,7 @@ class VectorIndex:
             self._ids, self._columns, self._rows, self._graph = ids, columns, rows, graph
             self._labels = dict(zip(ids, range(live), strict=True))
 
-    def _build_graph(self, rows: Vectors) -> Any:  # hnswlib has no types
+    def _build_graph(self, rows: FloatMatrix) -> Any:  # hnswlib has no types
         graph = hnswlib.Index("ip", self._dimensions)
         graph.init_index(max_elements=max(len(rows), 1024), ef_construction=_EF_BUILD, M=_HNSW_M)
         last_step_seconds = 0.0
@@ -390,7 +390,11 @@ class VectorIndex:
         return graph
 
     def _load(self) -> bool:
-        found = manifest.read(self._folder, VECTOR_INDEX_KIND, self._model) if self._folder.is_dir() else None
+        found = (
+            manifest.read_folder_manifest(self._folder, VECTOR_INDEX_KIND, self._model)
+            if self._folder.is_dir()
+            else None
+        )
         if found is None:
             return False
         entities = msgpack_decoder(_EntityTable).decode((self._folder / _ENTITIES_FILE).read_bytes())
@@ -428,7 +432,7 @@ def _ensure_capacity(graph: Any, count: int) -> None:
         graph.resize_index(count + count // 4)
 
 
-def _read_graph_vectors(path: Path, labels: int, dimensions: int) -> Iterator[Vectors]:
+def _read_graph_vectors(path: Path, labels: int, dimensions: int) -> Iterator[FloatMatrix]:
     """Yield the vectors of an hnswlib file in batches, in label order.
 
     hnswlib's own reader takes at least 25 µs per vector and blocks all other threads. Raises ValueError if the file
@@ -439,7 +443,7 @@ def _read_graph_vectors(path: Path, labels: int, dimensions: int) -> Iterator[Ve
         yield elements["vector"][order[first : first + _READ_BATCH_VECTORS]]
 
 
-def _blank_deleted_vectors(path: Path, unused: Numbers, labels: int, dimensions: int) -> None:
+def _blank_deleted_vectors(path: Path, unused: IntArray, labels: int, dimensions: int) -> None:
     """Zero the vectors of deleted labels in a graph file; their elements are still needed for navigation."""
     try:
         elements, order = _map_graph_elements(path, labels, dimensions, "r+")
@@ -449,7 +453,7 @@ def _blank_deleted_vectors(path: Path, unused: Numbers, labels: int, dimensions:
         elements["vector"][order[unused]] = 0
 
 
-def _map_graph_elements(path: Path, labels: int, dimensions: int, mode: Literal["r", "r+"]) -> tuple[Any, Numbers]:
+def _map_graph_elements(path: Path, labels: int, dimensions: int, mode: Literal["r", "r+"]) -> tuple[Any, IntArray]:
     """Return the memory-mapped elements of an hnswlib file, and the position of each label. Raises ValueError."""
     with path.open("rb") as file:
         header = file.read(_HNSW_HEADER_BYTES)

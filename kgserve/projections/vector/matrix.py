@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from kgserve.platform.durable_files import write_all
+from kgserve.platform.durable_files import write_all_bytes
 
 MAX_IN_MEMORY_ROWS = 2_000
 """Maximum rows kept in memory: 3 MB with 384 dimensions.
@@ -30,8 +30,8 @@ _MATRIX_BATCH_ROWS = 16_000
 # Scattered rows are copied in batches that fit the CPU cache; ten times as many take twice as long.
 _PICK_BATCH_ROWS = 1_000
 
-Vectors = NDArray[np.float32]
-Places = NDArray[np.int64]
+FloatMatrix = NDArray[np.float32]
+RowIndexes = NDArray[np.int64]
 
 
 class VectorFile:
@@ -45,7 +45,7 @@ class VectorFile:
         self.path = path
         self._dimensions = dimensions
         self._open_descriptor: int | None = None
-        self.rows: Vectors = np.empty((0, dimensions), np.float32)
+        self.rows: FloatMatrix = np.empty((0, dimensions), np.float32)
         if path.exists() and (count := path.stat().st_size // self._row_bytes):
             with self._descriptor() as descriptor:
                 self.rows = self._mapped(descriptor, count)
@@ -61,13 +61,13 @@ class VectorFile:
         file.path.unlink()
         return file
 
-    def write(self, first: int, vectors: Vectors) -> None:
+    def write(self, first: int, vectors: FloatMatrix) -> None:
         """Overwrite rows from position ``first`` on. Raises OSError if the disk is full."""
         end = first + len(vectors)
         with self._descriptor() as descriptor:
             # Written rather than mapped: a full disk raises an error here but kills the process there.
             os.lseek(descriptor, first * self._row_bytes, os.SEEK_SET)
-            write_all(descriptor, np.ascontiguousarray(vectors, "<f4").tobytes())
+            write_all_bytes(descriptor, np.ascontiguousarray(vectors, "<f4").tobytes())
             if end > len(self.rows):
                 room = end + max(_MIN_FILE_ROWS, end // 4)
                 os.ftruncate(descriptor, room * self._row_bytes)
@@ -96,7 +96,7 @@ class VectorFile:
         finally:
             os.close(descriptor)
 
-    def _mapped(self, descriptor: int, count: int) -> Vectors:
+    def _mapped(self, descriptor: int, count: int) -> FloatMatrix:
         mapped = mmap.mmap(descriptor, count * self._row_bytes, prot=mmap.PROT_READ)
         return np.frombuffer(mapped, "<f4").reshape(count, self._dimensions)
 
@@ -114,17 +114,17 @@ class VectorRows:
         self._dimensions = dimensions
         self._count = 0
         self._file: VectorFile | None = None
-        self._buffer: Vectors = np.empty((0, dimensions), np.float32)
+        self._buffer: FloatMatrix = np.empty((0, dimensions), np.float32)
 
     def __len__(self) -> int:
         return self._count
 
     @property
-    def values(self) -> Vectors:
+    def values(self) -> FloatMatrix:
         """All rows; valid only until the next append."""
         return self._buffer[: self._count]
 
-    def append(self, vectors: Vectors) -> None:
+    def append(self, vectors: FloatMatrix) -> None:
         """Append rows. Raises OSError if the disk is full; nothing is changed then."""
         end = self._count + len(vectors)
         if self._file is None and end <= MAX_IN_MEMORY_ROWS:
@@ -135,11 +135,11 @@ class VectorRows:
             self._file, self._buffer = file, file.rows
         self._count = end
 
-    def adopt(self, rows: Vectors) -> None:
+    def adopt(self, rows: FloatMatrix) -> None:
         """Use the rows of a mapped file without copying them; the object must be empty."""
         self._buffer, self._count = rows, len(rows)
 
-    def _append_in_memory(self, vectors: Vectors, end: int) -> None:
+    def _append_in_memory(self, vectors: FloatMatrix, end: int) -> None:
         if end > len(self._buffer):
             room = np.empty(
                 (min(max(end + end // 2, _MIN_IN_MEMORY_ROWS), MAX_IN_MEMORY_ROWS), self._dimensions), np.float32
@@ -155,7 +155,7 @@ class VectorRows:
         return file
 
 
-def products(rows: Vectors, places: Places, query: Vectors) -> Vectors:
+def dot_products(rows: FloatMatrix, places: RowIndexes, query: FloatMatrix) -> FloatMatrix:
     """Return the float32 products of a query with the rows at ``places``, which may repeat, in their order.
 
     At most 1,000 rows are copied at a time.

@@ -24,11 +24,11 @@ import xxhash
 from numpy.typing import NDArray
 
 from kgserve.platform.codecs import msgpack_decoder
-from kgserve.platform.sqlite_files import WrittenBesideReading, of_some, remove_path, write_anew
-from kgserve.projections.filter_columns import Column, FilterColumns
-from kgserve.projections.text import Facets, Filter, Text
+from kgserve.platform.sqlite_files import ConcurrentDatabase, remove_path, select_by_values, vacuum_database
+from kgserve.projections.filter_columns import FilterColumns, GrowableColumn
+from kgserve.projections.text import EntityFacets, IndexedText, IndexFilter
 from kgserve.projections.vector.index import VectorHit
-from kgserve.projections.vector.matrix import VectorFile, Vectors, products
+from kgserve.projections.vector.matrix import FloatMatrix, VectorFile, dot_products
 
 # Number of unreferenced rows that even a small file may keep.
 UNUSED_ROWS_ALLOWANCE = 1024
@@ -63,10 +63,10 @@ _DELETE_UNUSED_VECTORS = "DELETE FROM vector WHERE NOT EXISTS (SELECT * FROM run
 Numbers = NDArray[np.int64]
 
 _encode = msgspec.msgpack.Encoder().encode
-_facets = msgpack_decoder(Facets).decode
+_facets = msgpack_decoder(EntityFacets).decode
 
 
-class PastVectors(WrittenBesideReading):
+class PastTextVectorIndex(ConcurrentDatabase):
     """Vectors of past texts. Any thread may search; one thread writes."""
 
     def __init__(self, folder: Path, dimensions: int, model: str) -> None:
@@ -83,7 +83,7 @@ class PastVectors(WrittenBesideReading):
     def __len__(self) -> int:
         return len(self._current[0])
 
-    def known(self, texts: Sequence[Text]) -> set[str]:
+    def known(self, texts: Sequence[IndexedText]) -> set[str]:
         """Return the meanings of the given texts that have a vector."""
         return {
             meaning
@@ -91,7 +91,7 @@ class PastVectors(WrittenBesideReading):
             if self._read("SELECT 1 FROM vector WHERE text = ?", (_text_key(meaning),))
         }
 
-    def write(self, texts: Sequence[Text], vectors: dict[str, Vectors], sequence: int, ended: int) -> None:
+    def write(self, texts: Sequence[IndexedText], vectors: dict[str, FloatMatrix], sequence: int, ended: int) -> None:
         """Add past texts with the vectors of their meanings, and delete those that ended by commit ``ended``.
 
         Atomic and idempotent. Raises OSError if the disk is full.
@@ -108,7 +108,7 @@ class PastVectors(WrittenBesideReading):
             past_texts, file = self._current
             if forgotten:
                 file = self._compact(file)
-                self._current = PastTexts(_read_texts(self._writer)), file
+                self._current = PastTextColumns(_read_texts(self._writer)), file
             else:
                 for past in put:
                     past_texts.put(past)
@@ -120,11 +120,11 @@ class PastVectors(WrittenBesideReading):
             with self._writer as transaction:
                 transaction.executemany("DELETE FROM run WHERE id = ?", ((each,) for each in ids))
                 transaction.execute(_DELETE_UNUSED_VECTORS)
-            write_anew(self._writer)
-            self._current = PastTexts(_read_texts(self._writer)), self._current[1]
+            vacuum_database(self._writer)
+            self._current = PastTextColumns(_read_texts(self._writer)), self._current[1]
             self._blank_unused(self._current[1])
 
-    def search(self, query: Vectors, limit: int, only: Filter) -> list[VectorHit]:
+    def search(self, query: FloatMatrix, limit: int, only: IndexFilter) -> list[VectorHit]:
         """Return the nearest texts as of ``only.as_of``, nearest first; among equals those that ended first.
 
         Raises sqlite3.DatabaseError.
@@ -140,7 +140,7 @@ class PastVectors(WrittenBesideReading):
         limit = min(limit, len(numbers))
         if limit <= 0:
             return []
-        scores = products(file.rows, rows, query)
+        scores = dot_products(file.rows, rows, query)
         threshold = np.partition(scores, -limit)[-limit]
         best = np.flatnonzero(scores >= threshold)
         best = best[np.lexsort((best, -scores[best]))][:limit]
@@ -150,7 +150,7 @@ class PastVectors(WrittenBesideReading):
         found = zip(chosen, scores[best].tolist(), strict=True)
         return [VectorHit(ids[number], score) for number, score in found if number in ids]
 
-    def vectors_of(self, ids: Sequence[str], as_of: int) -> dict[str, Vectors]:
+    def vectors_of(self, ids: Sequence[str], as_of: int) -> dict[str, FloatMatrix]:
         """Return the vectors of entities whose text as of commit ``as_of`` differs from the current one.
 
         Raises sqlite3.DatabaseError.
@@ -163,7 +163,7 @@ class PastVectors(WrittenBesideReading):
 
     def _numbers_of(self, ids: Collection[str]) -> Numbers:
         with self._reading:
-            found = of_some(self._reader.execute, _SELECT_RUN_NUMBERS_BY_ID, [*ids])
+            found = select_by_values(self._reader.execute, _SELECT_RUN_NUMBERS_BY_ID, [*ids])
             return np.array([number for (number,) in found], np.int64)
 
     def _numbers_with_prefix(self, prefix: str) -> Numbers:
@@ -176,7 +176,7 @@ class PastVectors(WrittenBesideReading):
 
     # Opening
 
-    def _open_or_reset(self) -> tuple[sqlite3.Connection, tuple[PastTexts, VectorFile]]:
+    def _open_or_reset(self) -> tuple[sqlite3.Connection, tuple[PastTextColumns, VectorFile]]:
         if any(path.is_dir() or path.is_symlink() for path in self._folder.glob("*")):
             remove_path(self._folder)
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -189,7 +189,7 @@ class PastVectors(WrittenBesideReading):
         self._folder.mkdir()
         return self._open_verified()
 
-    def _open_verified(self) -> tuple[sqlite3.Connection, tuple[PastTexts, VectorFile]]:
+    def _open_verified(self) -> tuple[sqlite3.Connection, tuple[PastTextColumns, VectorFile]]:
         """Open and verify the data. Raises sqlite3.DatabaseError if it is damaged or of another model."""
         connection = _connect(self._folder / "texts.sqlite")
         try:
@@ -202,7 +202,7 @@ class PastVectors(WrittenBesideReading):
                     remove_path(each)
             file = VectorFile(path, self._dimensions)
             _check_vectors(connection, file.rows)
-            return connection, (PastTexts(_read_texts(connection)), file)
+            return connection, (PastTextColumns(_read_texts(connection)), file)
         except BaseException:
             connection.close()
             raise
@@ -212,7 +212,7 @@ class PastVectors(WrittenBesideReading):
 
     # Writing; requires the lock
 
-    def _add_vectors(self, transaction: sqlite3.Connection, vectors: dict[str, Vectors]) -> int:
+    def _add_vectors(self, transaction: sqlite3.Connection, vectors: dict[str, FloatMatrix]) -> int:
         """Write new vectors, and return their number."""
         known = "SELECT 1 FROM vector WHERE text = ?"
         new = {
@@ -261,7 +261,7 @@ class PastVectors(WrittenBesideReading):
 # In-memory columns
 
 
-class PastText(msgspec.Struct, frozen=True):
+class PastTextRow(msgspec.Struct, frozen=True):
     """Row of the table: text that an entity had from commit ``first`` up to, but excluding, ``last``.
 
     ``vector`` is the row of its vector.
@@ -273,25 +273,29 @@ class PastText(msgspec.Struct, frozen=True):
     last: int
     type: str
     vector: int
-    facets: Facets | None
+    facets: EntityFacets | None
 
 
-class PastTexts:
+class PastTextColumns:
     """In-memory columns of past texts for filtering: period, vector row, and facets.
 
     Sorted by number. One thread writes; any thread may read.
     """
 
-    def __init__(self, texts: Iterable[PastText] = ()) -> None:
+    def __init__(self, texts: Iterable[PastTextRow] = ()) -> None:
         self._lock = threading.Lock()
         self._columns = FilterColumns()
-        self._number, self._until, self._vector = Column(np.int64), Column(np.int64), Column(np.int64)
+        self._number, self._until, self._vector = (
+            GrowableColumn(np.int64),
+            GrowableColumn(np.int64),
+            GrowableColumn(np.int64),
+        )
         self._add(list(texts))
 
     def __len__(self) -> int:
         return len(self._number.values)
 
-    def put(self, text: PastText) -> None:
+    def put(self, text: PastTextRow) -> None:
         """Add a text, or update the end of the one with the same number."""
         with self._lock:
             place = self._place(text.number)
@@ -300,7 +304,7 @@ class PastTexts:
             else:
                 self._until.values[place], self._vector.values[place] = text.last, text.vector
 
-    def passing(self, only: Filter) -> tuple[Numbers, Numbers]:
+    def passing(self, only: IndexFilter) -> tuple[Numbers, Numbers]:
         """Return the numbers and vector rows of texts that held as of ``only.as_of`` and match the filter.
 
         Id conditions are ignored.
@@ -322,7 +326,7 @@ class PastTexts:
         place = int(np.searchsorted(numbers, number))
         return place if place < len(numbers) and numbers[place] == number else None
 
-    def _add(self, texts: Sequence[PastText]) -> None:
+    def _add(self, texts: Sequence[PastTextRow]) -> None:
         facets = {place: text.facets for place, text in enumerate(texts, len(self)) if text.facets is not None}
         self._columns.add([text.type for text in texts], [text.first for text in texts], facets)
         self._number.extend([text.number for text in texts])
@@ -349,38 +353,38 @@ def _connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _check_vectors(connection: sqlite3.Connection, rows: Vectors) -> None:
+def _check_vectors(connection: sqlite3.Connection, rows: FloatMatrix) -> None:
     """Raise sqlite3.DatabaseError unless every referenced vector is present and matches its checksum."""
     for place, key, checksum in connection.execute("SELECT place, text, hash FROM vector"):
         if place >= len(rows) or _vector_checksum(key, rows[place]) != checksum:
             raise sqlite3.DatabaseError("a vector does not match its checksum")
 
 
-def _read_texts(connection: sqlite3.Connection) -> Iterator[PastText]:
+def _read_texts(connection: sqlite3.Connection) -> Iterator[PastTextRow]:
     """Yield all texts by number. Raises sqlite3.DatabaseError if one is damaged."""
     return (_past_text(row) for row in connection.execute(f"{_SELECT_RUNS} ORDER BY number"))
 
 
-def _past_text(row: tuple[Any, ...]) -> PastText:
+def _past_text(row: tuple[Any, ...]) -> PastTextRow:
     *values, facets, checksum = row
     if _text_checksum((*values, facets)) != checksum:
         raise sqlite3.DatabaseError("a text does not match its checksum")
     number, node_id, first, last, type_, vector = values
-    return PastText(number, node_id, first, last, type_, vector, None if facets is None else _facets(facets))
+    return PastTextRow(number, node_id, first, last, type_, vector, None if facets is None else _facets(facets))
 
 
-def _values(past: PastText) -> tuple[Any, ...]:
+def _values(past: PastTextRow) -> tuple[Any, ...]:
     """Return the column values for `_UPSERT_RUN`."""
     facets = _packed(past.facets)
     values = (past.number, past.id, past.first, past.last, past.type, past.vector, facets)
     return *values, _text_checksum(values)
 
 
-def _put_text(transaction: sqlite3.Connection, text: Text) -> PastText | None:
+def _put_text(transaction: sqlite3.Connection, text: IndexedText) -> PastTextRow | None:
     """Add a past text, or extend the preceding identical one; return None if it is already stored."""
     key = _text_key(text.meaning)
     place = int(transaction.execute("SELECT place FROM vector WHERE text = ?", (key,)).fetchone()[0])
-    past = PastText(0, text.id, text.since, text.until or 0, text.type, place, text.facets)
+    past = PastTextRow(0, text.id, text.since, text.until or 0, text.type, place, text.facets)
     begun = transaction.execute(_SELECT_LAST_BEGUN_RUN, (past.id, past.first)).fetchone()
     before = None if begun is None else _past_text(begun)
     if before is not None and before.last >= past.last:
@@ -406,14 +410,14 @@ def _forget_ended(transaction: sqlite3.Connection, by: int) -> int:
     return forgotten
 
 
-def _is_same_content(one: PastText, other: PastText) -> bool:
-    def content(past: PastText) -> tuple[Any, ...]:
+def _is_same_content(one: PastTextRow, other: PastTextRow) -> bool:
+    def content(past: PastTextRow) -> tuple[Any, ...]:
         return past.type, past.vector, _packed(past.facets)
 
     return content(one) == content(other)
 
 
-def _packed(facets: Facets | None) -> bytes | None:
+def _packed(facets: EntityFacets | None) -> bytes | None:
     return None if facets is None else _encode(facets.packed)
 
 
@@ -426,12 +430,12 @@ def _text_checksum(values: tuple[Any, ...]) -> int:
     return xxhash.xxh3_64_intdigest(_encode(values)) >> 1
 
 
-def _vector_checksum(key: bytes, row: Vectors) -> int:
+def _vector_checksum(key: bytes, row: FloatMatrix) -> int:
     """Return the checksum of a vector and its key."""
     # SQLite's integers are signed.
     return xxhash.xxh3_64_intdigest(key + row.tobytes()) >> 1
 
 
-def forget(folder: Path) -> None:
+def delete_past_vectors(folder: Path) -> None:
     """Delete a folder of past vectors."""
     shutil.rmtree(folder, ignore_errors=True)

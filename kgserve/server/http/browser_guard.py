@@ -8,7 +8,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from kgserve.errors import Forbidden, InvalidInput
 from kgserve.platform.hosts import is_loopback
-from kgserve.server.http.problem import Misdirected
+from kgserve.server.http.problem import MisdirectedRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 BROWSER_HEADERS = frozenset({b"host", b"origin"})
-"""Headers that `CsrfGuard` checks."""
+"""Headers that `CrossSiteGuard` checks."""
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 DEFAULT_PORTS = {"http": 80, "https": 443}
 _HOST = re.compile(rb"[0-9A-Za-z!$&'()*+,;=._~:@%\[\]-]*")  # RFC 3986, 3.2.2, and the port
@@ -26,7 +26,7 @@ _VARY_BY_ORIGIN: Header = (b"vary", b"Origin")
 _PRIVATE = b"access-control-request-private-network"
 
 
-class CsrfGuard:
+class CrossSiteGuard:
     """Refuses cross-site requests and requests for other host names.
 
     A server on a loopback address may run without keys, but any page in a browser on that machine can reach it. The
@@ -57,7 +57,7 @@ class CsrfGuard:
             raise InvalidInput("exactly one Host header is required")
         host = _HostHeader.parse(hosts[0])
         if self._names is not None and host.name not in self._names:
-            raise Misdirected(
+            raise MisdirectedRequest(
                 "the Host header names neither localhost nor a host in --allowed-hosts; use an allowed name"
             )
         if not host.plain:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import anyio.to_thread
 import xxhash
 
-from kgserve.server.http.connection import in_task
+from kgserve.server.http.connection import ensure_task
 
 if TYPE_CHECKING:
     from kgserve.server.http.problem import Header
@@ -25,8 +25,8 @@ MIN_GZIP_BYTES = 1_024
 GZIP_LEVEL = 5
 MAX_INLINE_GZIP_BYTES = 16 << 10
 """Bytes of the largest body that is compressed on the event loop; larger ones are compressed in a thread."""
-VARY: Header = (b"vary", b"Accept-Encoding")
-GZIP: Header = (b"content-encoding", b"gzip")
+VARY_ENCODING_HEADER: Header = (b"vary", b"Accept-Encoding")
+GZIP_ENCODING_HEADER: Header = (b"content-encoding", b"gzip")
 
 _GZIP_WINDOW = 31
 _COMPRESSIBLE = re.compile(rb"text/(?!event-stream)|application/(?:[a-z0-9.-]+\+)?(?:json|xml|javascript)|image/svg")
@@ -35,7 +35,7 @@ _GZIP_NAMES = frozenset({"gzip", "x-gzip"})
 _BODY_HEADERS = frozenset({b"content-length", b"content-type", b"content-encoding"})
 
 
-def takes_gzip(header: bytes | None) -> bool:
+def accepts_gzip(header: bytes | None) -> bool:
     """Return whether an Accept-Encoding header allows gzip."""
     return header is not None and (_takes_gzip(header) if len(header) <= _MAX_ACCEPT_ENCODING_BYTES else False)
 
@@ -54,18 +54,18 @@ def _takes_gzip(header: bytes) -> bool:
     return max(named or [qualities.get("*", 0.0)]) > 0
 
 
-def may_be_smaller(headers: Sequence[Header]) -> bool:
+def is_compressible(headers: Sequence[Header]) -> bool:
     """Return whether a response with these headers can be compressed: a text that is not encoded yet."""
     given = dict(headers)
     media = given.get(b"content-type", b"")
     return b"content-encoding" not in given and _COMPRESSIBLE.match(media) is not None
 
 
-async def smaller(body: bytes) -> bytes:
+async def compress_body(body: bytes) -> bytes:
     """Return the body compressed with gzip."""
     if len(body) <= MAX_INLINE_GZIP_BYTES:
         return _compress(body)
-    await in_task()
+    await ensure_task()
     return await anyio.to_thread.run_sync(_compress, body)
 
 
@@ -74,18 +74,18 @@ def _compress(body: bytes) -> bytes:
     return coder.compress(body) + coder.flush()
 
 
-def as_gzip(headers: Iterable[Header], length: int) -> list[Header]:
+def with_gzip_headers(headers: Iterable[Header], length: int) -> list[Header]:
     """Return the headers of a response for its gzip body of ``length`` bytes."""
     kept = [header for header in headers if header[0] != b"content-length"]
-    return [*kept, GZIP, VARY, (b"content-length", b"%d" % length)]
+    return [*kept, GZIP_ENCODING_HEADER, VARY_ENCODING_HEADER, (b"content-length", b"%d" % length)]
 
 
-def etag_of(body: bytes) -> str:
+def compute_etag(body: bytes) -> str:
     """Return a weak ETag of a body; it is the same with and without compression."""
     return f'W/"{xxhash.xxh3_64_hexdigest(body)}"'
 
 
-def is_known(asked: bytes, headers: Iterable[Header]) -> bool:
+def matches_etag(asked: bytes, headers: Iterable[Header]) -> bool:
     """Return whether an If-None-Match header matches the ETag among the response headers."""
     tag = next((value for name, value in headers if name == b"etag"), None)
     if tag is None:
@@ -94,6 +94,6 @@ def is_known(asked: bytes, headers: Iterable[Header]) -> bool:
     return b"*" in names or tag.removeprefix(b"W/") in names
 
 
-def without_body(headers: Iterable[Header]) -> list[Header]:
+def strip_body_headers(headers: Iterable[Header]) -> list[Header]:
     """Return the headers of a 304 response: those of the full response without the ones that describe its body."""
     return [header for header in headers if header[0] not in _BODY_HEADERS]

@@ -5,7 +5,7 @@ waiting, and the closing of connections. A request that is refused here never re
 answers it, with the usual problem documents and headers. Each override of uvicorn's class names the row of the abuse
 list that needs it; tests/server/http/test_uvicorn_alone.py runs them against uvicorn alone.
 
-A request starts when its bytes arrive, and becomes a task only when it has to wait (`start_eagerly`, `in_task`).
+A request starts when its bytes arrive, and becomes a task only when it has to wait (`start_eagerly`, `ensure_task`).
 
 One timer checks all connections about once a second.
 """
@@ -27,9 +27,9 @@ import structlog
 from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from kgserve.errors import InvalidInput, KgserveError, Limited, TimedOut, Unavailable
-from kgserve.platform.metrics.observation import Tally
-from kgserve.server.http.problem import Header, HeadTooLarge, UrlTooLong, code_of, render
+from kgserve.errors import InvalidInput, KgserveError, RateLimited, TimedOut, Unavailable
+from kgserve.platform.metrics.observation import LabeledCounter
+from kgserve.server.http.problem import Header, HeadersTooLarge, UrlTooLong, error_code_of, render_error
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Generator, Sequence
@@ -43,9 +43,9 @@ log = structlog.get_logger()
 
 KILOBYTE = 1000
 MAX_HEADER_LINES = 200
-MAX_PIPELINED = 32
+MAX_PIPELINED_REQUESTS = 32
 """Requests that may queue on one connection behind the current one."""
-MIN_BODY_RATE = 1000
+MIN_BODY_BYTES_PER_WINDOW = 1000
 """Bytes of a body that must arrive within each ``body_timeout``."""
 STOP_BODY_TIMEOUT_SECONDS = 1.0
 """Seconds that replace ``body_timeout`` while the server is stopping."""
@@ -54,7 +54,7 @@ FRAMING_FACTOR = 16
 """Maximum ratio of a chunked body's size on the wire to its own size, beyond the allowance; six for 1-byte chunks."""
 CLOSE_LINGER_SECONDS = 1.0
 """Seconds for which a connection that is closed early keeps reading, so that the client receives the response."""
-MAX_LINGERING = 64
+MAX_REFUSED_CONNECTIONS = 64
 """Connections beyond the limit that get a 503 response at a time; further ones are closed without a response."""
 
 _TICKS_PER_TIMEOUT = 8
@@ -63,11 +63,11 @@ _DROPPED: Any = deque(maxlen=0)
 _MAX_TICK_SECONDS = 1.0
 _RETRY_AFTER_SECONDS = 5
 
-LATE = "body_late"
+BODY_TIMEOUT_STATE_KEY = "body_late"
 """Key of the scope's state for the error of a request whose body stopped arriving."""
 
-SendWhole = Callable[[int, bytes, bytes, bool], bool]
-SEND_WHOLE = "kgserve.send_whole"
+SendCompleteResponse = Callable[[int, bytes, bytes, bool], bool]
+SEND_COMPLETE_EXTENSION = "kgserve.send_whole"
 """Key of the scope's extensions for a function that sends a complete response with one write.
 
 Arguments: the status, the header lines after the date, the body, and whether to close the connection. It returns False
@@ -87,7 +87,7 @@ CONNECTION_CLOSE: Header = (b"connection", b"close")
 _SECURE: Header = (b"strict-transport-security", b"max-age=31536000")
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of connections; sizes in bytes, times in seconds."""
 
     connections: int
@@ -99,7 +99,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     answer_timeout: float
 
     @classmethod
-    def from_settings(cls, settings: Settings) -> Limits:
+    def from_settings(cls, settings: Settings) -> ConnectionLimits:
         """Return the limits that the settings configure."""
         return cls(
             connections=settings.max_connections,
@@ -138,22 +138,22 @@ class BodyProgress:
         """Return whether the window of ``window`` seconds is over with too few bytes; then start the next one."""
         if now - self._since <= window:
             return False
-        too_little = self._bytes < MIN_BODY_RATE
+        too_little = self._bytes < MIN_BODY_BYTES_PER_WINDOW
         self.begin(now)
         return too_little
 
 
-class Connections:
+class ConnectionRegistry:
     """Open connections of one server. Belongs to its event loop."""
 
-    def __init__(self, limits: Limits, is_proxy: Callable[[str], bool]) -> None:
+    def __init__(self, limits: ConnectionLimits, is_proxy: Callable[[str], bool]) -> None:
         self.limits = limits
         self._is_proxy = is_proxy
         self._open: dict[HttpConnection, str] = {}
         self._refused: set[HttpConnection] = set()
         self._per_address: Counter[str] = Counter()
         self._timer: asyncio.TimerHandle | None = None
-        self.refused = Tally()
+        self.refused = LabeledCounter()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -173,7 +173,7 @@ class Connections:
     @property
     def overrun(self) -> bool:
         """True if too many connections are being refused to answer each; the rest are closed without a response."""
-        return len(self._refused) > MAX_LINGERING
+        return len(self._refused) > MAX_REFUSED_CONNECTIONS
 
     def remove(self, connection: HttpConnection) -> None:
         """Unregister a closed connection."""
@@ -209,7 +209,7 @@ class Connections:
 class HttpConnection(HttpToolsProtocol):
     """One HTTP connection. Answers malformed or oversized requests with a problem document and closes."""
 
-    def __init__(self, *args: Any, open_connections: Connections, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, open_connections: ConnectionRegistry, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._open_connections = open_connections
         self._limits = open_connections.limits
@@ -297,7 +297,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def _head_over_limit(self) -> KgserveError:
         limits = self._limits
-        return UrlTooLong.over(limits.url) if len(self.url) > limits.url else HeadTooLarge.over(limits.head)
+        return UrlTooLong.over(limits.url) if len(self.url) > limits.url else HeadersTooLarge.over(limits.head)
 
     @override
     def on_headers_complete(self) -> None:
@@ -306,14 +306,14 @@ class HttpConnection(HttpToolsProtocol):
         size = sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > self._limits.head or len(self.headers) > MAX_HEADER_LINES or len(self.url) > self._limits.url:
             self._abort_parsing(self._head_over_limit())
-        if len(self.pipeline) >= MAX_PIPELINED:
+        if len(self.pipeline) >= MAX_PIPELINED_REQUESTS:
             self._abort_parsing(
-                Limited(f"more than {MAX_PIPELINED} requests wait on this connection for their answers")
+                RateLimited(f"more than {MAX_PIPELINED_REQUESTS} requests wait on this connection for their answers")
             )
         super().on_headers_complete()
         self._newest = self.cycle
         self.headers = _DROPPED
-        self.scope["extensions"] = cast("Any", {SEND_WHOLE: partial(send_whole, self.cycle)})
+        self.scope["extensions"] = cast("Any", {SEND_COMPLETE_EXTENSION: partial(send_complete_response, self.cycle)})
         self._in_head = False
         self._progress.begin(self.loop.time())
         self._fed = self._on_wire = self._in_body = 0
@@ -386,7 +386,7 @@ class HttpConnection(HttpToolsProtocol):
     def _abandon_body(self, error: KgserveError) -> None:
         """Stop reading the body; the application finds ``error`` at its next receive, and responds."""
         self._ignores_input = True
-        self.cycle.scope.setdefault("state", {})[LATE] = error
+        self.cycle.scope.setdefault("state", {})[BODY_TIMEOUT_STATE_KEY] = error
         self.cycle.more_body = False
         self.cycle.message_event.set()
 
@@ -417,11 +417,11 @@ class HttpConnection(HttpToolsProtocol):
 
     def _send_refusal(self, error: KgserveError) -> None:
         request_id = secrets.token_hex(8)
-        status, headers, body = render(error, request_id)
-        self._open_connections.refused.add(code_of(error))
+        status, headers, body = render_error(error, request_id)
+        self._open_connections.refused.add(error_code_of(error))
         client = self.client[0] if self.client else None
         log.info("connection_refused", request_id=request_id, client=client, status=status, reason=str(error))
-        head = head_lines(
+        head = encode_header_lines(
             [*headers, (b"x-request-id", request_id.encode()), CONNECTION_CLOSE], secure=self.scheme == "https"
         )
         self.transport.write(b"".join([STATUS_LINE[status], head, b"\r\n", body]))
@@ -514,7 +514,7 @@ def start_eagerly(work: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLo
     return loop.create_task(_continue(work, awaited), context=context)
 
 
-async def in_task() -> None:
+async def ensure_task() -> None:
     """Ensure that a task runs the caller; work in threads and cancellation need one."""
     if asyncio.current_task() is None:
         await asyncio.sleep(0)
@@ -526,7 +526,7 @@ async def _continue(work: Coroutine[Any, Any, None], awaited: Any) -> None:
 
 @coroutine
 def _resume(work: Coroutine[Any, Any, None], awaited: Any) -> Generator[Any, None, None]:
-    """Drive ``work`` from where it awaits ``awaited``; None if it only called `in_task`."""
+    """Drive ``work`` from where it awaits ``awaited``; None if it only called `ensure_task`."""
     try:
         if awaited is None:
             awaited = work.send(None)
@@ -542,7 +542,7 @@ def _resume(work: Coroutine[Any, Any, None], awaited: Any) -> Generator[Any, Non
         return
 
 
-def send_whole(cycle: RequestResponseCycle, status: int, head: bytes, body: bytes, close: bool) -> bool:
+def send_complete_response(cycle: RequestResponseCycle, status: int, head: bytes, body: bytes, close: bool) -> bool:
     """Send a complete response with one write; replaces two calls of uvicorn's `send` and its checks of each header.
 
     Why: docs/adr/0030-http-fast-path.md.
@@ -563,14 +563,14 @@ def send_whole(cycle: RequestResponseCycle, status: int, head: bytes, body: byte
     return True
 
 
-def with_standard_headers(headers: Sequence[Header], *, secure: bool) -> list[Header]:
+def add_standard_headers(headers: Sequence[Header], *, secure: bool) -> list[Header]:
     """Return ``headers`` with the security headers for browsers; ``secure``: over TLS."""
     names = {name for name, _ in headers}
     missing = [header for header in DEFAULT_HEADERS if header[0] not in names]
     return [*headers, *STANDARD_HEADERS, *missing, _SECURE] if secure else [*headers, *STANDARD_HEADERS, *missing]
 
 
-def head_lines(headers: Sequence[Header], *, secure: bool) -> bytes:
+def encode_header_lines(headers: Sequence[Header], *, secure: bool) -> bytes:
     """Return the header lines of a response, standard headers included.
 
     Raises ValueError for a line end within a header, because it would start another header or response.
@@ -578,7 +578,7 @@ def head_lines(headers: Sequence[Header], *, secure: bool) -> bytes:
     if _DEFAULT_NAMES.isdisjoint([name for name, _ in headers]):
         lines, standard = headers, _STANDARD_LINES[secure]
     else:
-        lines, standard = with_standard_headers(headers, secure=secure), b""
+        lines, standard = add_standard_headers(headers, secure=secure), b""
     found = b"".join([b"%b: %b\r\n" % header for header in lines])
     if not found.count(b"\n") == found.count(b"\r") == len(lines):
         raise ValueError("a header of the response contains a line end")
@@ -587,6 +587,6 @@ def head_lines(headers: Sequence[Header], *, secure: bool) -> bytes:
 
 _DEFAULT_NAMES = frozenset(name for name, _ in DEFAULT_HEADERS)
 _STANDARD_LINES = {
-    secure: b"".join(b"%b: %b\r\n" % header for header in with_standard_headers((), secure=secure))
+    secure: b"".join(b"%b: %b\r\n" % header for header in add_standard_headers((), secure=secure))
     for secure in (False, True)
 }

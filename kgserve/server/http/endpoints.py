@@ -18,27 +18,27 @@ from litestar import Request, Response
 
 from kgserve.api.operation import STORE_PARAMETER, UseCase
 from kgserve.errors import NoStore
-from kgserve.graph.compat.versioned_names import VERSIONED_JSON_MEDIA_TYPE, renamed
-from kgserve.platform.codecs import kind_of
+from kgserve.graph.compat.versioned_names import VERSIONED_JSON_MEDIA_TYPE, rename_json_fields
+from kgserve.platform.codecs import unwrap_type
 from kgserve.platform.media_types import JSON_MEDIA_TYPE
-from kgserve.server.http.problem import RENAMED
+from kgserve.server.http.problem import VERSIONED_NAMES_STATE_KEY
 from kgserve.server.http.request_parts import (
-    NAMES_ASKED,
-    NO_NAMES,
-    OF_DEFAULT,
+    FIELD_NAMES_PARAMETER_BYTES,
+    NO_PARAMETERS,
     RENAMING_PARAMETERS,
-    Service,
-    asked_store,
+    STORE_SELECTION_PARAMETERS,
+    RequestServices,
     asks_versioned_names,
-    decoded,
-    graph_of,
-    is_yet_to_be_made,
-    json_of,
-    query_of,
-    service_of,
+    decode_json_body,
+    decode_path_segment,
+    decode_query,
+    get_graph,
+    get_services,
+    is_missing_default_store,
+    select_store,
 )
-from kgserve.storage.rows.walk import TooLong
-from kgserve.stores.pool import NotOpen
+from kgserve.storage.rows.walk import TraversalTooLong
+from kgserve.stores.pool import StoreNotOpen
 
 if TYPE_CHECKING:
     from litestar.types import HTTPScope, Receive
@@ -47,21 +47,21 @@ if TYPE_CHECKING:
 
 MAX_INLINE_WRITE_ROWS = 50
 """Rows of the largest write that is validated on the event loop."""
-ENDPOINT = "endpoint"
+ENDPOINT_OPT_KEY = "endpoint"
 """Key of a handler's ``opt`` for its endpoint."""
 _STATUS_CREATED = 201
 
 
-def json_answer(body: bytes, status: int = 200) -> Response[bytes]:
+def json_response(body: bytes, status: int = 200) -> Response[bytes]:
     """Return a JSON response for a body that is already encoded."""
     return Response(body, status_code=status, media_type=JSON_MEDIA_TYPE)
 
 
-class NoQuery(msgspec.Struct, forbid_unknown_fields=True):
+class EmptyQuery(msgspec.Struct, forbid_unknown_fields=True):
     """Query that allows no parameters except those that other code reads: the store and ``field_names``."""
 
 
-class Endpoint:
+class OperationEndpoint:
     """Endpoint of one operation: decodes the request, runs the operation and encodes the answer."""
 
     def __init__(self, case: UseCase) -> None:
@@ -70,53 +70,59 @@ class Endpoint:
         self._request, self._sent, self._in_path = case.request, case.sent, case.in_path
         query = None if case.in_body else self._sent
         self._query = query
-        self._repeated = NO_NAMES if query is None else _list_parameters(query)
-        self._passed = OF_DEFAULT if case.operation.of_default else NO_NAMES
+        self._repeated = NO_PARAMETERS if query is None else _list_parameters(query)
+        self._passed = STORE_SELECTION_PARAMETERS if case.operation.of_default else NO_PARAMETERS
         # Probes of health checkers may add a query to bypass caches.
         self._refuses_query = query is None and case.path.startswith("/api/")
         self._needs_query = query is not None and any(field.required for field in msgspec.structs.fields(query))
 
-    async def answer(self, scope: HTTPScope, receive: Receive, service: Service) -> bytes:
-        """Return the answer as JSON. Raises the errors of the operation and of `json_of`."""
+    async def answer(self, scope: HTTPScope, receive: Receive, service: RequestServices) -> bytes:
+        """Return the answer as JSON. Raises the errors of the operation and of `decode_json_body`."""
         target, request = await self._read(scope, receive, service)
         try:
             async with self._write_slot(service):
                 return await self._run(target, request, service)
         except NoStore as error:
-            if self.case.nothing is None or not is_yet_to_be_made(error, target):
+            if self.case.nothing is None or not is_missing_default_store(error, target):
                 raise
             return msgspec.json.encode(self.case.nothing)
 
     async def respond(self, request: Request[Any, Any, Any]) -> Response[bytes]:
         """Answer a request that came through Litestar's router."""
-        scope, service = request.scope, service_of(request)
+        scope, service = request.scope, get_services(request)
         if self.case.status is not None:
             return await self._respond_with_status(scope, request.receive, service)
         versioned = self.case.takes_names and asks_versioned_names(scope["query_string"])
         if versioned:
-            scope["state"][RENAMED] = True
+            scope["state"][VERSIONED_NAMES_STATE_KEY] = True
         found = await self.answer(scope, request.receive, service)
-        return Response(renamed(found), media_type=VERSIONED_JSON_MEDIA_TYPE) if versioned else json_answer(found)
+        return (
+            Response(rename_json_fields(found), media_type=VERSIONED_JSON_MEDIA_TYPE)
+            if versioned
+            else json_response(found)
+        )
 
-    async def _respond_with_status(self, scope: HTTPScope, receive: Receive, service: Service) -> Response[bytes]:
+    async def _respond_with_status(
+        self, scope: HTTPScope, receive: Receive, service: RequestServices
+    ) -> Response[bytes]:
         case = self.case
         target, asked = await self._read(scope, receive, service)
         async with self._write_slot(service):
             made = await service.admission.run(case.threads, self._ask, target, asked)
             if isinstance(made, Future):
                 made = await service.callbacks.result(cast("Future[Any]", made))
-        response = json_answer(msgspec.json.encode(made), case.status(made) if case.status else 200)
+        response = json_response(msgspec.json.encode(made), case.status(made) if case.status else 200)
         if case.location and response.status_code == _STATUS_CREATED:
-            named = asked_store(scope, "")
+            named = select_store(scope, "")
             where = f"?{STORE_PARAMETER}={quote(named.name)}" if named.named else ""
             response.headers["location"] = case.location(made) + where
         return response
 
-    def _write_slot(self, service: Service) -> Any:
+    def _write_slot(self, service: RequestServices) -> Any:
         """Return the context in which a write runs; a caller with many concurrent writes waits to enter it."""
         return service.admission.write_slot() if self.case.threads == "writes" else nullcontext()
 
-    async def _run(self, target: Any, request: Any, service: Service) -> bytes:
+    async def _run(self, target: Any, request: Any, service: RequestServices) -> bytes:
         found = self._run_inline(target, request)
         if found is None:
             found = await service.admission.run(self.case.threads, self._ask_encoded, target, request)
@@ -130,7 +136,7 @@ class Endpoint:
         rows = case.short(request) if callable(case.short) else case.short
         if rows is None or rows > MAX_INLINE_WRITE_ROWS:
             return None
-        with suppress(NotOpen, TooLong):
+        with suppress(StoreNotOpen, TraversalTooLong):
             return case.run(target.at_once(), request) if case.of_store else case.run(target)
         return None
 
@@ -141,14 +147,16 @@ class Endpoint:
         found = self._ask(target, request)
         return found if isinstance(found, bytes | Future) else msgspec.json.encode(found)
 
-    async def _read(self, scope: HTTPScope, receive: Receive, service: Service) -> tuple[Any, msgspec.Struct | None]:
+    async def _read(
+        self, scope: HTTPScope, receive: Receive, service: RequestServices
+    ) -> tuple[Any, msgspec.Struct | None]:
         """Return the store of a request, or all stores, and the decoded request."""
         case = self.case
         body = None
         if case.in_body:
             sent = cast("type[msgspec.Struct]", self._sent)
-            body = await json_of(scope["headers"], receive, service, sent, optional=case.optional)
-        target = graph_of(scope, service) if case.of_store else service.graphs
+            body = await decode_json_body(scope["headers"], receive, service, sent, optional=case.optional)
+        target = get_graph(scope, service) if case.of_store else service.graphs
         request = self._decode(scope["path_params"], scope["query_string"], body)
         if case.administers is not None and case.administers(request):
             cast("RequestContext", scope["state"]["request_context"]).administer()
@@ -156,20 +164,24 @@ class Endpoint:
 
     def _decode(self, given: Mapping[str, str], query: bytes, body: msgspec.Struct | None) -> msgspec.Struct | None:
         """Return the request built from path parameters, query and body; None for an operation without a request."""
-        has_names = self.case.takes_names and NAMES_ASKED in query
+        has_names = self.case.takes_names and FIELD_NAMES_PARAMETER_BYTES in query
         passed = self._passed | RENAMING_PARAMETERS if has_names else self._passed
         if query and self._refuses_query:
-            query_of(query, NoQuery, passed=passed)
+            decode_query(query, EmptyQuery, passed=passed)
         elif self._query is not None:
             is_given = query or self._needs_query
-            body = query_of(query, self._query, repeated=self._repeated, passed=passed) if is_given else self._query()
+            body = (
+                decode_query(query, self._query, repeated=self._repeated, passed=passed) if is_given else self._query()
+            )
         if self._request is None or not self._in_path:
             return body
-        named = {field: decoded(given[wire], wire) for wire, field in self._in_path.items()}
+        named = {field: decode_path_segment(given[wire], wire) for wire, field in self._in_path.items()}
         return self._request(**named, **(msgspec.structs.asdict(body) if body is not None else {}))
 
 
 def _list_parameters(query: type[msgspec.Struct]) -> frozenset[str]:
     """Return the names of the parameters that may be repeated."""
     fields = cast("msgspec.inspect.StructType", msgspec.inspect.type_info(query)).fields
-    return frozenset(field.encode_name for field in fields if isinstance(kind_of(field.type), msgspec.inspect.ListType))
+    return frozenset(
+        field.encode_name for field in fields if isinstance(unwrap_type(field.type), msgspec.inspect.ListType)
+    )

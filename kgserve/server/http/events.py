@@ -1,6 +1,6 @@
 """Change feed as server-sent events: GET …/events for one store, GET /api/events for several.
 
-`Merged` combines the events of all nodes of a cluster into one stream.
+`MergedEventReader` combines the events of all nodes of a cluster into one stream.
 """
 
 from __future__ import annotations
@@ -17,21 +17,27 @@ from litestar.response.base import ASGIResponse
 from typing_extensions import override
 
 from kgserve.api import examples
-from kgserve.api.operation import COMMON_ERRORS, Body, Operation, described
+from kgserve.api.operation import COMMON_ERRORS, ExampleBody, Operation, operation_opt
 from kgserve.errors import Gone, KgserveError, ServedElsewhere, TooLarge
-from kgserve.graph.events import START_POSITION, Delivery, EventPage, EventReader, EventSubscription
+from kgserve.graph.events import START_POSITION, EventDelivery, EventPage, EventReader, EventSubscription
 from kgserve.platform.access.authentication import KEY_RECHECK_SECONDS
 from kgserve.platform.codecs import json_decoder
 from kgserve.platform.media_types import EVENT_STREAM_MEDIA_TYPE
 from kgserve.server.http import sse
-from kgserve.server.http.forward import in_the_name_of
-from kgserve.server.http.problem import target_of
-from kgserve.server.http.request_parts import Service, client_left, path_text, query_of, service_of
-from kgserve.server.proxy import HOPS_HEADER, NodeProxy
+from kgserve.server.http.forward import caller_headers
+from kgserve.server.http.problem import request_target
+from kgserve.server.http.request_parts import (
+    RequestServices,
+    decode_path_parameter,
+    decode_query,
+    get_services,
+    wait_for_disconnect,
+)
+from kgserve.server.proxy import HOPS_HEADER, NodeHttpClient
 from kgserve.storage.model.events import (
     EVERY_OTHER_STORE,
-    Position,
-    Selection,
+    EventSelection,
+    FeedPosition,
     format_positions,
     parse_kinds,
     parse_position,
@@ -47,37 +53,39 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-SLOW_SECONDS = 0.25
+SLOW_CLIENT_WRITE_SECONDS = 0.25
 """A client is too slow if one write blocks for longer while more events than the queue limit are pending."""
-STALL_SECONDS = 30.0
+STALLED_CLIENT_SECONDS = 30.0
 """A client that reads nothing for this long is disconnected."""
 _EVENT_LISTS = frozenset({"store", "kinds", "types"})
 _LAST_EVENT_ID_HEADER = "Last-Event-ID"
 _HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
-Text = str | None
+OptionalText = str | None
 
 
 class StoreEventsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Query of one store's events."""
 
-    kinds: Annotated[Text, msgspec.Meta(description="Only these kinds of events, separated by commas")] = None
+    kinds: Annotated[OptionalText, msgspec.Meta(description="Only these kinds of events, separated by commas")] = None
     types: Annotated[
-        Text,
+        OptionalText,
         msgspec.Meta(
             description="Only these node and relation types, separated by commas; events without a type always come"
         ),
     ] = None
     since: Annotated[int, msgspec.Meta(ge=0, lt=10**18, description="Begin after this sequence")] | None = None
     last_event_id: Annotated[
-        Text, msgspec.Meta(description="Resume after this event, like the header `Last-Event-ID`")
+        OptionalText, msgspec.Meta(description="Resume after this event, like the header `Last-Event-ID`")
     ] = None
 
 
 class EventsQuery(StoreEventsQuery, kw_only=True):
     """Query of the events of several stores."""
 
-    store: Annotated[Text, msgspec.Meta(description="Names of stores, separated by commas; default: all")] = None
+    store: Annotated[OptionalText, msgspec.Meta(description="Names of stores, separated by commas; default: all")] = (
+        None
+    )
 
 
 _EVENT_ERRORS = (*COMMON_ERRORS, "not_found", "gone")
@@ -88,7 +96,7 @@ _STORE_EVENTS = Operation(
     summary="Stream the changes of one store",
     note="Format and resumption: [Events](events.md).",
     query=StoreEventsQuery,
-    answer=Body(None, examples.STORE_EVENTS_EXAMPLE, EVENT_STREAM_MEDIA_TYPE),
+    answer=ExampleBody(None, examples.STORE_EVENTS_EXAMPLE, EVENT_STREAM_MEDIA_TYPE),
     errors=_EVENT_ERRORS,
 )
 _EVENTS = Operation(
@@ -98,12 +106,12 @@ _EVENTS = Operation(
     summary="Stream the changes of several stores, or of all",
     note="`?store=a,b` names the stores.",
     query=EventsQuery,
-    answer=Body(None, examples.ALL_EVENTS_EXAMPLE, EVENT_STREAM_MEDIA_TYPE),
+    answer=ExampleBody(None, examples.ALL_EVENTS_EXAMPLE, EVENT_STREAM_MEDIA_TYPE),
     errors=(*_EVENT_ERRORS, "too_large", "conflict"),
 )
 
 
-@get("/api/memory/{store:str}/events", media_type=EVENT_STREAM_MEDIA_TYPE, opt=described(_STORE_EVENTS))
+@get("/api/memory/{store:str}/events", media_type=EVENT_STREAM_MEDIA_TYPE, opt=operation_opt(_STORE_EVENTS))
 async def store_events(request: Request[Any, Any, Any]) -> ASGIResponse:
     """Stream one event per changed row, after the commit and in order: its data is the row, its id `sequence-index`.
 
@@ -111,41 +119,45 @@ async def store_events(request: Request[Any, Any, Any]) -> ASGIResponse:
     begins now. With `Last-Event-ID` (or `last_event_id`, or `since`) it delivers every later event exactly once. A
     client that reads too slowly gets a `dropped` event with the id from which to resume, and the stream ends.
     """
-    asked = query_of(request.scope["query_string"], StoreEventsQuery, _EVENT_LISTS)
-    store = check_store_name(path_text(request, "store"))
+    asked = decode_query(request.scope["query_string"], StoreEventsQuery, _EVENT_LISTS)
+    store = check_store_name(decode_path_parameter(request, "store"))
     path, text = _last_id(request, asked)
     positions = {store: parse_position(text, path)} if text else _since(asked)
-    return EventAnswer(service_of(request), EventSubscription((store,), positions, _selection(asked), prefixed=False))
+    return EventStreamResponse(
+        get_services(request), EventSubscription((store,), positions, _selection(asked), prefixed=False)
+    )
 
 
-@get("/api/events", media_type=EVENT_STREAM_MEDIA_TYPE, opt=described(_EVENTS))
+@get("/api/events", media_type=EVENT_STREAM_MEDIA_TYPE, opt=operation_opt(_EVENTS))
 async def events(request: Request[Any, Any, Any]) -> ASGIResponse:
     """Stream the events of several stores; ids contain the position in every store: `a:12-3,b:4`.
 
     Without `store` the stream covers all stores, those created later included: each begins with `store_created`. A node
     of a cluster then includes the stores of all nodes.
     """
-    asked = query_of(request.scope["query_string"], EventsQuery, _EVENT_LISTS)
+    asked = decode_query(request.scope["query_string"], EventsQuery, _EVENT_LISTS)
     names = tuple(dict.fromkeys(check_store_name(name) for name in _split(asked.store))) or None
     path, text = _last_id(request, asked)
     positions = parse_positions(text, path) if text else _since(asked)
-    service, headers = service_of(request), request.headers
-    wanted = EventSubscription(names, positions, _selection(asked), goes_on=GOES_ON in headers)
+    service, headers = get_services(request), request.headers
+    wanted = EventSubscription(names, positions, _selection(asked), goes_on=RESUMED_STREAM_HEADER in headers)
     is_merged = names is None and service.graphs.pool.placement.is_shared and HOPS_HEADER not in headers
     elsewhere = (
-        NodeEventsRequest(target_of(request.scope), {POSITION_HEADER: headers.get(_LAST_EVENT_ID_HEADER, "")})
+        NodeEventsRequest(request_target(request.scope), {POSITION_HEADER: headers.get(_LAST_EVENT_ID_HEADER, "")})
         if is_merged
         else None
     )
-    return EventAnswer(service, wanted, elsewhere)
+    return EventStreamResponse(service, wanted, elsewhere)
 
 
-class EventAnswer(ASGIResponse):
+class EventStreamResponse(ASGIResponse):
     """Event stream response; ends when the client disconnects, the server stops, or all followed stores are deleted."""
 
     _should_set_content_length = False
 
-    def __init__(self, service: Service, wanted: EventSubscription, elsewhere: NodeEventsRequest | None = None) -> None:
+    def __init__(
+        self, service: RequestServices, wanted: EventSubscription, elsewhere: NodeEventsRequest | None = None
+    ) -> None:
         """Create the response; with ``elsewhere`` it includes the events of other nodes."""
         super().__init__(media_type=EVENT_STREAM_MEDIA_TYPE, headers=_HEADERS)
         self._service = service
@@ -178,15 +190,15 @@ class EventAnswer(ASGIResponse):
                 if merged is not None:
                     await merged.close()
 
-    def _merged(self, stream: sse.OpenStream, context: RequestContext) -> Merged | None:
+    def _merged(self, stream: sse.EventStreamHandle, context: RequestContext) -> MergedEventReader | None:
         if self._elsewhere is None:
             return None
-        asked = NodeEventsRequest(self._elsewhere.target, {**self._elsewhere.headers, **in_the_name_of(context)})
-        return Merged(self._service.graphs.pool.placement, self._service.proxy, asked, stream.wake)
+        asked = NodeEventsRequest(self._elsewhere.target, {**self._elsewhere.headers, **caller_headers(context)})
+        return MergedEventReader(self._service.graphs.pool.placement, self._service.proxy, asked, stream.wake)
 
 
 async def _watch(receive: Receive, leaving: anyio.CancelScope) -> None:
-    await client_left(receive)
+    await wait_for_disconnect(receive)
     leaving.cancel()
 
 
@@ -195,9 +207,9 @@ class _StreamWriter:
 
     def __init__(
         self,
-        service: Service,
-        stream: sse.OpenStream,
-        reader: EventReader | Merged,
+        service: RequestServices,
+        stream: sse.EventStreamHandle,
+        reader: EventReader | MergedEventReader,
         send: Send,
         context: RequestContext,
     ) -> None:
@@ -214,7 +226,7 @@ class _StreamWriter:
     async def run(self) -> None:
         """Send events until no followed store is left, the server stops, or the client is too slow."""
         try:
-            await self._write(sse.greeting(self._reader.place))
+            await self._write(sse.encode_greeting(self._reader.place))
             while not self._stream.stopped and await self._step():
                 pass
             await self._write(b"", more=False)
@@ -245,39 +257,41 @@ class _StreamWriter:
 
     async def _write_page(self, page: EventPage) -> None:
         if page.deliveries:
-            await self._write(b"".join(sse.event(each.kind, each.data, each.id) for each in page.deliveries))
+            await self._write(b"".join(sse.encode_event(each.kind, each.data, each.id) for each in page.deliveries))
 
     async def _drop(self, reason: str) -> None:
-        await self._write(sse.dropped(self._reader.place, reason))
+        await self._write(sse.encode_dropped_event(self._reader.place, reason))
 
     async def _wait_for_events(self) -> None:
         """Wait for events, at most until the next check of the key; send a heartbeat when it is due."""
         silent = anyio.current_time() - self._written_at
         left = self._settings.event_heartbeat - silent
         if not await self._stream.wait(min(left, KEY_RECHECK_SECONDS)) and left <= KEY_RECHECK_SECONDS:
-            await self._write(sse.heartbeat(self._reader.place))
+            await self._write(sse.encode_heartbeat(self._reader.place))
 
     async def _write(self, block: bytes, *, more: bool = True) -> None:
         """Send a block and measure whether the client is slow. Raises TimeoutError."""
         begun = anyio.current_time()
         self._stream.sending = True
         try:
-            with anyio.fail_after(STALL_SECONDS):
+            with anyio.fail_after(STALLED_CLIENT_SECONDS):
                 await self._send({"type": "http.response.body", "body": block, "more_body": more})
         finally:
             self._stream.sending = False
         self._written_at = anyio.current_time()
         waited = self._written_at - begun
-        self._slow = self._slow or (waited > SLOW_SECONDS and self._reader.behind > self._settings.event_queue)
+        self._slow = self._slow or (
+            waited > SLOW_CLIENT_WRITE_SECONDS and self._reader.behind > self._settings.event_queue
+        )
 
 
-def _split(text: Text) -> list[str]:
+def _split(text: OptionalText) -> list[str]:
     return [part for part in text.split(",") if part] if text else []
 
 
-def _selection(asked: StoreEventsQuery) -> Selection:
+def _selection(asked: StoreEventsQuery) -> EventSelection:
     kinds, types = _split(asked.kinds), _split(asked.types)
-    return Selection(parse_kinds(kinds) if kinds else None, frozenset(types) if types else None)
+    return EventSelection(parse_kinds(kinds) if kinds else None, frozenset(types) if types else None)
 
 
 def _last_id(request: Request[Any, Any, Any], asked: StoreEventsQuery) -> tuple[str, str]:
@@ -286,11 +300,11 @@ def _last_id(request: Request[Any, Any, Any], asked: StoreEventsQuery) -> tuple[
     return (_LAST_EVENT_ID_HEADER, header) if header else ("last_event_id", asked.last_event_id or "")
 
 
-def _since(asked: StoreEventsQuery) -> dict[str, Position]:
-    return {} if asked.since is None else {EVERY_OTHER_STORE: Position.after(asked.since)}
+def _since(asked: StoreEventsQuery) -> dict[str, FeedPosition]:
+    return {} if asked.since is None else {EVERY_OTHER_STORE: FeedPosition.after(asked.since)}
 
 
-GOES_ON = "kgserve-goes-on"
+RESUMED_STREAM_HEADER = "kgserve-goes-on"
 """Header of a node that resumes a stream of another node: see `EventSubscription.goes_on`."""
 POSITION_HEADER = "last-event-id"
 _NODE_POLL_SECONDS = 1.0
@@ -298,7 +312,7 @@ _GREETING_TIMEOUT_SECONDS = 5.0
 _RECONNECT_SECONDS = 0.1
 _MAX_NODE_BLOCKS = 64
 _OK, _GONE, _TOO_LARGE = 200, 410, 413
-_NOWHERE = Position(0)
+_NOWHERE = FeedPosition(0)
 
 
 class _Problem(msgspec.Struct):
@@ -321,7 +335,7 @@ class NodeEventsRequest(NamedTuple):
     headers: Mapping[str, str]
 
 
-class Merged:
+class MergedEventReader:
     """Event reader that merges this node's events with those that other nodes send. Belongs to one event loop.
 
     Has the interface of `EventReader`. It tracks one position per store and skips events before it, whichever node
@@ -329,7 +343,7 @@ class Merged:
     """
 
     def __init__(
-        self, placement: Placement, forwarder: NodeProxy, asked: NodeEventsRequest, wake: Callable[[], None]
+        self, placement: Placement, forwarder: NodeHttpClient, asked: NodeEventsRequest, wake: Callable[[], None]
     ) -> None:
         """Create the reader. ``wake`` is called when another node has sent events."""
         self._placement = placement
@@ -338,8 +352,8 @@ class Merged:
         self._wake = wake
         self._own: EventReader
         self._own_turn = False
-        self._places: dict[str, Position] = {}
-        self._rest: Position | None = None
+        self._places: dict[str, FeedPosition] = {}
+        self._rest: FeedPosition | None = None
         self._created: set[str] = set()
         self._sending, self._sent = anyio.create_memory_object_stream[_EventBlock](_MAX_NODE_BLOCKS)
         self._nodes: dict[tuple[str, str], asyncio.Task[None]] = {}
@@ -348,11 +362,11 @@ class Merged:
         self._failure: KgserveError | None = None
         self._watching: asyncio.Task[None] | None = None
 
-    def came(self, store: str, sequence: int) -> Position:
+    def came(self, store: str, sequence: int) -> FeedPosition:
         """Return the position from which to read a store that this node has served since ``sequence``."""
-        return self._places.get(store) or self._rest or Position.after(sequence)
+        return self._places.get(store) or self._rest or FeedPosition.after(sequence)
 
-    async def begin(self, own: EventReader, positions: Mapping[str, Position]) -> None:
+    async def begin(self, own: EventReader, positions: Mapping[str, FeedPosition]) -> None:
         """Connect to the other nodes, and wait for their positions. A node that does not answer in time joins later.
 
         own: this node's reader, opened at ``positions``. Raises Gone and TooLarge for the same reasons as its `open`.
@@ -418,19 +432,19 @@ class Merged:
             blocks.append(self._sent.receive_nowait())
         return blocks
 
-    def _merged(self, block: _EventBlock) -> Iterable[Delivery]:
+    def _merged(self, block: _EventBlock) -> Iterable[EventDelivery]:
         if block.kind:
-            return self._deduplicate(Delivery(block.id or None, block.kind, block.data))
+            return self._deduplicate(EventDelivery(block.id or None, block.kind, block.data))
         self._advance(parse_positions(block.id, POSITION_HEADER))
         return ()
 
-    def _deduplicate(self, delivery: Delivery) -> Iterable[Delivery]:
+    def _deduplicate(self, delivery: EventDelivery) -> Iterable[EventDelivery]:
         """Yield an event with the positions of all stores in its id, unless it was delivered already."""
         if delivery.kind == "store_dropped":
             store = _decode_store_dropped(delivery.data).store
             self._created.discard(store)
             if self._places.pop(store, None) is not None:
-                yield Delivery(self.place, delivery.kind, delivery.data)
+                yield EventDelivery(self.place, delivery.kind, delivery.data)
         elif delivery.id is None:
             yield delivery
         else:
@@ -440,13 +454,13 @@ class Merged:
             if self._is_new(store, position):
                 self._places[store] = position
                 others = {name: at for name, at in self._places.items() if name != store}
-                yield Delivery(
+                yield EventDelivery(
                     f"{first},{format_positions({**others, EVERY_OTHER_STORE: START_POSITION})}",
                     delivery.kind,
                     delivery.data,
                 )
 
-    def _is_new(self, store: str, position: Position) -> bool:
+    def _is_new(self, store: str, position: FeedPosition) -> bool:
         known = self._places.get(store, START_POSITION)
         if position > START_POSITION or store in self._created:
             return position > known
@@ -454,7 +468,7 @@ class Merged:
         self._created.add(store)
         return known == START_POSITION
 
-    def _advance(self, positions: Mapping[str, Position]) -> None:
+    def _advance(self, positions: Mapping[str, FeedPosition]) -> None:
         for store, position in positions.items():
             if store != EVERY_OTHER_STORE and position > self._places.get(store, _NOWHERE):
                 self._places[store] = position
@@ -487,7 +501,7 @@ class Merged:
         headers = self._asked.headers
         if node.node not in self._awaited:
             positions = self._places.copy() if self._rest is None else {**self._places, EVERY_OTHER_STORE: self._rest}
-            headers = {**headers, POSITION_HEADER: format_positions(positions), GOES_ON: "1"}
+            headers = {**headers, POSITION_HEADER: format_positions(positions), RESUMED_STREAM_HEADER: "1"}
         async with self._forwarder.asked(node, ("GET", self._asked.target), headers, b"") as response:
             if response.status != _OK:
                 self._handle_refusal(response.status, await response.read())

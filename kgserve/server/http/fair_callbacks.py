@@ -11,13 +11,13 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from kgserve.platform.gil import yield_gil
-from kgserve.projections.cypher_engine.engine.turns import asker
+from kgserve.projections.cypher_engine.engine.turns import current_caller
 
 T = TypeVar("T")
 Call = Callable[[], object]
 MAX_CALLBACKS_PER_ROUND = 4
 """Callbacks per round; between rounds the event loop handles other input."""
-NEWS_PAUSE_SECONDS = 0.002
+STREAM_NOTIFICATION_PAUSE_SECONDS = 0.002
 """Pause between rounds that only notify streams of one caller while other callers are active."""
 
 
@@ -69,7 +69,7 @@ class FairCallbackQueue:
         if not future.done():
             self.begin()
             waiting = asyncio.get_running_loop().create_future()
-            caller, notify = asker.get(), partial(_resolve, waiting)
+            caller, notify = current_caller.get(), partial(_resolve, waiting)
             future.add_done_callback(lambda _: self.soon(caller, notify, awaited=True))
             await waiting
         return future.result()
@@ -87,7 +87,7 @@ class FairCallbackQueue:
             return
         if self._may_pause():
             # New callbacks still start a round immediately.
-            self._later = self._later or self._loop.call_later(NEWS_PAUSE_SECONDS, self._resume)
+            self._later = self._later or self._loop.call_later(STREAM_NOTIFICATION_PAUSE_SECONDS, self._resume)
             return
         self._is_scheduled = True
         self._loop.call_soon(self._round)

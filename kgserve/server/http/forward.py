@@ -13,8 +13,8 @@ from litestar.enums import HttpMethod, ScopeType
 from kgserve.api.operation import STORE_PATH
 from kgserve.errors import ServedElsewhere, Unavailable
 from kgserve.platform.access.authentication import CALLER_HEADER
-from kgserve.server.http.problem import ClientLeft, is_passed_on, target_of
-from kgserve.server.http.request_parts import READ, client_left
+from kgserve.server.http.problem import ClientDisconnected, must_forward, request_target
+from kgserve.server.http.request_parts import READ_FROM_HEADER_BYTES, wait_for_disconnect
 from kgserve.server.proxy import HOPS_HEADER
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from litestar.types.asgi_types import ReceiveMessage
 
     from kgserve.platform.access.authentication import RequestContext
-    from kgserve.server.proxy import NodeProxy
+    from kgserve.server.proxy import NodeHttpClient
 
 _CONNECTION_HEADERS = frozenset(
     {b"connection", b"host", b"content-length", b"transfer-encoding", b"expect", b"upgrade", b"accept-encoding"}
@@ -30,7 +30,9 @@ _CONNECTION_HEADERS = frozenset(
 _MAX_WHOLE_ANSWER_BYTES = 1 << 16
 """Bytes of the largest response that is buffered before it is forwarded."""
 _STORES_PATH = STORE_PATH.partition("{")[0]
-_UNFORWARDED_HEADERS = frozenset({READ, HOPS_HEADER.encode(), b"content-length", b"transfer-encoding"})
+_UNFORWARDED_HEADERS = frozenset(
+    {READ_FROM_HEADER_BYTES, HOPS_HEADER.encode(), b"content-length", b"transfer-encoding"}
+)
 """Headers of requests that are not forwarded at once: reads from a replica, forwarded requests and bodies."""
 _CALLER_HEADERS = frozenset({b"authorization", b"cookie", CALLER_HEADER.encode(), b"x-forwarded-for"})
 _FORWARDED_ANSWER_HEADERS = frozenset(
@@ -49,16 +51,16 @@ _FORWARDED_ANSWER_HEADERS = frozenset(
 )
 
 
-class PassingOn:
+class ForwardingMiddleware:
     """ASGI middleware that forwards requests for stores of other nodes, for clients that do not follow redirects."""
 
-    def __init__(self, app: ASGIApp, forwarder: NodeProxy) -> None:
+    def __init__(self, app: ASGIApp, forwarder: NodeHttpClient) -> None:
         self._app = app
         self._forwarder = forwarder
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle an ASGI request. Raises Unavailable when a node does not answer, and ClientLeft."""
-        if scope["type"] != ScopeType.HTTP or not is_passed_on(headers := dict(scope["headers"])):
+        if scope["type"] != ScopeType.HTTP or not must_forward(headers := dict(scope["headers"])):
             await self._app(scope, receive, send)
             return
         if (owner := self._cached_owner(scope, headers)) is not None:
@@ -78,7 +80,7 @@ class PassingOn:
         try:
             await self._app(scope, recorded, send)
         except ServedElsewhere as served:
-            await pass_on(self._forwarder, served, Passed(scope, bytes(began), more), receive, send)
+            await forward_request(self._forwarder, served, ForwardedRequest(scope, bytes(began), more), receive, send)
 
     def _cached_owner(self, scope: HTTPScope, headers: Mapping[bytes, bytes]) -> ServedElsewhere | None:
         """Return the node that is likely to serve a read; saves a request to the registry."""
@@ -106,7 +108,7 @@ class PassingOn:
             await send(message)
 
         try:
-            await pass_on(self._forwarder, owner, Passed(scope, b"", more=False), receive, begun)
+            await forward_request(self._forwarder, owner, ForwardedRequest(scope, b"", more=False), receive, begun)
         except Unavailable:
             if began:
                 raise
@@ -123,7 +125,7 @@ def _replay_empty_body(receive: Receive) -> Receive:
     return replayed
 
 
-class Passed(NamedTuple):
+class ForwardedRequest(NamedTuple):
     """Forwarded request: the part of its body that was read, and whether there is ``more``."""
 
     scope: HTTPScope
@@ -131,9 +133,11 @@ class Passed(NamedTuple):
     more: bool
 
 
-async def pass_on(forwarder: NodeProxy, served: ServedElsewhere, passed: Passed, receive: Receive, send: Send) -> None:
+async def forward_request(
+    forwarder: NodeHttpClient, served: ServedElsewhere, passed: ForwardedRequest, receive: Receive, send: Send
+) -> None:
     """Forward a request to the node that serves its store, and send the response. Raises Unavailable and ClientLeft."""
-    outcome: Exception | None = ClientLeft()
+    outcome: Exception | None = ClientDisconnected()
     async with anyio.create_task_group() as tasks:
         read = anyio.Event()
         body: bytes | AsyncIterator[bytes] = passed.began
@@ -153,9 +157,13 @@ async def pass_on(forwarder: NodeProxy, served: ServedElsewhere, passed: Passed,
 
 
 async def _answer(
-    forwarder: NodeProxy, served: ServedElsewhere, passed: Passed, body: bytes | AsyncIterator[bytes], send: Send
+    forwarder: NodeHttpClient,
+    served: ServedElsewhere,
+    passed: ForwardedRequest,
+    body: bytes | AsyncIterator[bytes],
+    send: Send,
 ) -> None:
-    request = passed.scope["method"], target_of(passed.scope)
+    request = passed.scope["method"], request_target(passed.scope)
     async with forwarder.asked(served, request, _headers(passed), body) as response:
         kept = [
             (name.lower(), value) for name, value in response.raw_headers if name.lower() in _FORWARDED_ANSWER_HEADERS
@@ -170,7 +178,7 @@ async def _answer(
         await send({"type": "http.response.body", "body": whole or b"", "more_body": False})
 
 
-def _headers(passed: Passed) -> dict[str, str]:
+def _headers(passed: ForwardedRequest) -> dict[str, str]:
     left_out = _CONNECTION_HEADERS | _CALLER_HEADERS
     context: RequestContext = passed.scope["state"]["request_context"]
     sent = {
@@ -178,10 +186,10 @@ def _headers(passed: Passed) -> dict[str, str]:
         for name, value in passed.scope["headers"]
         if name not in left_out
     }
-    return sent | in_the_name_of(context)
+    return sent | caller_headers(context)
 
 
-def in_the_name_of(context: RequestContext) -> dict[str, str]:
+def caller_headers(context: RequestContext) -> dict[str, str]:
     """Return the headers that identify the original caller to another node."""
     return {
         "accept-encoding": "identity",
@@ -190,7 +198,7 @@ def in_the_name_of(context: RequestContext) -> dict[str, str]:
     }
 
 
-async def _body(passed: Passed, receive: Receive, read: anyio.Event) -> AsyncIterator[bytes]:
+async def _body(passed: ForwardedRequest, receive: Receive, read: anyio.Event) -> AsyncIterator[bytes]:
     if passed.began:
         yield passed.began
     more = True
@@ -207,5 +215,5 @@ async def _body(passed: Passed, receive: Receive, read: anyio.Event) -> AsyncIte
 async def _end_when_left(receive: Receive, read: anyio.Event, scope: anyio.CancelScope) -> None:
     """Cancel the response when the client disconnects. Reads the connection once the body is complete."""
     await read.wait()
-    await client_left(receive)
+    await wait_for_disconnect(receive)
     scope.cancel()

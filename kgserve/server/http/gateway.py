@@ -25,61 +25,66 @@ from litestar import Request, Response
 from litestar.enums import ScopeType
 from litestar.handlers import HTTPRouteHandler
 
-from kgserve.api.operation import ALIAS_OPT_KEY, OPERATION_OPT_KEY, Operation, UseCase, described
+from kgserve.api.operation import ALIAS_OPT_KEY, OPERATION_OPT_KEY, Operation, UseCase, operation_opt
 from kgserve.errors import ConflictManual, NotFound, Unauthenticated, Unavailable
-from kgserve.graph.compat.versioned_names import renamed
-from kgserve.platform.access.authentication import ANONYMOUS_CALLER, Hidden, RequestContext, WrongKey
-from kgserve.platform.log import Who, masked
-from kgserve.platform.log import request as request_line
+from kgserve.graph.compat.versioned_names import rename_json_fields
+from kgserve.platform.access.authentication import ANONYMOUS_CALLER, HiddenStore, InvalidCredentials, RequestContext
+from kgserve.platform.log import RequestIdentity, mask_api_keys
+from kgserve.platform.log import log_request as request_line
 from kgserve.platform.media_types import EVENT_STREAM_MEDIA_TYPE, JSON_MEDIA_TYPE
-from kgserve.platform.metrics.observation import UNMATCHED_ROUTE, Origin, begin_request, end_request
-from kgserve.projections.cypher_engine.engine.turns import asker
-from kgserve.server.admission import InFlightCounter
-from kgserve.server.http.browser_guard import BROWSER_HEADERS, AllowedOrigins, CsrfGuard
+from kgserve.platform.metrics.observation import (
+    UNMATCHED_ROUTE,
+    RequestOrigin,
+    reset_request_origin,
+    set_request_origin,
+)
+from kgserve.projections.cypher_engine.engine.turns import current_caller
+from kgserve.server.admission import UsageMonitor
+from kgserve.server.http.browser_guard import BROWSER_HEADERS, AllowedOrigins, CrossSiteGuard
 from kgserve.server.http.compression import (
     MIN_GZIP_BYTES,
-    VARY,
-    as_gzip,
-    is_known,
-    may_be_smaller,
-    smaller,
-    takes_gzip,
-    without_body,
+    VARY_ENCODING_HEADER,
+    accepts_gzip,
+    compress_body,
+    is_compressible,
+    matches_etag,
+    strip_body_headers,
+    with_gzip_headers,
 )
 from kgserve.server.http.connection import (
+    BODY_TIMEOUT_STATE_KEY,
     CONNECTION_CLOSE,
-    LATE,
-    SEND_WHOLE,
-    SendWhole,
-    head_lines,
-    in_task,
-    with_standard_headers,
+    SEND_COMPLETE_EXTENSION,
+    SendCompleteResponse,
+    add_standard_headers,
+    encode_header_lines,
+    ensure_task,
 )
-from kgserve.server.http.endpoints import ENDPOINT, Endpoint
+from kgserve.server.http.endpoints import ENDPOINT_OPT_KEY, OperationEndpoint
 from kgserve.server.http.problem import (
-    CLIENT_LEFT,
+    CLIENT_DISCONNECTED_STATUS,
+    ERROR_CODE_STATE_KEY,
     PROBLEM_JSON,
-    REFUSED,
-    RENAMED,
-    ClientLeft,
-    HttpAnswer,
-    code_of,
-    is_passed_on,
-    render,
-    target_of,
+    VERSIONED_NAMES_STATE_KEY,
+    ClientDisconnected,
+    HttpResponse,
+    error_code_of,
+    must_forward,
+    render_error,
+    request_target,
 )
-from kgserve.server.http.rate_limits import RateLimits, is_local
+from kgserve.server.http.rate_limits import RateLimiter, is_local
 from kgserve.server.http.request_parts import (
-    NAMES_ASKED,
-    READ,
-    REPLICA_READ,
-    SERVICE,
-    Service,
-    asked_store,
+    FIELD_NAMES_PARAMETER_BYTES,
+    READ_FROM_HEADER_BYTES,
+    REPLICA_READ_STATE_KEY,
+    SERVICES_STATE_KEY,
+    RequestServices,
     parse_replica_headers,
-    read_from,
+    replica_sequence_header,
+    select_store,
 )
-from kgserve.server.http.trusted_proxies import Proxies
+from kgserve.server.http.trusted_proxies import TrustedProxies
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -92,7 +97,7 @@ if TYPE_CHECKING:
     from litestar.types.asgi_types import ReceiveMessage
 
     from kgserve.api.operation import Method
-    from kgserve.platform.access.audit import Audit
+    from kgserve.platform.access.audit import AuditLog
     from kgserve.platform.access.authentication import Authenticator
     from kgserve.platform.metrics.observation import Telemetry
     from kgserve.platform.settings import Settings
@@ -105,7 +110,7 @@ UNKNOWN_ADDRESS = "unknown"
 """Address of a client whose address is not known."""
 
 
-KEY_ENDED_MESSAGE = "the key is no longer valid: it was revoked or expired during the request"
+KEY_REVOKED_MESSAGE = "the key is no longer valid: it was revoked or expired during the request"
 
 _new_id = random.Random().getrandbits  # noqa: S311 - ids of requests are not secret
 _GIVEN_ID = re.compile(rb"[A-Za-z0-9_-]{1,64}")
@@ -128,8 +133,8 @@ class Gateway:
         settings: Settings,
         observation: Telemetry,
         authenticator: Authenticator,
-        audit: Audit,
-        service: Service,
+        audit: AuditLog,
+        service: RequestServices,
         routes: RouteTable,
     ) -> None:
         """Configure the gateway. Raises InvalidInput for invalid settings."""
@@ -139,16 +144,16 @@ class Gateway:
         self._observation = observation
         self._authenticator = authenticator
         self._audit = audit
-        self._proxies = Proxies.parse(settings.trusted_proxies)
+        self._proxies = TrustedProxies.parse(settings.trusted_proxies)
         self._origins = AllowedOrigins.parse(settings.cors_origins)
-        self._rates = RateLimits(settings.rate_limit)
+        self._rates = RateLimiter(settings.rate_limit)
         self._hides_explorer = not settings.explorer
         self._in_cluster = bool(settings.cluster)
-        guard = CsrfGuard(settings.host, self._origins, settings.allowed_hosts)
+        guard = CrossSiteGuard(settings.host, self._origins, settings.allowed_hosts)
         self._check_browser = lru_cache(maxsize=64)(guard.check)
         self.running = 0
         """Number of requests in progress, open streams included."""
-        self.use = InFlightCounter(service.admission.callers)
+        self.use = UsageMonitor(service.admission.callers)
         self._idle = asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -200,28 +205,28 @@ class Gateway:
         try:
             self._check_browser(tuple([header for header in scope["headers"] if header[0] in BROWSER_HEADERS]))
             if self._origins.listed and (preflight := self._origins.preflight(scope["method"], scope["headers"])):
-                await cycle.reply(HttpAnswer(_NO_CONTENT, list(preflight), b""))
+                await cycle.reply(HttpResponse(_NO_CONTENT, list(preflight), b""))
                 return
             self._authenticate(scope, context, cycle.headers)
             self._check_path(scope["path"])
-            is_passed = self._in_cluster and is_passed_on(cycle.headers)
-            is_short = not is_passed and NAMES_ASKED not in scope["query_string"]
+            is_passed = self._in_cluster and must_forward(cycle.headers)
+            is_short = not is_passed and FIELD_NAMES_PARAMETER_BYTES not in scope["query_string"]
             if is_short and (found := self.routes.find(scope["method"], scope["path"])):
                 endpoint, scope["path_params"] = found
                 scope["path_template"] = endpoint.case.path
-                service = authorize(scope, endpoint.operation, self._service)
+                service = authorize_request(scope, endpoint.operation, self._service)
                 body = await endpoint.answer(scope, cycle.receive, service)
-                await cycle.reply(HttpAnswer(_OK, [_JSON_TYPE, (b"content-length", b"%d" % len(body))], body))
+                await cycle.reply(HttpResponse(_OK, [_JSON_TYPE, (b"content-length", b"%d" % len(body))], body))
             else:
-                await in_task()
+                await ensure_task()
                 await self._app(scope, cycle.receive, cycle.send)
         except asyncio.CancelledError:  # the grace period of a shutdown is over
             if not cycle.begun:
                 await cycle.refuse(Unavailable("the server is stopping"))
-        except ClientLeft:
-            cycle.status = cycle.status or CLIENT_LEFT
+        except ClientDisconnected:
+            cycle.status = cycle.status or CLIENT_DISCONNECTED_STATUS
         except Exception as error:
-            if isinstance(error, Hidden):
+            if isinstance(error, HiddenStore):
                 context.hidden = error.store
             if not cycle.begun:
                 await cycle.refuse(error)
@@ -245,7 +250,7 @@ class Gateway:
         """Authenticate the caller, and apply the rate limits. Raises Unauthenticated, Limited."""
         try:
             caller = self._authenticator.authenticate(scope["path"], scope["query_string"], scope["headers"])
-        except WrongKey:
+        except InvalidCredentials:
             self._rates.failed(context.address)
             raise
         except Unauthenticated:
@@ -253,7 +258,7 @@ class Gateway:
                 self._rates.admit(ANONYMOUS_CALLER, context.address)
             raise
         context.caller = caller
-        asker.set(context.asker)
+        current_caller.set(context.asker)
         if caller.key_id is not None or not is_local(context.address):
             self._rates.admit(caller, context.address)
         if _is_use(scope["method"], scope["path"], headers):
@@ -281,7 +286,7 @@ def _has_body(headers: Mapping[bytes, bytes]) -> bool:
     return b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
 
 
-async def check_role(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+async def require_route_role(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
     """Check the caller's role, as Litestar's guard of all routes.
 
     A route without an Operation (OPTIONS, the files of /docs) accepts any key.
@@ -292,10 +297,10 @@ async def check_role(connection: ASGIConnection[Any, Any, Any, Any], handler: Ba
     if operation is None:
         context.authorize(connection.path_params.get("store"))
     else:
-        authorize(cast("HTTPScope", connection.scope), operation, connection.app.state["service"])
+        authorize_request(cast("HTTPScope", connection.scope), operation, connection.app.state["service"])
 
 
-def authorize(scope: HTTPScope, operation: Operation, service: Service) -> Service:
+def authorize_request(scope: HTTPScope, operation: Operation, service: RequestServices) -> RequestServices:
     """Authorize the caller for an operation; return the service restricted to its stores, and set it in the state.
 
     Raises Forbidden, NotFound for a store that the caller may not access, and InvalidInput for invalid headers.
@@ -304,16 +309,16 @@ def authorize(scope: HTTPScope, operation: Operation, service: Service) -> Servi
     context = cast("RequestContext", state["request_context"])
     store: str | None = scope["path_params"].get("store")
     if operation.of_default:
-        store = quote(asked_store(scope, graphs.settings.default_store).name, safe="")
+        store = quote(select_store(scope, graphs.settings.default_store).name, safe="")
     context.authorize(store, operation.id, operation.role)
     if context.caller is not graphs.caller:
         graphs = graphs.seen_by(context.caller)
-    if READ in dict(scope["headers"]) and (replica_read := parse_replica_headers(scope, operation)):
-        state[REPLICA_READ] = replica_read
+    if READ_FROM_HEADER_BYTES in dict(scope["headers"]) and (replica_read := parse_replica_headers(scope, operation)):
+        state[REPLICA_READ_STATE_KEY] = replica_read
         graphs = graphs.reading(replica_read)
     if graphs is not service.graphs:
         service = service._replace(graphs=graphs)
-    state[SERVICE] = service
+    state[SERVICES_STATE_KEY] = service
     return service
 
 
@@ -349,13 +354,13 @@ class RequestCycle:
     async def receive(self) -> ReceiveMessage:
         """Receive an ASGI message; tracks the end of the body, disconnection and revoked keys."""
         message = await self._receive()
-        if late := self._scope["state"].get(LATE):
+        if late := self._scope["state"].get(BODY_TIMEOUT_STATE_KEY):
             if not self.begun:
                 await self.refuse(late)
             return {"type": "http.disconnect"}
         if self.received and message["type"] == "http.request" and self._revoked():
             if not self.begun:
-                await self.refuse(Unauthenticated(KEY_ENDED_MESSAGE))
+                await self.refuse(Unauthenticated(KEY_REVOKED_MESSAGE))
             return {"type": "http.disconnect"}
         if message["type"] == "http.request":
             self._unread = message.get("more_body", False)
@@ -379,15 +384,17 @@ class RequestCycle:
         elif message["type"] == "http.response.body":
             await self._send_body(message.get("body", b""), more=message.get("more_body", False))
 
-    async def reply(self, answer: HttpAnswer) -> None:
+    async def reply(self, answer: HttpResponse) -> None:
         """Send a complete response: compressed if the client accepts gzip, 304 if its ETag matches."""
         status, headers, body = answer
         if status == _OK and self._scope["path"] != "/mcp":
             status, headers, body = await self._compress(answer)
         self.status, self.sent, self._complete, self.begun = status, len(body), True, True
-        send_whole = cast("SendWhole | None", (self._scope.get("extensions") or {}).get(SEND_WHOLE))
+        send_whole = cast(
+            "SendCompleteResponse | None", (self._scope.get("extensions") or {}).get(SEND_COMPLETE_EXTENSION)
+        )
         if send_whole is not None and not self._is_head:
-            head = head_lines(self._with_own_headers(headers), secure=self._is_secure)
+            head = encode_header_lines(self._with_own_headers(headers), secure=self._is_secure)
             if send_whole(status, head, body, self._unread):
                 return
         await self._send_head(status, headers)
@@ -395,10 +402,10 @@ class RequestCycle:
 
     async def refuse(self, error: Exception) -> None:
         """Answer with ``error`` as a problem document."""
-        self._scope["state"][REFUSED] = code_of(error)
-        answer = render(error, self.request_id, target_of(self._scope))
-        if isinstance(error, ConflictManual) and RENAMED in self._scope["state"]:
-            answer = HttpAnswer.of(answer.status, renamed(answer.body), PROBLEM_JSON)
+        self._scope["state"][ERROR_CODE_STATE_KEY] = error_code_of(error)
+        answer = render_error(error, self.request_id, request_target(self._scope))
+        if isinstance(error, ConflictManual) and VERSIONED_NAMES_STATE_KEY in self._scope["state"]:
+            answer = HttpResponse.of(answer.status, rename_json_fields(answer.body), PROBLEM_JSON)
         await self.reply(answer)
         self.refused = True
 
@@ -407,39 +414,41 @@ class RequestCycle:
             headers, self._held = self._held, None
             status = self.status or _OK
             if not more:
-                await self.reply(HttpAnswer(status, headers, body))
+                await self.reply(HttpResponse(status, headers, body))
                 return
-            await self._send_head(status, [*headers, VARY] if may_be_smaller(headers) else headers)
+            await self._send_head(status, [*headers, VARY_ENCODING_HEADER] if is_compressible(headers) else headers)
         if self.sent and not self.streamed and self._revoked():
             self.refused = True  # nothing more is sent, and uvicorn closes the connection
-            raise Unauthenticated(KEY_ENDED_MESSAGE)
+            raise Unauthenticated(KEY_REVOKED_MESSAGE)
         self.sent += len(body)
         self._complete = not more or self._is_head
         if more and self._is_head:
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
             self.refused = True
-            raise ClientLeft
+            raise ClientDisconnected
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
 
-    async def _compress(self, answer: HttpAnswer) -> HttpAnswer:
-        if self._known is not None and is_known(self._known, answer.headers):
-            return HttpAnswer(_NOT_MODIFIED, without_body(answer.headers), b"")
-        if len(answer.body) < MIN_GZIP_BYTES or not may_be_smaller(answer.headers):
+    async def _compress(self, answer: HttpResponse) -> HttpResponse:
+        if self._known is not None and matches_etag(self._known, answer.headers):
+            return HttpResponse(_NOT_MODIFIED, strip_body_headers(answer.headers), b"")
+        if len(answer.body) < MIN_GZIP_BYTES or not is_compressible(answer.headers):
             return answer
-        if not takes_gzip(self._coding):
-            return HttpAnswer(answer.status, [*answer.headers, VARY], answer.body)
-        body = await smaller(answer.body)
-        return HttpAnswer(answer.status, as_gzip(answer.headers, len(body)), body)
+        if not accepts_gzip(self._coding):
+            return HttpResponse(answer.status, [*answer.headers, VARY_ENCODING_HEADER], answer.body)
+        body = await compress_body(answer.body)
+        return HttpResponse(answer.status, with_gzip_headers(answer.headers, len(body)), body)
 
     async def _send_head(self, status: int, headers: list[Header]) -> None:
         self.begun = True
-        full = with_standard_headers(self._with_own_headers(headers), secure=self._is_secure)
+        full = add_standard_headers(self._with_own_headers(headers), secure=self._is_secure)
         full += [CONNECTION_CLOSE] if self._unread else []
         await self._send({"type": "http.response.start", "status": status, "headers": full})
 
     def _with_own_headers(self, headers: list[Header]) -> list[Header]:
         """Return ``headers`` with those for CORS, the commit that a replica answered from, and the request id."""
-        replica = read_from(self._scope, headers) if REPLICA_READ in self._scope["state"] else ()
+        replica = (
+            replica_sequence_header(self._scope, headers) if REPLICA_READ_STATE_KEY in self._scope["state"] else ()
+        )
         return [*headers, *self.extra, *replica, (b"x-request-id", self.request_id.encode())]
 
     def _revoked(self) -> bool:
@@ -451,7 +460,7 @@ class RequestCycle:
     @property
     def outcome(self) -> int | None:
         """Status of the response, or 499 if the client disconnected."""
-        return CLIENT_LEFT if self._left else self.status
+        return CLIENT_DISCONNECTED_STATUS if self._left else self.status
 
     @property
     def seconds(self) -> float:
@@ -462,8 +471,8 @@ class RequestCycle:
         """Write the access log line; successful health probes are not logged."""
         if self._scope["path"] in _HEALTH and self.outcome == _OK:
             return
-        path = masked(self._scope["raw_path"][:_MAX_LOGGED_PATH_BYTES].decode("ascii"))
-        who, ms = Who(self._context.caller.name, self._context.address), round(self.seconds * 1000, 2)
+        path = mask_api_keys(self._scope["raw_path"][:_MAX_LOGGED_PATH_BYTES].decode("ascii"))
+        who, ms = RequestIdentity(self._context.caller.name, self._context.address), round(self.seconds * 1000, 2)
         request_line(self.request_id, who, self._scope["method"], path, self.outcome, ms, self.sent)
 
 
@@ -474,12 +483,12 @@ class _RequestMeasurement:
         self._observation = observation
         self._scope = scope
         self._cycle = cycle
-        self._origin = Origin(cycle.request_id)
+        self._origin = RequestOrigin(cycle.request_id)
         self._traced: AbstractContextManager[Any] | None = None
         self._span: Any = None
 
     def __enter__(self) -> None:
-        self._token = begin_request(self._origin)
+        self._token = set_request_origin(self._origin)
         tracing = self._observation.tracing
         if tracing is not None and self._scope["path"] not in _HEALTH:
             self._traced = tracing.request(self._origin.request_id, self._scope["method"], self._scope["headers"])
@@ -494,7 +503,7 @@ class _RequestMeasurement:
         finally:
             if self._traced is not None:
                 self._traced.__exit__(kind, error, trace)
-            end_request(self._token)
+            reset_request_origin(self._token)
 
     def _count(self) -> None:
         cycle, method = self._cycle, self._scope["method"]
@@ -503,7 +512,7 @@ class _RequestMeasurement:
         seconds = None if cycle.streamed else cycle.seconds
         self._observation.requests.done(method, route, status, (cycle.received, cycle.sent), seconds)
         if status >= _MIN_ERROR:
-            self._observation.requests.refused.add(self._scope["state"].get(REFUSED) or f"http_{status}")
+            self._observation.requests.refused.add(self._scope["state"].get(ERROR_CODE_STATE_KEY) or f"http_{status}")
         if seconds is not None and seconds >= self._observation.slow.seconds:
             self._note(method, route, status, seconds)
         if self._span is not None and self._observation.tracing is not None:
@@ -529,7 +538,7 @@ class RouteTable:
     """All routes: endpoints of the operation table, and handlers of streams and multi-format responses."""
 
     def __init__(self, cases: Iterable[UseCase] = (), handlers: Iterable[HTTPRouteHandler] = ()) -> None:
-        endpoints = [Endpoint(case) for case in cases]
+        endpoints = [OperationEndpoint(case) for case in cases]
         own = [_handler(each, method) for each in endpoints for method in (each.case.method, *each.case.also)]
         self.handlers: tuple[HTTPRouteHandler, ...] = (*own, *handlers)
         self._tree: dict[str | None, Any] = {}
@@ -543,7 +552,7 @@ class RouteTable:
         paths = sorted({path for handler in self.handlers for path in handler.paths})
         return (*(self._options(path) for path in paths), *self.handlers)
 
-    def find(self, method: str, path: str) -> tuple[Endpoint, dict[str, str]] | None:
+    def find(self, method: str, path: str) -> tuple[OperationEndpoint, dict[str, str]] | None:
         """Return the endpoint at an encoded path, and its path parameters; None if Litestar must route the request."""
         node, given = self._tree, list[str]()
         for segment in path.split("/"):
@@ -562,7 +571,7 @@ class RouteTable:
         for segment in template.split("/"):
             node = node.setdefault(_PARAMETER if segment.startswith("{") else segment, {})
         methods = node.setdefault(_METHODS_KEY, {})
-        endpoint: Endpoint | None = handler.opt.get(ENDPOINT)
+        endpoint: OperationEndpoint | None = handler.opt.get(ENDPOINT_OPT_KEY)
         if endpoint is not None and endpoint.case.status is None:
             names = tuple(segment[1:-1] for segment in template.split("/") if segment.startswith("{"))
             methods.update(dict.fromkeys(handler.http_methods, (endpoint, names)))
@@ -579,9 +588,9 @@ class RouteTable:
         return HTTPRouteHandler(path, http_method="OPTIONS", status_code=204)(options)
 
 
-def _handler(endpoint: Endpoint, method: Method) -> HTTPRouteHandler:
+def _handler(endpoint: OperationEndpoint, method: Method) -> HTTPRouteHandler:
     case = endpoint.case
-    opt = described(case.operation) | {ENDPOINT: endpoint, ALIAS_OPT_KEY: method != case.method}
+    opt = operation_opt(case.operation) | {ENDPOINT_OPT_KEY: endpoint, ALIAS_OPT_KEY: method != case.method}
     path, status = case.path.replace("}", ":str}"), case.operation.statuses[0]
     route = HTTPRouteHandler(path, http_method=method, status_code=status, opt=opt)
 

@@ -12,37 +12,37 @@ from litestar import Request, Response, get, post
 
 from kgserve.api import examples, memory_examples
 from kgserve.api.memory_table import EMPTY_RECALL
-from kgserve.api.operation import READ_ERRORS, Body, Operation, described
+from kgserve.api.operation import READ_ERRORS, ExampleBody, Operation, operation_opt
 from kgserve.errors import InvalidInput, NoStore
 from kgserve.graph import history
 from kgserve.graph.answers import EntityVersion
-from kgserve.graph.handle import Graph
+from kgserve.graph.handle import StoreHandle
 from kgserve.graph.queries import EntityHistoryQuery, EntityHistoryRequest
 from kgserve.memory import hierarchy, recall_stores
 from kgserve.memory.api import RecallAnswer, RecalledMemory, RecallQuery, RecallRequest
 from kgserve.memory.hierarchy_api import (
     AncestorsRequest,
-    BelowQuery,
-    BelowRequest,
+    DescendantsQuery,
+    DescendantsRequest,
+    HierarchyMemory,
+    HierarchyPage,
     HierarchyQuery,
-    PlacedMemory,
-    PlacedPage,
 )
 from kgserve.memory.retain_api import AgentRecallQuery, AgentRecallRequest
 from kgserve.platform.codecs import decode_json
-from kgserve.server.http.endpoints import json_answer
+from kgserve.server.http.endpoints import json_response
 from kgserve.server.http.request_parts import (
-    OF_DEFAULT,
-    Service,
-    graph_of,
-    is_yet_to_be_made,
-    json_of,
-    path_text,
-    query_of,
-    service_of,
-    store_of,
+    STORE_SELECTION_PARAMETERS,
+    RequestServices,
+    decode_json_body,
+    decode_path_parameter,
+    decode_query,
+    get_graph,
+    get_services,
+    get_store_name,
+    is_missing_default_store,
 )
-from kgserve.storage.model.attributes import Scalar
+from kgserve.storage.model.attributes import AttributeScalar
 
 _LINK_HEADER = (("Link", "The next page, as `<…>; rel=next`, if there may be one"),)
 _RECALL_LISTS = frozenset({"types", "tags", "also"})
@@ -53,7 +53,7 @@ _SEARCH_MEMORIES = Operation(
     summary="Find memories, as a bare array",
     note="Headers carry the rest of the recall answer.",
     query=RecallQuery,
-    answer=Body(RecalledMemory, memory_examples.RECALL_ANSWER_EXAMPLE.hits, many=True),
+    answer=ExampleBody(RecalledMemory, memory_examples.RECALL_ANSWER_EXAMPLE.hits, many=True),
     errors=(*READ_ERRORS, "conflict", "gone"),
     headers=(
         ("Kgserve-Withheld", "Counts of matching memories that were omitted, by reason, as JSON"),
@@ -80,12 +80,12 @@ _RECALL_MEMORIES_BY = _RECALL_MEMORIES._replace(
     summary="Find memories with the defaults for agents, from a JSON body",
     note="Like GET, for long questions.",
     query=None,
-    request=Body(AgentRecallRequest, AgentRecallRequest(query="which PostgreSQL?")),
+    request=ExampleBody(AgentRecallRequest, AgentRecallRequest(query="which PostgreSQL?")),
     errors=(*_SEARCH_MEMORIES.errors, "too_large", "unsupported"),
 )
 
 
-@get("/api/memories/search", opt=described(_SEARCH_MEMORIES))
+@get("/api/memories/search", opt=operation_opt(_SEARCH_MEMORIES))
 async def search_memories(request: Request[Any, Any, Any]) -> Response[bytes]:
     """Return the memories that match a question, ranked by relevance and confidence: the `hits` of POST.
 
@@ -94,7 +94,7 @@ async def search_memories(request: Request[Any, Any, Any]) -> Response[bytes]:
     return await _array(request, _recall_request(request, RecallQuery))
 
 
-@get("/api/v1/recall", opt=described(_RECALL_MEMORIES))
+@get("/api/v1/recall", opt=operation_opt(_RECALL_MEMORIES))
 async def recall_memories(request: Request[Any, Any, Any]) -> Response[bytes]:
     """Return the ten memories that match a question best, with their neighbours in the graph, up to 2,000 tokens.
 
@@ -103,17 +103,17 @@ async def recall_memories(request: Request[Any, Any, Any]) -> Response[bytes]:
     return await _array(request, _recall_request(request, AgentRecallQuery))
 
 
-@post("/api/v1/recall", status_code=200, opt=described(_RECALL_MEMORIES_BY))
+@post("/api/v1/recall", status_code=200, opt=operation_opt(_RECALL_MEMORIES_BY))
 async def recall_memories_by(request: Request[Any, Any, Any]) -> Response[bytes]:
     """Return the same answer as GET, for questions that are too long for a URL."""
-    service = service_of(request)
-    asked = await json_of(request.scope["headers"], request.receive, service, AgentRecallRequest)
+    service = get_services(request)
+    asked = await decode_json_body(request.scope["headers"], request.receive, service, AgentRecallRequest)
     return await _array(request, asked)
 
 
 async def _array(request: Request[Any, Any, Any], asked: RecallRequest) -> Response[bytes]:
-    found = await _recall(request, service_of(request), asked)
-    response = json_answer(msgspec.json.encode(found.hits))
+    found = await _recall(request, get_services(request), asked)
+    response = json_response(msgspec.json.encode(found.hits))
     response.headers["kgserve-withheld"] = msgspec.json.encode(found.withheld).decode()
     response.headers["kgserve-degraded"] = str(found.degraded).lower()
     response.headers["kgserve-index-sequence"] = str(found.index_sequence)
@@ -123,18 +123,18 @@ async def _array(request: Request[Any, Any, Any], asked: RecallRequest) -> Respo
     return response
 
 
-async def _recall(request: Request[Any, Any, Any], service: Service, asked: RecallRequest) -> RecallAnswer:
-    graph = graph_of(request.scope, service)
+async def _recall(request: Request[Any, Any, Any], service: RequestServices, asked: RecallRequest) -> RecallAnswer:
+    graph = get_graph(request.scope, service)
     try:
         return await service.admission.run("reads", recall_stores.recall, graph, asked)
     except NoStore as error:
-        if not is_yet_to_be_made(error, graph):
+        if not is_missing_default_store(error, graph):
             raise
         return EMPTY_RECALL
 
 
 def _recall_request(request: Request[Any, Any, Any], kind: type[RecallQuery | AgentRecallQuery]) -> RecallRequest:
-    given = query_of(request.scope["query_string"], kind, repeated=_RECALL_LISTS, passed=OF_DEFAULT)
+    given = decode_query(request.scope["query_string"], kind, repeated=_RECALL_LISTS, passed=STORE_SELECTION_PARAMETERS)
     values = msgspec.structs.asdict(given)
     if isinstance(given, AgentRecallQuery):
         values["query"] = _one_query(given.query, values.pop("same_query"))
@@ -152,9 +152,9 @@ def _one_query(query: str | None, same: str | None) -> str:
     return found
 
 
-def _metadata(text: str) -> dict[str, Scalar]:
+def _metadata(text: str) -> dict[str, AttributeScalar]:
     try:
-        return decode_json(text.encode(), dict[str, Scalar])
+        return decode_json(text.encode(), dict[str, AttributeScalar])
     except (msgspec.MsgspecError, UnicodeError) as error:
         raise InvalidInput.at("metadata", "must be a JSON object of texts, numbers, true, false and null") from error
 
@@ -166,14 +166,14 @@ _ENTITY_HISTORY = Operation(
     summary="List the versions of an entity, oldest first, as a bare array",
     note="The query or a header names [the store](rest.md#which-store).",
     query=EntityHistoryQuery,
-    answer=Body(EntityVersion, examples.ENTITY_HISTORY_EXAMPLE, many=True),
+    answer=ExampleBody(EntityVersion, examples.ENTITY_HISTORY_EXAMPLE, many=True),
     errors=(*READ_ERRORS, "conflict"),
     of_default=True,
     headers=_LINK_HEADER,
 )
 
 
-@get("/api/v1/entities/{id:str}/history", opt=described(_ENTITY_HISTORY))
+@get("/api/v1/entities/{id:str}/history", opt=operation_opt(_ENTITY_HISTORY))
 async def entity_history(request: Request[Any, Any, Any]) -> Response[bytes]:
     """List the versions of an entity with the time in which each was true; an end of null means that it still is.
 
@@ -184,12 +184,12 @@ async def entity_history(request: Request[Any, Any, Any]) -> Response[bytes]:
     Percent-encode the entity's id as one segment. A page ends at `limit`, or at 16 MiB of text. The header `Link` names
     the next page, which begins after the `sequence` of the last version.
     """
-    service = service_of(request)
-    wanted = query_of(request.scope["query_string"], EntityHistoryQuery, passed=OF_DEFAULT)
-    asked = EntityHistoryRequest(entity_id=path_text(request, "id"), **msgspec.structs.asdict(wanted))
-    store = store_of(request.scope, service)
-    found = await service.admission.run("reads", history.entity_history, service.graphs.graph(store), asked)
-    response = json_answer(await service.admission.run("reads", msgspec.json.encode, found.versions))
+    service = get_services(request)
+    wanted = decode_query(request.scope["query_string"], EntityHistoryQuery, passed=STORE_SELECTION_PARAMETERS)
+    asked = EntityHistoryRequest(entity_id=decode_path_parameter(request, "id"), **msgspec.structs.asdict(wanted))
+    store = get_store_name(request.scope, service)
+    found = await service.admission.run("reads", history.list_entity_versions, service.graphs.graph(store), asked)
+    response = json_response(await service.admission.run("reads", msgspec.json.encode, found.versions))
     if found.next_after is not None:
         target = f"/api/v1/entities/{quote(asked.entity_id, safe='')}/history?store={quote(store)}&limit={wanted.limit}"
         response.headers["link"] = f"<{target}&after_sequence={found.next_after}>; rel=next"
@@ -207,7 +207,7 @@ def _operation(name: str, summary: str, asked: type[msgspec.Struct], *, paged: b
         tag="memories",
         summary=summary,
         query=asked,
-        answer=Body(PlacedMemory, memory_examples.PLACED_MEMORIES_EXAMPLE, many=True),
+        answer=ExampleBody(HierarchyMemory, memory_examples.PLACED_MEMORIES_EXAMPLE, many=True),
         errors=_HIERARCHY_ERRORS,
         of_default=True,
         headers=_LINK_HEADER if paged else (),
@@ -216,51 +216,59 @@ def _operation(name: str, summary: str, asked: type[msgspec.Struct], *, paged: b
 
 
 _CHILDREN = _operation(
-    *("childrenOfMemory", "List the memories directly below one", BelowQuery),
+    *("childrenOfMemory", "List the memories directly below one", DescendantsQuery),
     paged=True,
     note="A bare array ordered by id.",
 )
 _DESCENDANTS = _operation(
-    *("descendantsOfMemory", "List the memories below one, at any depth", BelowQuery),
+    *("descendantsOfMemory", "List the memories below one, at any depth", DescendantsQuery),
     paged=True,
     note="A bare array ordered by id; each memory has its `depth`.",
 )
 _ANCESTORS = _operation("ancestorsOfMemory", "List the memories above one, nearest first", HierarchyQuery, paged=False)
 
 
-@get(f"{_MEMORY_PATH}/children", opt=described(_CHILDREN))
+@get(f"{_MEMORY_PATH}/children", opt=operation_opt(_CHILDREN))
 async def children(request: Request[Any, Any, Any]) -> Response[bytes]:
     """List the memories directly below one that are true now, or at the time of `as_of`, ordered by id."""
-    return await _page(request, "children", hierarchy.children)
+    return await _page(request, "children", hierarchy.list_children)
 
 
-@get(f"{_MEMORY_PATH}/descendants", opt=described(_DESCENDANTS))
+@get(f"{_MEMORY_PATH}/descendants", opt=operation_opt(_DESCENDANTS))
 async def descendants(request: Request[Any, Any, Any]) -> Response[bytes]:
     """List the memories below one that are true now, or at the time of `as_of`, ordered by id, with their depth.
 
     A page ends at `limit`, or after 20,000 examined memories: it may be short, or empty, with a `Link` to the next one.
     With `as_of` the limit is 10,000 memories in total.
     """
-    return await _page(request, "descendants", hierarchy.descendants)
+    return await _page(request, "descendants", hierarchy.list_descendants)
 
 
-@get(f"{_MEMORY_PATH}/ancestors", opt=described(_ANCESTORS))
+@get(f"{_MEMORY_PATH}/ancestors", opt=operation_opt(_ANCESTORS))
 async def ancestors(request: Request[Any, Any, Any]) -> Response[bytes]:
     """List the memories above one that are true now, or at the time of `as_of`, nearest first, at most 100."""
-    wanted, service = query_of(request.scope["query_string"], HierarchyQuery, passed=OF_DEFAULT), service_of(request)
-    asked = AncestorsRequest(memory_id=path_text(request, "id"), **msgspec.structs.asdict(wanted))
-    graph = service.graphs.graph(store_of(request.scope, service))
-    return json_answer(msgspec.json.encode(await service.admission.run("reads", hierarchy.ancestors, graph, asked)))
+    wanted, service = (
+        decode_query(request.scope["query_string"], HierarchyQuery, passed=STORE_SELECTION_PARAMETERS),
+        get_services(request),
+    )
+    asked = AncestorsRequest(memory_id=decode_path_parameter(request, "id"), **msgspec.structs.asdict(wanted))
+    graph = service.graphs.graph(get_store_name(request.scope, service))
+    return json_response(
+        msgspec.json.encode(await service.admission.run("reads", hierarchy.list_ancestors, graph, asked))
+    )
 
 
 async def _page(
-    request: Request[Any, Any, Any], name: str, ask: Callable[[Graph, BelowRequest], PlacedPage]
+    request: Request[Any, Any, Any], name: str, ask: Callable[[StoreHandle, DescendantsRequest], HierarchyPage]
 ) -> Response[bytes]:
-    wanted, service = query_of(request.scope["query_string"], BelowQuery, passed=OF_DEFAULT), service_of(request)
-    asked = BelowRequest(memory_id=path_text(request, "id"), **msgspec.structs.asdict(wanted))
-    store = store_of(request.scope, service)
+    wanted, service = (
+        decode_query(request.scope["query_string"], DescendantsQuery, passed=STORE_SELECTION_PARAMETERS),
+        get_services(request),
+    )
+    asked = DescendantsRequest(memory_id=decode_path_parameter(request, "id"), **msgspec.structs.asdict(wanted))
+    store = get_store_name(request.scope, service)
     found = await service.admission.run("reads", ask, service.graphs.graph(store), asked)
-    response = json_answer(msgspec.json.encode(found.memories))
+    response = json_response(msgspec.json.encode(found.memories))
     if found.next is not None:
         again = {"store": store} | msgspec.structs.asdict(wanted) | {"cursor": found.next}
         parameters = urlencode({key: value for key, value in again.items() if value is not None})

@@ -22,18 +22,18 @@ from kgserve.api.operation import (
     OPERATION_OPT_KEY,
     STORE_HEADER,
     STORE_PARAMETER,
-    Body,
+    ExampleBody,
     Operation,
-    described,
+    operation_opt,
 )
 from kgserve.graph.answers import Problem
 from kgserve.graph.compat.versioned_api import EdgeSpec, NodeSpec
 from kgserve.graph.compat.versioned_names import FIELD_NAMES_PARAMETER, VERSIONED_FIELD_NAMES, VERSIONED_JSON_MEDIA_TYPE
 from kgserve.platform.access.authentication import PUBLIC_PATHS
 from kgserve.platform.codecs import decode_json
-from kgserve.server.http.compression import etag_of
-from kgserve.server.http.endpoints import json_answer
-from kgserve.server.http.problem import PROBLEM_JSON, PROBLEM_KINDS
+from kgserve.server.http.compression import compute_etag
+from kgserve.server.http.endpoints import json_response
+from kgserve.server.http.problem import ERROR_RESPONSE_KINDS, PROBLEM_JSON
 from kgserve.storage.model.store_names import MAX_STORE_NAME_CHARS
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ _SECURITY_SCHEMES: dict[str, Json] = {
 }
 
 
-def describe(app: Litestar) -> bytes:
+def build_openapi_document(app: Litestar) -> bytes:
     """Return the OpenAPI 3.1 document, as JSON, for all routes of ``app`` whose handlers have an Operation."""
     operations = list(_operations(app))
     paths: dict[str, Json] = {}
@@ -124,7 +124,7 @@ def describe(app: Litestar) -> bytes:
         "paths": paths,
         "components": {
             "schemas": _schemas(operation for *_, operation in operations),
-            "responses": {code: _problem(code) for code in PROBLEM_KINDS},
+            "responses": {code: _problem(code) for code in ERROR_RESPONSE_KINDS},
             "securitySchemes": _SECURITY_SCHEMES,
         },
     }
@@ -182,7 +182,7 @@ def _responses(operation: Operation) -> Json:
         for status in operation.statuses
     }
     problems = {
-        str(PROBLEM_KINDS[code].status): {"$ref": f"#/components/responses/{code}"} for code in operation.errors
+        str(ERROR_RESPONSE_KINDS[code].status): {"$ref": f"#/components/responses/{code}"} for code in operation.errors
     }
     return answers | dict(sorted(problems.items()))
 
@@ -194,16 +194,16 @@ def _header(text: str) -> Json:
 _REQUEST_ID = {"X-Request-Id": _header("Id of the request: the one that the client sent, or a new one")}
 
 
-def _contents(*bodies: Body) -> Json:
+def _contents(*bodies: ExampleBody) -> Json:
     return {media: content for body in bodies for media, content in _content(body).items()}
 
 
-def _content(body: Body) -> Json:
+def _content(body: ExampleBody) -> Json:
     example = msgspec.to_builtins(body.example)
     return {body.media: {"schema": _schema(body, example), "example": example}}
 
 
-def _schema(body: Body, example: Any) -> Json:
+def _schema(body: ExampleBody, example: Any) -> Json:
     if body.struct is not None:
         reference: Json = {"$ref": _SCHEMA_REFERENCE.format(name=body.struct.__name__)}
         return {"type": "array", "items": reference} if body.many else reference
@@ -248,7 +248,7 @@ def _schemas(operations: Iterable[Operation]) -> Json:
 
 
 def _problem(code: str) -> Json:
-    kind = PROBLEM_KINDS[code]
+    kind = ERROR_RESPONSE_KINDS[code]
     example = {
         "type": f"urn:kgserve:error:{code}",
         "title": kind.title,
@@ -266,7 +266,7 @@ _OPENAPI = Operation(
     tag="service",
     summary="Describe this API in OpenAPI 3.1",
     note="For programs, with examples.",
-    answer=Body(None, {"openapi": "3.1.0", "info": {"title": "kgserve"}}),
+    answer=ExampleBody(None, {"openapi": "3.1.0", "info": {"title": "kgserve"}}),
 )
 _OPENAPI_30 = Operation(
     id="openapi30",
@@ -274,7 +274,7 @@ _OPENAPI_30 = Operation(
     tag="service",
     summary="Describe this API in OpenAPI 3.0",
     note="For client generators without support for 3.1; `make openapi` generates a client and uses it.",
-    answer=Body(None, {"openapi": _VERSION_30, "info": {"title": "kgserve"}}),
+    answer=ExampleBody(None, {"openapi": _VERSION_30, "info": {"title": "kgserve"}}),
 )
 _DOCS = Operation(
     id="docs",
@@ -282,7 +282,7 @@ _DOCS = Operation(
     tag="service",
     summary="Show the API reference, to read and to try out",
     note="For people, in a browser.",
-    answer=Body(None, "<!doctype html>", "text/html; charset=utf-8"),
+    answer=ExampleBody(None, "<!doctype html>", "text/html; charset=utf-8"),
 )
 _STATIC = files("kgserve.server.http") / "static"
 _DOCS_POLICY = {
@@ -294,37 +294,39 @@ _DOCS_POLICY = {
 """Response headers of the documentation pages. ``no-cache``: browsers revalidate them by ETag."""
 
 
-@get("/openapi.json", opt=described(_OPENAPI))
-async def openapi(request: Request[Any, Any, Any]) -> Response[bytes]:
+@get("/openapi.json", opt=operation_opt(_OPENAPI))
+async def openapi_31(request: Request[Any, Any, Any]) -> Response[bytes]:
     """Return an OpenAPI 3.1 document of every operation, with schemas and examples."""
     return _document(await _cached_document(request.app))
 
 
-@get("/openapi-3.0.json", opt=described(_OPENAPI_30))
+@get("/openapi-3.0.json", opt=operation_opt(_OPENAPI_30))
 async def openapi_30(request: Request[Any, Any, Any]) -> Response[bytes]:
     """Return the document in OpenAPI 3.0, for client generators without support for 3.1; it is more lenient."""
     state = request.app.state
     if "openapi_30" not in state:
-        state["openapi_30"] = msgspec.json.encode(as_openapi_30(decode_json(await _cached_document(request.app))))
+        state["openapi_30"] = msgspec.json.encode(
+            convert_to_openapi_30(decode_json(await _cached_document(request.app)))
+        )
     return _document(state["openapi_30"])
 
 
 async def _cached_document(app: Litestar) -> bytes:
     # Built on first use: it takes half as long as creating the application, and most servers never need it.
     if "openapi" not in app.state:
-        app.state["openapi"] = await asyncio.to_thread(describe, app)
+        app.state["openapi"] = await asyncio.to_thread(build_openapi_document, app)
     return app.state["openapi"]
 
 
 def _document(text: bytes) -> Response[bytes]:
-    response = json_answer(text)
-    response.headers |= {"cache-control": "no-cache", "etag": etag_of(text)}
+    response = json_response(text)
+    response.headers |= {"cache-control": "no-cache", "etag": compute_etag(text)}
     return response
 
 
 def _page(name: str, media: str) -> Response[bytes]:
     text = (_STATIC / name).read_bytes()
-    return Response(text, headers={**_DOCS_POLICY, "etag": etag_of(text)}, media_type=media)
+    return Response(text, headers={**_DOCS_POLICY, "etag": compute_etag(text)}, media_type=media)
 
 
 _HTML, _CSS, _SCRIPT = (
@@ -334,8 +336,8 @@ _HTML, _CSS, _SCRIPT = (
 )
 
 
-@get("/docs", opt=described(_DOCS))
-async def docs() -> Response[bytes]:
+@get("/docs", opt=operation_opt(_DOCS))
+async def docs_page() -> Response[bytes]:
     """Return a page that renders the API reference in the browser. It loads nothing from other sites."""
     return _HTML
 
@@ -352,7 +354,7 @@ async def docs_script() -> Response[bytes]:
     return _SCRIPT
 
 
-def as_openapi_30(document: Json) -> Json:
+def convert_to_openapi_30(document: Json) -> Json:
     """Return an OpenAPI 3.1 document converted to 3.0. Does not modify ``document``."""
     made = _with_schemas(document)
     schemas = {name: _schema_30(each) for name, each in document["components"]["schemas"].items()}

@@ -1,7 +1,7 @@
 """Error responses: the table from error codes to statuses and titles, and RFC 9457 problem documents.
 
-`render` accepts any exception. Unexpected exceptions and `Internal` produce "internal error" and the request id only;
-the traceback is logged under that id.
+`render_error` accepts any exception. Unexpected exceptions and `Internal` produce "internal error" and the request id
+only; the traceback is logged under that id.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from kgserve.errors import (
     Internal,
     InvalidInput,
     KgserveError,
-    Limited,
     NotFound,
+    RateLimited,
     ServedElsewhere,
     Unauthenticated,
     Unavailable,
@@ -37,42 +37,42 @@ Header = tuple[bytes, bytes]
 log = structlog.get_logger()
 
 PROBLEM_JSON = "application/problem+json"
-CLIENT_LEFT = 499  # never sent; shown in the access log, as nginx does
-REFUSED = "refused"
+CLIENT_DISCONNECTED_STATUS = 499  # never sent; shown in the access log, as nginx does
+ERROR_CODE_STATE_KEY = "refused"
 """Key of the scope's state for the error code that the metrics of refusals count."""
 
-RENAMED = "renamed"
+VERSIONED_NAMES_STATE_KEY = "renamed"
 """Key of the scope's state; set if the response uses the field names of versioned writes."""
 
 
-class ProblemKind(NamedTuple):
+class ErrorResponseKind(NamedTuple):
     """HTTP status and title of an error code."""
 
     status: int
     title: str
 
 
-PROBLEM_KINDS: dict[str, ProblemKind] = {
-    "invalid": ProblemKind(400, "Invalid input"),
-    "kind_not_allowed": ProblemKind(400, "Kind not allowed in this store"),
-    "unauthenticated": ProblemKind(401, "Not authenticated"),
-    "forbidden": ProblemKind(403, "Not allowed"),
-    "not_found": ProblemKind(404, "Not found"),
-    "elsewhere": ProblemKind(307, "Served by another node"),
-    "method_not_allowed": ProblemKind(405, "Method not allowed"),
-    "timeout": ProblemKind(408, "Time limit reached"),
-    "conflict": ProblemKind(409, "Conflict with the current state"),
-    "conflict_manual": ProblemKind(409, "Written as a conflicting head"),
-    "gone": ProblemKind(410, "No longer available"),
-    "too_large": ProblemKind(413, "Too large"),
-    "url_too_long": ProblemKind(414, "URL too long"),
-    "unsupported": ProblemKind(415, "Unsupported media type"),
-    "misdirected": ProblemKind(421, "Misdirected request"),
-    "limited": ProblemKind(429, "Too many requests"),
-    "head_too_large": ProblemKind(431, "Request headers too large"),
-    "internal": ProblemKind(500, "Internal error"),
-    "unavailable": ProblemKind(503, "Temporarily unavailable"),
-    "storage_full": ProblemKind(507, "Storage full"),
+ERROR_RESPONSE_KINDS: dict[str, ErrorResponseKind] = {
+    "invalid": ErrorResponseKind(400, "Invalid input"),
+    "kind_not_allowed": ErrorResponseKind(400, "Kind not allowed in this store"),
+    "unauthenticated": ErrorResponseKind(401, "Not authenticated"),
+    "forbidden": ErrorResponseKind(403, "Not allowed"),
+    "not_found": ErrorResponseKind(404, "Not found"),
+    "elsewhere": ErrorResponseKind(307, "Served by another node"),
+    "method_not_allowed": ErrorResponseKind(405, "Method not allowed"),
+    "timeout": ErrorResponseKind(408, "Time limit reached"),
+    "conflict": ErrorResponseKind(409, "Conflict with the current state"),
+    "conflict_manual": ErrorResponseKind(409, "Written as a conflicting head"),
+    "gone": ErrorResponseKind(410, "No longer available"),
+    "too_large": ErrorResponseKind(413, "Too large"),
+    "url_too_long": ErrorResponseKind(414, "URL too long"),
+    "unsupported": ErrorResponseKind(415, "Unsupported media type"),
+    "misdirected": ErrorResponseKind(421, "Misdirected request"),
+    "limited": ErrorResponseKind(429, "Too many requests"),
+    "head_too_large": ErrorResponseKind(431, "Request headers too large"),
+    "internal": ErrorResponseKind(500, "Internal error"),
+    "unavailable": ErrorResponseKind(503, "Temporarily unavailable"),
+    "storage_full": ErrorResponseKind(507, "Storage full"),
 }
 
 
@@ -86,7 +86,7 @@ class MethodNotAllowed(KgserveError):
         self.allow = allow
 
 
-class Misdirected(KgserveError):
+class MisdirectedRequest(KgserveError):
     """The Host header names a host that this server does not serve."""
 
     code = "misdirected"
@@ -103,7 +103,7 @@ class UrlTooLong(KgserveError):
         return cls(f"the URL of the request exceeds {limit} bytes; send long values in a body")
 
 
-class HeadTooLarge(KgserveError):
+class HeadersTooLarge(KgserveError):
     """The headers of the request exceed the limit of bytes or lines."""
 
     code = "head_too_large"
@@ -114,11 +114,11 @@ class HeadTooLarge(KgserveError):
         return cls(f"the request headers exceed {limit} bytes, or have too many lines; send fewer headers")
 
 
-class ClientLeft(Exception):
+class ClientDisconnected(Exception):
     """The client disconnected before the response."""
 
 
-class HttpAnswer(NamedTuple):
+class HttpResponse(NamedTuple):
     """Complete response: status, headers and body."""
 
     status: int
@@ -133,10 +133,10 @@ class HttpAnswer(NamedTuple):
         return cls(status, [*given, *own], body)
 
 
-def render(error: Exception, request_id: str, target: str = "") -> HttpAnswer:
+def render_error(error: Exception, request_id: str, target: str = "") -> HttpResponse:
     """Return the response for ``error`` to a request for ``target`` (path and query). Logs internal errors."""
     known = _translated(error)
-    kind = PROBLEM_KINDS[known.code]
+    kind = ERROR_RESPONSE_KINDS[known.code]
     detail = str(known)
     if isinstance(known, Internal):
         log.error("internal_error", exc_info=error)
@@ -151,15 +151,15 @@ def render(error: Exception, request_id: str, target: str = "") -> HttpAnswer:
         oldest=known.oldest if isinstance(known, Gone) else msgspec.UNSET,
         node=known.node if isinstance(known, ConflictManual) else msgspec.UNSET,
     )
-    return HttpAnswer.of(kind.status, msgspec.json.encode(problem), PROBLEM_JSON, **_headers(known, target))
+    return HttpResponse.of(kind.status, msgspec.json.encode(problem), PROBLEM_JSON, **_headers(known, target))
 
 
-def reraise(_: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+def reraise_error(_: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     """Re-raise an error, as Litestar's exception handler: the gateway renders all errors."""
     raise error
 
 
-def is_passed_on(headers: Mapping[bytes, bytes]) -> bool:
+def must_forward(headers: Mapping[bytes, bytes]) -> bool:
     """Return whether requests are forwarded rather than redirected to another node.
 
     True for pages in a browser, whose key is valid at this node only, and for clients that send Kgserve-No-Redirect.
@@ -167,13 +167,13 @@ def is_passed_on(headers: Mapping[bytes, bytes]) -> bool:
     return b"sec-fetch-mode" in headers or b"kgserve-no-redirect" in headers
 
 
-def target_of(scope: HTTPScope) -> str:
+def request_target(scope: HTTPScope) -> str:
     """Return path and query of a request as they were sent."""
     path, query = scope["raw_path"].decode("ascii"), scope["query_string"].decode("latin-1")
     return f"{path}?{query}" if query else path
 
 
-def code_of(error: Exception) -> str:
+def error_code_of(error: Exception) -> str:
     """Return the stable code of an error."""
     return _translated(error).code
 
@@ -204,7 +204,7 @@ def _headers(error: KgserveError, target: str) -> dict[str, str]:
     match error:
         case ServedElsewhere():
             return {"location": error.url.rstrip("/") + target, "kgserve_owner": error.node}
-        case Limited() | Unavailable():
+        case RateLimited() | Unavailable():
             return {"retry_after": str(error.retry_after)}
         case Unauthenticated():
             return {"www_authenticate": "Bearer"}

@@ -8,8 +8,8 @@ from collections import OrderedDict
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from kgserve.errors import Limited
-from kgserve.platform.hosts import is_loopback, network_of
+from kgserve.errors import RateLimited
+from kgserve.platform.hosts import client_network, is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +56,7 @@ class TokenBuckets:
         return min(self._size, tokens + (now - updated) * self._rate)
 
 
-class RateLimits:
+class RateLimiter:
     """Rate limits of one server, in requests per second; 0 disables the limit for requests."""
 
     def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -71,9 +71,9 @@ class RateLimits:
         if caller.key_id is not None:
             wait, who = self._requests.take(f"key {caller.key_id}"), f"the key {caller.name!r}"
         else:
-            wait, who = self._requests.take(network_of(address)), address
+            wait, who = self._requests.take(client_network(address)), address
         if wait:
-            raise Limited(f"more than {self.rate:g} requests per second from {who}; slow down", math.ceil(wait))
+            raise RateLimited(f"more than {self.rate:g} requests per second from {who}; slow down", math.ceil(wait))
 
     def failed(self, address: str) -> None:
         """Count a request with a wrong key. Raises Limited when an address sends too many.
@@ -81,5 +81,5 @@ class RateLimits:
         The limit never applies to valid keys, so that one program with an old key cannot lock out others behind the
         same router or proxy.
         """
-        if wait := self._failures.take(network_of(address)):
-            raise Limited(f"too many wrong keys from {address}; wait", math.ceil(wait))
+        if wait := self._failures.take(client_network(address)):
+            raise RateLimited(f"too many wrong keys from {address}; wait", math.ceil(wait))

@@ -17,79 +17,82 @@ from litestar import Request
 from kgserve.api.operation import SEQUENCE_HEADER, STORE_HEADER, STORE_PARAMETER, Operation
 from kgserve.errors import FieldError, InvalidInput, NoStore, TooLarge, Unsupported
 from kgserve.graph.compat.versioned_names import FIELD_NAMES_PARAMETER, VERSIONED_FIELD_NAMES
-from kgserve.graph.handle import Graphs
-from kgserve.platform.access.authentication import Hidden
-from kgserve.platform.codecs import convert, decode_json, lone_surrogate, place_of
+from kgserve.graph.handle import StoreHandles
+from kgserve.platform.access.authentication import HiddenStore
+from kgserve.platform.codecs import convert, decode_json, find_lone_surrogate, locate_validation_error
 from kgserve.platform.media_types import EVENT_STREAM_MEDIA_TYPE
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.server.http.fair_callbacks import FairCallbackQueue
-from kgserve.server.http.problem import ClientLeft
-from kgserve.server.http.sse import Streams
-from kgserve.server.proxy import NodeProxy
+from kgserve.server.http.problem import ClientDisconnected
+from kgserve.server.http.sse import EventStreamRegistry
+from kgserve.server.proxy import NodeHttpClient
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.stores.access import ReplicaRead
-from kgserve.stores.cluster_api import MIN_SEQUENCE_HEADER, READ_FROM_HEADER
+from kgserve.stores.cluster_api import MIN_SEQUENCE_HEADER, READ_SOURCE_HEADER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from litestar.types import HTTPScope, Receive
 
-    from kgserve.graph.handle import Graph
+    from kgserve.graph.handle import StoreHandle
     from kgserve.platform.access.authentication import Caller, RequestContext
-    from kgserve.server.admission import Admission
+    from kgserve.server.admission import AdmissionControl
     from kgserve.server.http.problem import Header
 
     Headers = Iterable[tuple[bytes, bytes]]
 
 Into = TypeVar("Into", bound=msgspec.Struct)
-SERVICE = "service"
-"""Key of a request's state for its `Service`."""
-REPLICA_READ = "replica_read"
+SERVICES_STATE_KEY = "service"
+"""Key of a request's state for its `RequestServices`."""
+REPLICA_READ_STATE_KEY = "replica_read"
 """Key of a request's state for its `ReplicaRead`; set if a replica may serve it."""
-READ, AT_LEAST = READ_FROM_HEADER.lower().encode(), MIN_SEQUENCE_HEADER.lower().encode()
-_COPY_HEADERS = frozenset({READ, AT_LEAST})
+READ_FROM_HEADER_BYTES, MIN_SEQUENCE_HEADER_BYTES = (
+    READ_SOURCE_HEADER.lower().encode(),
+    MIN_SEQUENCE_HEADER.lower().encode(),
+)
+_COPY_HEADERS = frozenset({READ_FROM_HEADER_BYTES, MIN_SEQUENCE_HEADER_BYTES})
 _SEQUENCE = SEQUENCE_HEADER.lower().encode()
-NO_NAMES: frozenset[str] = frozenset()
-OF_DEFAULT = frozenset({STORE_PARAMETER})
-"""Query parameters that `asked_store` reads."""
+NO_PARAMETERS: frozenset[str] = frozenset()
+STORE_SELECTION_PARAMETERS = frozenset({STORE_PARAMETER})
+"""Query parameters that `select_store` reads."""
 RENAMING_PARAMETERS = frozenset({FIELD_NAMES_PARAMETER})
 """Query parameters that `asks_versioned_names` reads."""
-NAMES_ASKED = FIELD_NAMES_PARAMETER.encode()
+FIELD_NAMES_PARAMETER_BYTES = FIELD_NAMES_PARAMETER.encode()
 """Substring of every query that contains such a parameter."""
 MAX_INLINE_JSON_BYTES = 64 << 10  # decoding this much (0.1 ms) is faster than a switch to a thread and back
-FORM = "application/x-www-form-urlencoded"
+FORM_MEDIA_TYPE = "application/x-www-form-urlencoded"
 NDJSON_TYPES = frozenset({"application/x-ndjson", "application/ndjson", "application/jsonl"})
 _JSON = re.compile(r"application/json|[a-z0-9.+!#$&^_-]+/[a-z0-9.+!#$&^_-]+\+json")
 _SEPARATOR = re.compile(r"(?<!\\),")
 
 
-class Service(NamedTuple):
+class RequestServices(NamedTuple):
     """Dependencies of request handlers: stores that the caller may access, threads, event streams and other nodes."""
 
-    graphs: Graphs
-    admission: Admission
+    graphs: StoreHandles
+    admission: AdmissionControl
     callbacks: FairCallbackQueue
-    streams: Streams
-    proxy: NodeProxy
+    streams: EventStreamRegistry
+    proxy: NodeHttpClient
 
 
-def service_of(request: Request[Any, Any, Any]) -> Service:
+def get_services(request: Request[Any, Any, Any]) -> RequestServices:
     """Return the service, restricted to the stores of the request's caller."""
-    return cast("Service", request.scope["state"][SERVICE])
+    return cast("RequestServices", request.scope["state"][SERVICES_STATE_KEY])
 
 
-def caller_of(request: Request[Any, Any, Any]) -> Caller:
+def get_caller(request: Request[Any, Any, Any]) -> Caller:
     """Return the caller that the gateway authenticated."""
     return cast("RequestContext", request.scope["state"]["request_context"]).caller
 
 
-def path_text(request: Request[Any, Any, Any], name: str) -> str:
+def decode_path_parameter(request: Request[Any, Any, Any], name: str) -> str:
     """Return the path parameter ``name``, percent-decoded once, after routing; it may contain slashes."""
-    return decoded(request.path_params[name], name)
+    return decode_path_segment(request.path_params[name], name)
 
 
-def decoded(segment: str, name: str) -> str:
+def decode_path_segment(segment: str, name: str) -> str:
     """Return a path segment, percent-decoded once. Raises InvalidInput."""
     try:
         return unquote(segment, errors="strict")
@@ -103,17 +106,17 @@ def parse_replica_headers(scope: HTTPScope, operation: Operation) -> ReplicaRead
     if operation.role != "read" or operation.answer.media == EVENT_STREAM_MEDIA_TYPE:
         return None
     sent = {name: value for name, value in scope["headers"] if name in _COPY_HEADERS}
-    if sent[READ] != b"copy":
-        _refuse_header(READ_FROM_HEADER, "must be `copy`, or omitted")
-    at_least = sent.get(AT_LEAST, b"0")
+    if sent[READ_FROM_HEADER_BYTES] != b"copy":
+        _refuse_header(READ_SOURCE_HEADER, "must be `copy`, or omitted")
+    at_least = sent.get(MIN_SEQUENCE_HEADER_BYTES, b"0")
     if not at_least.isdigit():
         _refuse_header(MIN_SEQUENCE_HEADER, "must be the `sequence` of a commit")
     return ReplicaRead(int(at_least))
 
 
-def read_from(scope: HTTPScope, headers: Headers = ()) -> tuple[Header, ...]:
+def replica_sequence_header(scope: HTTPScope, headers: Headers = ()) -> tuple[Header, ...]:
     """Return the header with the commit sequence that a replica answered from, unless ``headers`` has it already."""
-    copies: ReplicaRead | None = scope["state"].get(REPLICA_READ)
+    copies: ReplicaRead | None = scope["state"].get(REPLICA_READ_STATE_KEY)
     if copies is None or copies.sequence is None or any(name == _SEQUENCE for name, _ in headers):
         return ()
     return ((_SEQUENCE, str(copies.sequence).encode()),)
@@ -123,14 +126,14 @@ def _refuse_header(name: str, message: str) -> NoReturn:
     raise InvalidInput(f"{name} {message}", (FieldError(name, message),))
 
 
-class AskedStore(NamedTuple):
+class StoreSelection(NamedTuple):
     """Store of a request; ``named`` unless it is the default store."""
 
     name: str
     named: bool
 
 
-def asked_store(scope: HTTPScope, default: str) -> AskedStore:
+def select_store(scope: HTTPScope, default: str) -> StoreSelection:
     """Return the store of a request whose path names none: from the query, else the header, else the default.
 
     Raises InvalidInput for a header that is not a valid store name, even if the query names the store.
@@ -143,8 +146,8 @@ def asked_store(scope: HTTPScope, default: str) -> AskedStore:
         given = [value for name, value in _pairs(scope["query_string"]) if name == STORE_PARAMETER]
         _once([STORE_PARAMETER] * len(given))
         if given:
-            return AskedStore(given[0], named=True)
-    return AskedStore(default, named=False) if sent is None else AskedStore(sent, named=True)
+            return StoreSelection(given[0], named=True)
+    return StoreSelection(default, named=False) if sent is None else StoreSelection(sent, named=True)
 
 
 def _check_header(name: str) -> None:
@@ -154,28 +157,32 @@ def _check_header(name: str) -> None:
         raise InvalidInput.at(STORE_HEADER, str(error)) from None
 
 
-def graph_of(scope: HTTPScope, service: Service) -> Graph:
-    """Return the store of a request: from its path, or else as `asked_store` finds it."""
+def get_graph(scope: HTTPScope, service: RequestServices) -> StoreHandle:
+    """Return the store of a request: from its path, or else as `select_store` finds it."""
     given = scope["path_params"].get("store")
     if given is not None:
-        return service.graphs.graph(decoded(given, "store"))
-    asked = asked_store(scope, service.graphs.settings.default_store)
+        return service.graphs.graph(decode_path_segment(given, "store"))
+    asked = select_store(scope, service.graphs.settings.default_store)
     return service.graphs.graph(asked.name, is_default=not asked.named)
 
 
-def store_of(scope: HTTPScope, service: Service) -> str:
+def get_store_name(scope: HTTPScope, service: RequestServices) -> str:
     """Return the name of the store of a request."""
-    return graph_of(scope, service).name
+    return get_graph(scope, service).name
 
 
-def is_yet_to_be_made(error: NoStore, graph: Graph) -> bool:
+def is_missing_default_store(error: NoStore, graph: StoreHandle) -> bool:
     """Return whether the missing store is the default one, and the request did not name it."""
-    return graph.is_default and error.store == graph.name and not isinstance(error, Hidden)
+    return graph.is_default and error.store == graph.name and not isinstance(error, HiddenStore)
 
 
 def asks_versioned_names(query: bytes) -> bool:
     """Return whether the response uses the field names of versioned writes. Raises InvalidInput for unknown values."""
-    given = [value for name, value in _pairs(query) if name == FIELD_NAMES_PARAMETER] if NAMES_ASKED in query else []
+    given = (
+        [value for name, value in _pairs(query) if name == FIELD_NAMES_PARAMETER]
+        if FIELD_NAMES_PARAMETER_BYTES in query
+        else []
+    )
     _once([FIELD_NAMES_PARAMETER] * len(given))
     if given and given != [VERSIONED_FIELD_NAMES]:
         message = f"must be {VERSIONED_FIELD_NAMES}, or omitted"
@@ -183,34 +190,34 @@ def asks_versioned_names(query: bytes) -> bool:
     return bool(given)
 
 
-def query_of(
+def decode_query(
     text: bytes,
     into: type[Into],
-    lists: frozenset[str] = NO_NAMES,
-    repeated: frozenset[str] = NO_NAMES,
-    passed: frozenset[str] = NO_NAMES,
+    lists: frozenset[str] = NO_PARAMETERS,
+    repeated: frozenset[str] = NO_PARAMETERS,
+    passed: frozenset[str] = NO_PARAMETERS,
 ) -> Into:
     """Decode the query as ``into``. Raises InvalidInput for parameters that are unknown, repeated or out of bounds.
 
     lists: parameters that may be repeated; their values are joined with commas.
-    repeated: list parameters; they may be repeated, and each value may hold several items (`comma_separated`).
+    repeated: list parameters; they may be repeated, and each value may hold several items (`split_lists`).
     passed: parameters to ignore, because other code reads them.
     """
-    names = aliases_of(into)
+    names = get_field_aliases(into)
     pairs = [(names.get(name, name), value) for name, value in _pairs(text) if name not in passed]
     _once(name for name, _ in pairs if name not in lists | repeated)
     values: dict[str, list[str]] = {}
     for name, value in pairs:
         values.setdefault(name, []).append(value)
-    given = {name: comma_separated(found) if name in repeated else ",".join(found) for name, found in values.items()}
+    given = {name: split_lists(found) if name in repeated else ",".join(found) for name, found in values.items()}
     try:
         return convert(given, into, strict=False)
     except msgspec.ValidationError as error:
-        fault = place_of(error, into)
+        fault = locate_validation_error(error, into)
         raise InvalidInput(f"query: {fault.path}: {fault.message}", (fault,)) from None
 
 
-def comma_separated(values: Iterable[str]) -> list[str]:
+def split_lists(values: Iterable[str]) -> list[str]:
     r"""Return the items of lists whose items are separated by commas; ``\,`` is a comma within an item.
 
     Empty items are omitted.
@@ -236,8 +243,8 @@ def _once(names: Iterable[str]) -> None:
         seen.add(name)
 
 
-async def json_of(
-    headers: Headers, receive: Receive, service: Service, into: type[Into], *, optional: bool = False
+async def decode_json_body(
+    headers: Headers, receive: Receive, service: RequestServices, into: type[Into], *, optional: bool = False
 ) -> Into:
     """Decode the JSON body as ``into``; if ``optional``, an empty body yields the defaults.
 
@@ -253,7 +260,7 @@ async def json_of(
     return await _decode_in_thread_if_large(service, body, into)
 
 
-def chunks_of(request: Request[Any, Any, Any], media: frozenset[str]) -> AsyncIterator[bytes]:
+def iter_body_chunks(request: Request[Any, Any, Any], media: frozenset[str]) -> AsyncIterator[bytes]:
     """Return an iterator over the chunks of a body of one of these media types, without a limit of its length.
 
     Raises Unsupported immediately. The iterator raises ClientLeft when the client disconnects before the end.
@@ -262,7 +269,7 @@ def chunks_of(request: Request[Any, Any, Any], media: frozenset[str]) -> AsyncIt
     return _chunks(request.receive)
 
 
-def decode(body: bytes, into: type[Into]) -> Into:
+def decode_json_text(body: bytes, into: type[Into]) -> Into:
     """Decode JSON text as ``into``; for duplicate keys the last value counts. Raises InvalidInput."""
     body = body.removeprefix(BOM_UTF8)
     if not body.strip():
@@ -270,12 +277,12 @@ def decode(body: bytes, into: type[Into]) -> Into:
     try:
         return _decode_either(body, into)
     except msgspec.ValidationError as error:
-        fault = place_of(error, into)
+        fault = locate_validation_error(error, into)
         raise InvalidInput(f"{fault.path}: {fault.message}" if fault.path else fault.message, (fault,)) from None
     except UnicodeDecodeError as error:
         raise InvalidInput(f"the body is not UTF-8: {error.reason}") from None
     except msgspec.DecodeError as error:
-        raise InvalidInput(f"the body {lone_surrogate(body) or f'is not JSON: {error}'}") from None
+        raise InvalidInput(f"the body {find_lone_surrogate(body) or f'is not JSON: {error}'}") from None
     except RecursionError:
         raise InvalidInput("the body is nested too deeply") from None
 
@@ -290,7 +297,7 @@ def _decode_either(body: bytes, into: type[Into]) -> Into:
         raise
 
 
-def aliases_of(into: type[msgspec.Struct]) -> Mapping[str, str]:
+def get_field_aliases(into: type[msgspec.Struct]) -> Mapping[str, str]:
     """Return the aliases of a request's fields: alias to field name."""
     return getattr(into, "field_aliases", {})
 
@@ -300,7 +307,7 @@ def _decode_aliases(body: bytes, into: type[Into]) -> Into | None:
 
     Raises InvalidInput for invalid values, and for an alias whose value differs from that of its field.
     """
-    names = aliases_of(into)
+    names = get_field_aliases(into)
     if not names:
         return None
     given = decode_json(body)
@@ -314,7 +321,7 @@ def _decode_aliases(body: bytes, into: type[Into]) -> Into | None:
     try:
         return convert(values, into)
     except msgspec.ValidationError as error:
-        fault = place_of(error, into)
+        fault = locate_validation_error(error, into)
         raise InvalidInput(f"{fault.path}: {fault.message}", (fault,)) from None
 
 
@@ -323,7 +330,7 @@ def _check_headers(headers: Headers, fits: Callable[[str], bool]) -> None:
     if encoding not in {"", "identity"}:
         raise Unsupported(f"content-encoding {encoding[:40]} is not supported; send the body unencoded")
     media = _header(headers, b"content-type").partition(";")[0].strip().lower()
-    if media and not fits(media) and not (media == FORM and not _from_browser(headers)):
+    if media and not fits(media) and not (media == FORM_MEDIA_TYPE and not _from_browser(headers)):
         raise Unsupported(f"content-type {media[:80]} is not supported here")
 
 
@@ -341,7 +348,7 @@ def _header(headers: Headers, wanted: bytes) -> str:
     return next((value.decode("latin-1") for name, value in headers if name == wanted), "")
 
 
-async def _body(headers: Headers, receive: Receive, service: Service) -> bytes:
+async def _body(headers: Headers, receive: Receive, service: RequestServices) -> bytes:
     limit = service.graphs.settings.max_body_mb * MEBIBYTE
     announced = _header(headers, b"content-length")
     if announced.isdecimal() and int(announced[:20]) > limit:
@@ -356,11 +363,11 @@ async def _body(headers: Headers, receive: Receive, service: Service) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-async def _decode_in_thread_if_large(service: Service, body: bytes, into: type[Into]) -> Into:
+async def _decode_in_thread_if_large(service: RequestServices, body: bytes, into: type[Into]) -> Into:
     return (
-        decode(body, into)
+        decode_json_text(body, into)
         if len(body) <= MAX_INLINE_JSON_BYTES
-        else await service.admission.run("reads", decode, body, into)
+        else await service.admission.run("reads", decode_json_text, body, into)
     )
 
 
@@ -370,7 +377,7 @@ def _too_large(limit: int) -> TooLarge:
     )
 
 
-async def client_left(receive: Receive) -> None:
+async def wait_for_disconnect(receive: Receive) -> None:
     """Wait until the client disconnects, discarding what it sends."""
     while (await receive())["type"] != "http.disconnect":
         pass
@@ -381,7 +388,7 @@ async def _chunks(receive: Receive) -> AsyncIterator[bytes]:
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise ClientLeft
+            raise ClientDisconnected
         if part := message.get("body", b""):
             yield part
         more = message.get("more_body", False)

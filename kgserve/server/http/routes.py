@@ -13,24 +13,24 @@ from litestar.params import FromPath
 
 from kgserve.admin import metrics as ops
 from kgserve.api import examples
-from kgserve.api.operation import COMMON_ERRORS, Body, Operation, described
+from kgserve.api.operation import COMMON_ERRORS, ExampleBody, Operation, operation_opt
 from kgserve.api.table import USE_CASES
 from kgserve.errors import NotFound
 from kgserve.graph.answers import BrowserKey, BrowserKeyRequest
 from kgserve.platform.times import format_time
 from kgserve.server.http import events, memories, openapi, transfer
-from kgserve.server.http.compression import etag_of
-from kgserve.server.http.endpoints import json_answer
+from kgserve.server.http.compression import compute_etag
+from kgserve.server.http.endpoints import json_response
 from kgserve.server.http.gateway import RouteTable
-from kgserve.server.http.request_parts import Service, caller_of, json_of, service_of
+from kgserve.server.http.request_parts import RequestServices, decode_json_body, get_caller, get_services
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from importlib.resources.abc import Traversable
 
     from kgserve.platform.access.authentication import RequestContext
-    from kgserve.server.http.connection import Connections
-    from kgserve.server.http.tls import Certificate
+    from kgserve.server.http.connection import ConnectionRegistry
+    from kgserve.server.http.tls import ServerCertificate
 
 _PROMETHEUS = "text/plain"
 _OPENMETRICS = "application/openmetrics-text"
@@ -41,25 +41,25 @@ _METRICS = Operation(
     tag="service",
     summary="Return metrics for Prometheus",
     note="Covers the stores that the key may access.",
-    answer=Body(None, examples.METRICS_EXAMPLE, _PROMETHEUS),
-    others=(Body(None, examples.OPENMETRICS_EXAMPLE, _OPENMETRICS),),
+    answer=ExampleBody(None, examples.METRICS_EXAMPLE, _PROMETHEUS),
+    others=(ExampleBody(None, examples.OPENMETRICS_EXAMPLE, _OPENMETRICS),),
     errors=COMMON_ERRORS,
 )
 
 
-@get("/metrics", media_type=_PROMETHEUS, opt=described(_METRICS))
+@get("/metrics", media_type=_PROMETHEUS, opt=operation_opt(_METRICS))
 async def metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
     """Return metrics in Prometheus' text format, or in OpenMetrics' if the client accepts it. Opens no store.
 
     A key for some stores gets the metrics of those that are open. A key for all stores also gets those of the server.
     """
-    service = service_of(request)
+    service = get_services(request)
     moment = _transport_state(request, service)
     # Outside the threads for reads: metrics must be available when those are all busy.
     body, media_type = await asyncio.to_thread(
-        ops.metrics,
+        ops.render_metrics,
         service.graphs,
-        caller_of(request),
+        get_caller(request),
         moment,
         request.headers.get("accept", ""),
     )
@@ -67,10 +67,10 @@ async def metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
     return Response(body, media_type=media_type.replace(_CHARSET, "") if media_type.startswith("text/") else media_type)
 
 
-def _transport_state(request: Request[Any, Any, Any], service: Service) -> ops.TransportState:
+def _transport_state(request: Request[Any, Any, Any], service: RequestServices) -> ops.TransportState:
     state = request.app.state
-    connections = cast("Connections | None", state.get("connections"))
-    certificate = cast("Certificate | None", state.get("certificate"))
+    connections = cast("ConnectionRegistry | None", state.get("connections"))
+    certificate = cast("ServerCertificate | None", state.get("certificate"))
     ends = None if certificate is None else certificate.ends.timestamp() if certificate.ends else 0.0
     streams = service.streams
     moment = ops.TransportState(
@@ -104,7 +104,7 @@ _CACHE_FOREVER = "public, max-age=31536000, immutable"
 _REVALIDATE = "no-cache"
 
 
-class File(NamedTuple):
+class StaticFile(NamedTuple):
     """Static file of the explorer, with its response headers."""
 
     body: bytes
@@ -112,11 +112,11 @@ class File(NamedTuple):
     headers: dict[str, str]
 
     @classmethod
-    def read(cls, source: Traversable) -> File:
+    def read(cls, source: Traversable) -> StaticFile:
         """Read a file. Browsers cache files with a hash in their name forever, and revalidate all others."""
         body = source.read_bytes()
         cache = _CACHE_FOREVER if _HASHED.search(source.name) else _REVALIDATE
-        headers = {**_EXPLORER_POLICY, "etag": etag_of(body), "cache-control": cache}
+        headers = {**_EXPLORER_POLICY, "etag": compute_etag(body), "cache-control": cache}
         return cls(body, _MEDIA[source.name.rpartition(".")[2]], headers)
 
     def answer(self) -> Response[bytes]:
@@ -124,12 +124,12 @@ class File(NamedTuple):
         return Response(self.body, headers=self.headers, media_type=self.media)
 
 
-def _walk_files(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, File]]:
+def _walk_files(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, StaticFile]]:
     for entry in folder.iterdir():
         if entry.is_dir():
             yield from _walk_files(entry, f"{prefix}{entry.name}/")
         else:
-            yield f"{prefix}{entry.name}", File.read(entry)
+            yield f"{prefix}{entry.name}", StaticFile.read(entry)
 
 
 EXPLORER_FILES = dict(_walk_files(_FOLDER))
@@ -137,13 +137,13 @@ EXPLORER_FILES = dict(_walk_files(_FOLDER))
 
 
 @get("/")
-async def page() -> Response[bytes]:
+async def explorer_page() -> Response[bytes]:
     """Return the explorer's page."""
     return EXPLORER_FILES[_PAGE].answer()
 
 
 @get("/explorer/{name:path}")
-async def part(name: FromPath[str]) -> Response[bytes]:
+async def explorer_file(name: FromPath[str]) -> Response[bytes]:
     """Return a script or style sheet of the explorer. Raises NotFound."""
     found = EXPLORER_FILES.get(name.removeprefix("/"))
     if found is None:
@@ -157,23 +157,25 @@ _BROWSER_KEY = Operation(
     tag="service",
     summary="Create an API key for a page in a browser",
     note="The key is valid for 12 hours, `read` or `write`, and kept in memory only. Requires the role admin.",
-    request=Body(BrowserKeyRequest, {"role": "read"}, optional=True),
-    answer=Body(BrowserKey, examples.BROWSER_KEY_EXAMPLE),
+    request=ExampleBody(BrowserKeyRequest, {"role": "read"}, optional=True),
+    answer=ExampleBody(BrowserKey, examples.BROWSER_KEY_EXAMPLE),
     errors=(*COMMON_ERRORS, "too_large", "unsupported"),
 )
 
 
-@post("/api/browser-key", status_code=200, opt=described(_BROWSER_KEY))
+@post("/api/browser-key", status_code=200, opt=operation_opt(_BROWSER_KEY))
 async def browser_key(request: Request[Any, Any, Any]) -> Response[bytes]:
     """Create an API key for the same stores. It expires after 12 hours, with the calling key, or with the server.
 
     The key is kept in memory only. `kgserve open` passes it after the `#` of a URL, which browsers do not send.
     """
     scope = request.scope
-    asked = await json_of(scope["headers"], request.receive, service_of(request), BrowserKeyRequest, optional=True)
+    asked = await decode_json_body(
+        scope["headers"], request.receive, get_services(request), BrowserKeyRequest, optional=True
+    )
     caller, text = cast("RequestContext", scope["state"]["request_context"]).browser_key(asked.role)
     made = BrowserKey(key=text, role=asked.role, stores=[*caller.stores], expires=format_time(caller.expires_at or 0))
-    return json_answer(msgspec.json.encode(made))
+    return json_response(msgspec.json.encode(made))
 
 
 ROUTES = RouteTable(
@@ -193,12 +195,12 @@ ROUTES = RouteTable(
         events.events,
         metrics,
         browser_key,
-        openapi.openapi,
+        openapi.openapi_31,
         openapi.openapi_30,
-        openapi.docs,
+        openapi.docs_page,
         openapi.docs_style,
         openapi.docs_script,
-        page,
-        part,
+        explorer_page,
+        explorer_file,
     ),
 )

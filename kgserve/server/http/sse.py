@@ -17,43 +17,43 @@ import anyio.to_thread
 import msgspec
 from anyio import CancelScope, CapacityLimiter
 
-from kgserve.errors import Limited, Unavailable
-from kgserve.server.admission import RETRY_AFTER, Quota
+from kgserve.errors import RateLimited, Unavailable
+from kgserve.server.admission import RETRY_AFTER_SECONDS, CallerQuota
 from kgserve.server.http.fair_callbacks import FairCallbackQueue
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-RETRY_MILLISECONDS = 1_000
+RECONNECT_DELAY_MILLISECONDS = 1_000
 _READER_THREADS = 4
 
 
-def event(kind: str, data: bytes, position: str | None) -> bytes:
+def encode_event(kind: str, data: bytes, position: str | None) -> bytes:
     """Encode one event; ``data`` must be one line."""
     name = f"id: {position}\nevent: {kind}\ndata: " if position is not None else f"event: {kind}\ndata: "
     return name.encode() + data + b"\n\n"
 
 
-def greeting(position: str) -> bytes:
+def encode_greeting(position: str) -> bytes:
     """Encode the first block of a stream: the reconnection delay and the position at which the stream begins."""
-    return f"retry: {RETRY_MILLISECONDS}\n{_id(position)}\n".encode()
+    return f"retry: {RECONNECT_DELAY_MILLISECONDS}\n{_id(position)}\n".encode()
 
 
-def heartbeat(position: str) -> bytes:
+def encode_heartbeat(position: str) -> bytes:
     """Encode a heartbeat: a comment and the current position."""
     return f": heartbeat\n{_id(position)}\n".encode()
 
 
-def dropped(position: str, reason: str) -> bytes:
+def encode_dropped_event(position: str, reason: str) -> bytes:
     """Encode the last event of a stream that the server ends: the reason, and the id from which to resume."""
-    return event("dropped", msgspec.json.encode({"reason": reason, "resume": position}), position or None)
+    return encode_event("dropped", msgspec.json.encode({"reason": reason, "resume": position}), position or None)
 
 
 def _id(position: str) -> str:
     return f"id: {position}\n" if position else ""
 
 
-class OpenStream:
+class EventStreamHandle:
     """One open event stream: wakes when events arrive or the stream must end."""
 
     def __init__(self, rounds: FairCallbackQueue, owner: str) -> None:
@@ -90,14 +90,16 @@ class OpenStream:
             self.scope.cancel()
 
 
-class Streams:
+class EventStreamRegistry:
     """Open event streams of one application, and the threads that read journals for them."""
 
     def __init__(self, most: int, most_of_one: int, rounds: FairCallbackQueue) -> None:
         self._most = most
         self._rounds = rounds
-        self.quota = Quota("event_streams", most_of_one, "of your event streams are already open; close one first")
-        self._open: set[OpenStream] = set()
+        self.quota = CallerQuota(
+            "event_streams", most_of_one, "of your event streams are already open; close one first"
+        )
+        self._open: set[EventStreamHandle] = set()
         self._threads = CapacityLimiter(_READER_THREADS)
         self._stopped = False
 
@@ -112,7 +114,7 @@ class Streams:
         return self._most
 
     @contextmanager
-    def open(self, owner: str | None) -> Generator[OpenStream]:
+    def open(self, owner: str | None) -> Generator[EventStreamHandle]:
         """Register a stream until the end of the block.
 
         owner: API key or address; None for another node of the cluster, which counts the streams of its own callers.
@@ -121,10 +123,10 @@ class Streams:
         if self._stopped:
             raise Unavailable("the server is stopping")
         if owner is not None and len(self._open) >= self._most:
-            raise Limited(f"{self._most} event streams are already open; close one first", RETRY_AFTER)
+            raise RateLimited(f"{self._most} event streams are already open; close one first", RETRY_AFTER_SECONDS)
         with nullcontext() if owner is None else self.quota.one(owner):
             self._rounds.begin()
-            stream = OpenStream(self._rounds, owner or "")
+            stream = EventStreamHandle(self._rounds, owner or "")
             self._open.add(stream)
             try:
                 yield stream

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from kgserve.errors import InvalidInput
-from kgserve.platform.server_discovery import trust
+from kgserve.platform.server_discovery import create_tls_context
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-WARN_DAYS = 14
+EXPIRY_WARNING_DAYS = 14
 """Days before expiry at which the server logs a warning."""
 
 _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 _MISMATCH = "KEY_VALUES_MISMATCH"
 
 
-class Certificate:
+class ServerCertificate:
     """Certificate chain and private key of the server, with their SSL context. `reload` reads the files again."""
 
     def __init__(self, chain: Path, key: Path) -> None:
@@ -42,7 +42,7 @@ class Certificate:
         self.reload()
 
     @classmethod
-    def from_settings(cls, settings: Settings) -> Certificate | None:
+    def from_settings(cls, settings: Settings) -> ServerCertificate | None:
         """Return the certificate that the settings name, or None. Raises InvalidInput."""
         match settings.tls_cert, settings.tls_key:
             case None, None:
@@ -75,21 +75,21 @@ class Certificate:
             raise InvalidInput(f"{self._key} cannot be read: {(error.strerror or str(error)).lower()}") from None
 
     def _check_expiry(self) -> None:
-        self.ends = end_of(self.context, self.pem)
+        self.ends = find_expiry(self.context, self.pem)
         if self.ends is None:
             log.warning("certificate_not_valid", path=str(self._chain), reason="it has expired, or is not valid yet")
-        elif (left := (self.ends - datetime.now(UTC)).days) < WARN_DAYS:
+        elif (left := (self.ends - datetime.now(UTC)).days) < EXPIRY_WARNING_DAYS:
             log.warning("certificate_ends_soon", path=str(self._chain), days=left)
 
 
-def end_of(context: ssl.SSLContext, pem: str) -> datetime | None:
+def find_expiry(context: ssl.SSLContext, pem: str) -> datetime | None:
     """Return when a certificate expires; None when it is not valid now.
 
     Runs a handshake in memory, because the standard library reports the expiry only to the peer.
     """
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
     server = context.wrap_bio(to_server, to_client, server_side=True)
-    client = trust(pem).wrap_bio(to_client, to_server)
+    client = create_tls_context(pem).wrap_bio(to_client, to_server)
     try:
         for side in (client, server, client, server):
             with suppress(ssl.SSLWantReadError):

@@ -16,21 +16,27 @@ from litestar.response.base import ASGIResponse
 from typing_extensions import override
 
 from kgserve.api import examples
-from kgserve.api.operation import READ_ERRORS, WRITE_ERRORS, Body, Operation, described
+from kgserve.api.operation import READ_ERRORS, WRITE_ERRORS, ExampleBody, Operation, operation_opt
 from kgserve.errors import Unsupported
 from kgserve.graph.answers import CypherAnswer, ImportAnswer
-from kgserve.graph.cypher.read import MAX_IN_MEMORY_BYTES, Format, Interruption, RowStream, stream
-from kgserve.graph.cypher.write_transaction import run
+from kgserve.graph.cypher.read import (
+    MAX_RESULT_MEMORY_BYTES,
+    ResultTextFormat,
+    ResultTextStream,
+    StatementCancellation,
+    stream_statement,
+)
+from kgserve.graph.cypher.write_transaction import run_cypher_request
 from kgserve.graph.requests import NODES_VALID_AT_HELP, AsOfText, CypherRequest
 from kgserve.graph.transfer.transfer import (
     ARCHIVE_FORMAT,
     ConvertedExport,
     ConvertedImport,
     ExportStream,
-    Importer,
-    export,
+    StreamingImport,
+    open_export,
 )
-from kgserve.platform.gil import rest_seconds
+from kgserve.platform.gil import fair_pause_seconds
 from kgserve.platform.media_types import (
     CSV_MEDIA_TYPE,
     JSON_MEDIA_TYPE,
@@ -38,19 +44,19 @@ from kgserve.platform.media_types import (
     XML_MEDIA_TYPE,
     ZIP_MEDIA_TYPE,
 )
-from kgserve.projections.cypher_engine.engine.turns import asker
-from kgserve.server.http.endpoints import json_answer
-from kgserve.server.http.problem import ClientLeft
+from kgserve.projections.cypher_engine.engine.turns import current_caller
+from kgserve.server.http.endpoints import json_response
+from kgserve.server.http.problem import ClientDisconnected
 from kgserve.server.http.request_parts import (
     NDJSON_TYPES,
-    Service,
-    caller_of,
-    chunks_of,
-    client_left,
-    json_of,
-    path_text,
-    query_of,
-    service_of,
+    RequestServices,
+    decode_json_body,
+    decode_path_parameter,
+    decode_query,
+    get_caller,
+    get_services,
+    iter_body_chunks,
+    wait_for_disconnect,
 )
 
 if TYPE_CHECKING:
@@ -60,7 +66,7 @@ if TYPE_CHECKING:
 
     from kgserve.server.http.gateway import Gateway
 
-Sent = ExportStream | ConvertedExport
+OpenExport = ExportStream | ConvertedExport
 ExportFormat = Literal["ndjson", "graphml", "csv", "parquet", "memory-server"]
 ImportFormat = Literal["ndjson", "graphml", "csv", "parquet", "memory-server"]
 
@@ -81,7 +87,7 @@ _FILE_SUFFIXES = {
 }
 _ANY = "application/octet-stream"
 _LINES = {"ndjson", "memory-server"}
-"""Formats that `Importer` reads line by line; it detects which one it is."""
+"""Formats that `StreamingImport` reads line by line; it detects which one it is."""
 _SENT_MEDIA_TYPES: dict[str, frozenset[str]] = {
     "ndjson": NDJSON_TYPES,
     "graphml": _GRAPHML_TYPES | {_ANY},
@@ -126,8 +132,8 @@ _IMPORT = Operation(
     summary="Import nodes and edges, as NDJSON of any length or in another format",
     note="`application/x-ndjson`, or another [format](formats.md).",
     query=ImportQuery,
-    request=Body(None, examples.NDJSON_LINES_EXAMPLE, NDJSON_MEDIA_TYPE),
-    answer=Body(ImportAnswer, examples.IMPORT_ANSWER_EXAMPLE),
+    request=ExampleBody(None, examples.NDJSON_LINES_EXAMPLE, NDJSON_MEDIA_TYPE),
+    answer=ExampleBody(ImportAnswer, examples.IMPORT_ANSWER_EXAMPLE),
     errors=WRITE_ERRORS,
 )
 _EXPORT = Operation(
@@ -140,14 +146,14 @@ _EXPORT = Operation(
         "`as_of`: as recorded then. `valid_at`: what was true then."
     ),
     query=ExportQuery,
-    answer=Body(None, examples.NDJSON_LINES_EXAMPLE, NDJSON_MEDIA_TYPE),
-    others=(Body(None, _GRAPHML, XML_MEDIA_TYPE), Body(None, _ARCHIVE, ZIP_MEDIA_TYPE)),
+    answer=ExampleBody(None, examples.NDJSON_LINES_EXAMPLE, NDJSON_MEDIA_TYPE),
+    others=(ExampleBody(None, _GRAPHML, XML_MEDIA_TYPE), ExampleBody(None, _ARCHIVE, ZIP_MEDIA_TYPE)),
     errors=(*READ_ERRORS, "conflict", "gone", "storage_full"),
     headers=(("Kgserve-Sequence", "The commit number of the snapshot"),),
 )
 
 
-@post("/api/memory/{store:str}/import", status_code=200, opt=described(_IMPORT))
+@post("/api/memory/{store:str}/import", status_code=200, opt=operation_opt(_IMPORT))
 async def import_store(request: Request[Any, Any, Any]) -> Response[bytes]:
     """Import one JSON object per line, `"kind": "node"` or `"kind": "edge"`, nodes before the edges that need them.
 
@@ -158,48 +164,50 @@ async def import_store(request: Request[Any, Any, Any]) -> Response[bytes]:
     (`application/xml`), and a zip archive of `nodes.csv` and `edges.csv` or of `nodes.parquet` and `edges.parquet`
     (`application/zip`). These are read once they have arrived completely; errors name the row or line of the file.
     """
-    wanted = query_of(request.scope["query_string"], ImportQuery)
+    wanted = decode_query(request.scope["query_string"], ImportQuery)
     kind = _sent_format(request, wanted.format)
-    with service_of(request).admission.transfer_slot():
+    with get_services(request).admission.transfer_slot():
         return await (_import_lines(request, kind) if kind in _LINES else _import_converted(request, kind))
 
 
 async def _import_lines(request: Request[Any, Any, Any], kind: str) -> Response[bytes]:
-    chunks = chunks_of(request, _SENT_MEDIA_TYPES[kind])
-    service, others = service_of(request), _others(request)
+    chunks = iter_body_chunks(request, _SENT_MEDIA_TYPES[kind])
+    service, others = get_services(request), _others(request)
     importer = await service.admission.run(
-        "transfers", Importer, service.graphs.graph(path_text(request, "store")), others=others
+        "transfers", StreamingImport, service.graphs.graph(decode_path_parameter(request, "store")), others=others
     )
     async with _abandoned_on_failure(service, importer):
         async for chunk in chunks:
             if importer.feed(chunk):
                 begun = time.perf_counter()
                 await service.admission.run("transfers", importer.flush)
-                await asyncio.sleep(rest_seconds(time.perf_counter() - begun, others()))
+                await asyncio.sleep(fair_pause_seconds(time.perf_counter() - begun, others()))
         done = await service.admission.run("transfers", importer.finish)
-    return json_answer(msgspec.json.encode(done))
+    return json_response(msgspec.json.encode(done))
 
 
 async def _import_converted(request: Request[Any, Any, Any], kind: str) -> Response[bytes]:
-    chunks = chunks_of(request, _SENT_TYPES | {_ANY})
-    service, others = service_of(request), _others(request)
-    graph = service.graphs.graph(path_text(request, "store"))
+    chunks = iter_body_chunks(request, _SENT_TYPES | {_ANY})
+    service, others = get_services(request), _others(request)
+    graph = service.graphs.graph(decode_path_parameter(request, "store"))
     importer = await service.admission.run("transfers", ConvertedImport, graph, kind, others)
     async with _abandoned_on_failure(service, importer):
         async for chunk in chunks:
             await service.admission.run("transfers", importer.write, chunk)
         done = await service.admission.run("transfers", importer.finish)
-    return json_answer(msgspec.json.encode(done))
+    return json_response(msgspec.json.encode(done))
 
 
 def _others(request: Request[Any, Any, Any]) -> Callable[[], int]:
     """Return a function that counts the other callers that are active during this request."""
     use = cast("Gateway", request.app.state["edge"]).use
-    return partial(use.others, asker.get(), use.begun)
+    return partial(use.others, current_caller.get(), use.begun)
 
 
 @asynccontextmanager
-async def _abandoned_on_failure(service: Service, importer: Importer | ConvertedImport) -> AsyncGenerator[None]:
+async def _abandoned_on_failure(
+    service: RequestServices, importer: StreamingImport | ConvertedImport
+) -> AsyncGenerator[None]:
     """Abort the import if its body breaks off or its client disconnects; this releases the store."""
     try:
         yield
@@ -219,7 +227,7 @@ def _sent_format(request: Request[Any, Any, Any], wanted: str | None) -> str:
     return ARCHIVE_FORMAT if wanted in {"csv", "parquet"} else wanted
 
 
-@get("/api/memory/{store:str}/export", media_type=NDJSON_MEDIA_TYPE, opt=described(_EXPORT))
+@get("/api/memory/{store:str}/export", media_type=NDJSON_MEDIA_TYPE, opt=operation_opt(_EXPORT))
 async def export_store(request: Request[Any, Any, Any]) -> ASGIResponse:
     """Export a store as lines that import accepts; importing them elsewhere gives an equal store.
 
@@ -227,16 +235,16 @@ async def export_store(request: Request[Any, Any, Any]) -> ASGIResponse:
     it. GraphML, zip archives of CSV or Parquet, and the file of the official MCP memory server
     (`format=memory-server`) are written to disk first: the response begins when they are complete.
     """
-    service = service_of(request)
-    graph = service.graphs.graph(path_text(request, "store"))
-    wanted = query_of(request.scope["query_string"], ExportQuery)
+    service = get_services(request)
+    graph = service.graphs.graph(decode_path_parameter(request, "store"))
+    wanted = decode_query(request.scope["query_string"], ExportQuery)
     kind = wanted.format or _accepted(request.headers.get("accept", ""))
     with service.admission.transfer_slot():
-        stream = await service.admission.run("transfers", export, graph, wanted.valid_at, graph.past(wanted.as_of))
+        stream = await service.admission.run("transfers", open_export, graph, wanted.valid_at, graph.past(wanted.as_of))
         if kind == "ndjson":
-            return ExportAnswer(service, graph.name, stream)
+            return ExportResponse(service, graph.name, stream)
         converted = await service.admission.run("transfers", ConvertedExport, graph, stream, kind)
-        return ExportAnswer(service, graph.name, converted, kind)
+        return ExportResponse(service, graph.name, converted, kind)
 
 
 def _accepted(accept: str) -> str:
@@ -256,7 +264,7 @@ class _BlockStreamResponse(ASGIResponse):
     """Response that sends the blocks of a stream until it ends or the client disconnects."""
 
     _should_set_content_length = False
-    _service: Service
+    _service: RequestServices
     _stream: Iterable[bytes]
 
     @override
@@ -265,7 +273,7 @@ class _BlockStreamResponse(ASGIResponse):
         leaving = anyio.CancelScope()
 
         async def watch() -> None:
-            await client_left(receive)
+            await wait_for_disconnect(receive)
             leaving.cancel()
 
         async with anyio.create_task_group() as group:
@@ -281,10 +289,10 @@ class _BlockStreamResponse(ASGIResponse):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-class ExportAnswer(_BlockStreamResponse):
+class ExportResponse(_BlockStreamResponse):
     """Streams an export, and closes it in any case."""
 
-    def __init__(self, service: Service, store: str, stream: Sent, kind: str = "ndjson") -> None:
+    def __init__(self, service: RequestServices, store: str, stream: OpenExport, kind: str = "ndjson") -> None:
         headers = {
             "content-disposition": f'attachment; filename="{store}.{_FILE_SUFFIXES[kind]}"',
             "kgserve-sequence": str(stream.sequence),
@@ -303,11 +311,11 @@ class ExportAnswer(_BlockStreamResponse):
                 await self._service.admission.run("transfers", self._export.__exit__, None, None, None)
 
 
-Done = TypeVar("Done")
+WorkResult = TypeVar("WorkResult")
 
 CYPHER_INTERRUPT_SECONDS = 0.05
 _encode = msgspec.json.Encoder().encode
-_FORMATS: dict[str, Format] = {NDJSON_MEDIA_TYPE: "ndjson", CSV_MEDIA_TYPE: "csv"}
+_FORMATS: dict[str, ResultTextFormat] = {NDJSON_MEDIA_TYPE: "ndjson", CSV_MEDIA_TYPE: "csv"}
 _ANY_FORM = {JSON_MEDIA_TYPE, "application/*", "*/*"}
 
 _CYPHER = Operation(
@@ -316,38 +324,41 @@ _CYPHER = Operation(
     tag="cypher",
     summary="Run one Cypher statement",
     note="Syntax and limits: [Cypher](cypher.md).",
-    request=Body(CypherRequest, examples.CYPHER_REQUEST_EXAMPLE),
-    answer=Body(CypherAnswer, examples.CYPHER_ANSWER_EXAMPLE),
+    request=ExampleBody(CypherRequest, examples.CYPHER_REQUEST_EXAMPLE),
+    answer=ExampleBody(CypherAnswer, examples.CYPHER_ANSWER_EXAMPLE),
     others=(
-        Body(None, examples.CYPHER_NDJSON_EXAMPLE, NDJSON_MEDIA_TYPE),
-        Body(None, examples.CYPHER_CSV_EXAMPLE, CSV_MEDIA_TYPE),
+        ExampleBody(None, examples.CYPHER_NDJSON_EXAMPLE, NDJSON_MEDIA_TYPE),
+        ExampleBody(None, examples.CYPHER_CSV_EXAMPLE, CSV_MEDIA_TYPE),
     ),
     errors=(*READ_ERRORS, "conflict", "too_large", "unsupported", "storage_full"),
 )
 
 
-@post("/api/memory/{store:str}/cypher", status_code=200, opt=described(_CYPHER))
+@post("/api/memory/{store:str}/cypher", status_code=200, opt=operation_opt(_CYPHER))
 async def cypher(request: Request[Any, Any, Any]) -> ASGIResponse:
     """Run a Cypher statement that reads or, with `"mode": "write"`, changes the graph in one atomic write.
 
     With `Accept: application/x-ndjson` or `text/csv` the rows of a reading statement are streamed. Files, settings,
     transactions and data definition are not available. A statement is interrupted when its client disconnects.
     """
-    service, control = service_of(request), Interruption()
-    asked = await json_of(request.scope["headers"], request.receive, service, CypherRequest)
+    service, control = get_services(request), StatementCancellation()
+    asked = await decode_json_body(request.scope["headers"], request.receive, service, CypherRequest)
     if asked.mode == "write":
-        caller_of(request).require("write")
-    graph, media = service.graphs.graph(path_text(request, "store")), _media(request.headers.get("accept", ""))
+        get_caller(request).require("write")
+    graph, media = (
+        service.graphs.graph(decode_path_parameter(request, "store")),
+        _media(request.headers.get("accept", "")),
+    )
     if asked.mode == "write" and media is None:
-        written = service.admission.run("writing_statements", run, graph, asked, control)
+        written = service.admission.run("writing_statements", run_cypher_request, graph, asked, control)
         return _json(_encode(await _while_present(request, control, written)))
     form = "json" if media is None else _FORMATS[media]
-    reading = service.admission.run("statements", stream, graph, asked, form, control)
+    reading = service.admission.run("statements", stream_statement, graph, asked, form, control)
     rows = await _while_present(request, control, reading)
-    if media is None and rows.size <= MAX_IN_MEMORY_BYTES:
+    if media is None and rows.size <= MAX_RESULT_MEMORY_BYTES:
         with closing(rows):
             return _json(b"".join(rows))
-    return RowsAnswer(service, rows, media or JSON_MEDIA_TYPE)
+    return RowStreamResponse(service, rows, media or JSON_MEDIA_TYPE)
 
 
 def _json(body: bytes) -> ASGIResponse:
@@ -361,16 +372,18 @@ def _media(accept: str) -> str | None:
     return known if known in _FORMATS else None
 
 
-async def _while_present(request: Request[Any, Any, Any], control: Interruption, work: Awaitable[Done]) -> Done:
+async def _while_present(
+    request: Request[Any, Any, Any], control: StatementCancellation, work: Awaitable[WorkResult]
+) -> WorkResult:
     """Return the result of work in a thread. If the client disconnects, interrupt the statement; raise ClientLeft."""
     working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(client_left(request.receive))
+    leaving = asyncio.ensure_future(wait_for_disconnect(request.receive))
     try:
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return working.result()
         await _stop(control, working)
-        raise ClientLeft
+        raise ClientDisconnected
     except asyncio.CancelledError:
         with anyio.CancelScope(shield=True):
             await _stop(control, working)
@@ -379,18 +392,18 @@ async def _while_present(request: Request[Any, Any, Any], control: Interruption,
         leaving.cancel()
 
 
-async def _stop(control: Interruption, working: asyncio.Future[Any]) -> None:
+async def _stop(control: StatementCancellation, working: asyncio.Future[Any]) -> None:
     while not working.done():
         control.interrupt()
         await asyncio.wait({working}, timeout=CYPHER_INTERRUPT_SECONDS)
-    if not working.cancelled() and working.exception() is None and isinstance(working.result(), RowStream):
+    if not working.cancelled() and working.exception() is None and isinstance(working.result(), ResultTextStream):
         working.result().close()
 
 
-class RowsAnswer(_BlockStreamResponse):
+class RowStreamResponse(_BlockStreamResponse):
     """Streams the rows of a statement, and closes it in any case."""
 
-    def __init__(self, service: Service, rows: RowStream, media: str) -> None:
+    def __init__(self, service: RequestServices, rows: ResultTextStream, media: str) -> None:
         super().__init__(media_type=media)
         self._service = service
         self._stream = self._rows = rows

@@ -15,14 +15,14 @@ _FORWARDED_FOR = b"x-forwarded-for"
 _MAX_HOPS = 20
 
 
-class Proxies:
+class TrustedProxies:
     """Trusted reverse proxies in front of this server. X-Forwarded-For counts only from these."""
 
     def __init__(self, networks: tuple[IPv4Network | IPv6Network, ...] = ()) -> None:
         self.networks = networks
 
     @classmethod
-    def parse(cls, text: str) -> Proxies:
+    def parse(cls, text: str) -> TrustedProxies:
         """Parse addresses and networks that are separated by commas. Raises InvalidInput."""
         return cls(tuple(_network(part.strip()) for part in text.split(",") if part.strip()))
 

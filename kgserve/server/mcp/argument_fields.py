@@ -14,13 +14,13 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from kgserve.graph import requests
-from kgserve.graph.compat.versioned_names import FieldNames, again
-from kgserve.server.mcp.input_schema import UNLISTED
-from kgserve.storage.model.attributes import Wanted
+from kgserve.graph.compat.versioned_names import FieldNames, copy_field
+from kgserve.server.mcp.input_schema import UNLISTED_SCHEMA_KEY
+from kgserve.storage.model.attributes import AttributeConditionsInput
 from kgserve.storage.model.fields import MAX_ID_BYTES
 
-S = TypeVar("S", bound=msgspec.Struct)
-UNLISTED_FIELD = Meta(extra_json_schema={UNLISTED: True})
+ArgumentsType = TypeVar("ArgumentsType", bound=msgspec.Struct)
+UNLISTED_FIELD = Meta(extra_json_schema={UNLISTED_SCHEMA_KEY: True})
 IdField = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
 LabelField = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
 NameField = Annotated[str, Meta(max_length=MAX_ID_BYTES)]
@@ -30,7 +30,7 @@ OffsetField = Annotated[int, Meta(ge=0, le=10_000)]
 RelationTypesField = Annotated[list[str], Meta(max_length=100, description="Only these")] | UnsetType
 TypesField = Annotated[list[str], Meta(max_length=100, description="Any of these")] | UnsetType
 TagsField = Annotated[list[str], Meta(max_length=100, description="All of these")] | UnsetType
-AttributesField = Annotated[Wanted, Meta(description='Such as {"status": "open"}')] | UnsetType
+AttributesField = Annotated[AttributeConditionsInput, Meta(description='Such as {"status": "open"}')] | UnsetType
 StoresField = (
     Annotated[list[LabelField], Meta(max_length=requests.MAX_ALSO_STORES, description="Other stores to search, too")]
     | UnsetType
@@ -39,9 +39,9 @@ AtLeastField = Annotated[Annotated[int, Meta(ge=0)] | UnsetType, UNLISTED_FIELD]
 AsOfField = Annotated[requests.AsOfText, Meta(description="As recorded then: RFC 3339 time or sequence")] | UnsetType
 ValidAtField = Annotated[str, Meta(max_length=64, description="True at this time: RFC 3339 time, now, any")] | UnsetType
 AuthorField = Annotated[NameField, Meta(description="Author")] | UnsetType
-MomentField = Annotated[str, Meta(max_length=64, description="RFC 3339")] | UnsetType
+TimeField = Annotated[str, Meta(max_length=64, description="RFC 3339")] | UnsetType
 TargetStoreField = Annotated[str, Meta(max_length=64, description="Store that `to` is in, if another")] | UnsetType
-EndField = Annotated[str, Meta(max_length=64, description="True until then, RFC 3339; default: now")] | UnsetType
+ValidToField = Annotated[str, Meta(max_length=64, description="True until then, RFC 3339; default: now")] | UnsetType
 _COMMON_FIELDS: dict[str, Any] = {
     "attributes": AttributesField,
     "types": TypesField,
@@ -71,15 +71,15 @@ class DetailArguments(FieldNameArguments, kw_only=True):
     detail: Annotated[bool, Meta(description="Include times, versions")] = False
 
 
-def with_fields_of(request: type[msgspec.Struct], *but: str) -> Callable[[type[S]], type[S]]:
+def add_fields_of(request: type[msgspec.Struct], *but: str) -> Callable[[type[ArgumentsType]], type[ArgumentsType]]:
     """Return a class decorator that appends the fields of ``request``, except ``but``, that the class lacks."""
 
-    def extended(own: type[S]) -> type[S]:
+    def extended(own: type[ArgumentsType]) -> type[ArgumentsType]:
         left = [each for each in msgspec.structs.fields(request) if each.name not in {*own.__struct_fields__, *but}]
         fields = [
             (each.name, _COMMON_FIELDS[each.name], UNSET)
             if each.name in _COMMON_FIELDS
-            else (each.name, each.type, again(each))
+            else (each.name, each.type, copy_field(each))
             for each in left
         ]
         return _made(own.__name__, own, own.__doc__ or "", fields) if fields else own
@@ -87,12 +87,14 @@ def with_fields_of(request: type[msgspec.Struct], *but: str) -> Callable[[type[S
     return extended
 
 
-def _made(name: str, base: type[S], doc: str, fields: Sequence[tuple[str, Any, Any]]) -> type[S]:
+def _made(
+    name: str, base: type[ArgumentsType], doc: str, fields: Sequence[tuple[str, Any, Any]]
+) -> type[ArgumentsType]:
     made = msgspec.defstruct(name, fields, bases=(base,), namespace={"__doc__": doc}, kw_only=True)
-    return cast("type[S]", made)
+    return cast("type[ArgumentsType]", made)
 
 
-def as_request(request: type[S], given: msgspec.Struct) -> S:
+def to_request(request: type[ArgumentsType], given: msgspec.Struct) -> ArgumentsType:
     """Return the request built from arguments, matching fields by their names on the wire."""
     values = ((field, getattr(given, name), optional) for field, name, optional in _shared(request, type(given)))
     return request(**{field: value for field, value, optional in values if value or not optional})

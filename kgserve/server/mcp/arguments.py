@@ -15,9 +15,9 @@ import msgspec
 from msgspec import UNSET, UnsetType, inspect
 
 from kgserve.errors import FieldError, InvalidInput, KgserveError, NoStore
-from kgserve.graph.compat.versioned_api import UnreadItem
-from kgserve.platform.codecs import convert, decode_json, kind_of, place_of
-from kgserve.platform.times import complete_time, has_form, has_zone, parse_time
+from kgserve.graph.compat.versioned_api import UndecodedItem
+from kgserve.platform.codecs import convert, decode_json, locate_validation_error, unwrap_type
+from kgserve.platform.times import complete_time, has_time_zone, is_rfc3339, parse_time
 from kgserve.storage.model.fields import EDGE, NODE, TIMESTAMP_TYPE
 
 _MAX_COMPARED_NAME_CHARS = 64
@@ -85,7 +85,7 @@ ARGUMENT_EXAMPLES: dict[str, object] = {
 }
 
 
-def meant(name: str, fields: Collection[str], required: Collection[str]) -> str | None:
+def resolve_argument_name(name: str, fields: Collection[str], required: Collection[str]) -> str | None:
     """Return the one of ``fields`` that an unknown name clearly means, or None."""
     plain = (
         re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name[:_MAX_COMPARED_NAME_CHARS])
@@ -101,7 +101,7 @@ def meant(name: str, fields: Collection[str], required: Collection[str]) -> str 
     return next((each for each in further if each in fields), None)
 
 
-def nearest(name: str, names: Iterable[str]) -> str | None:
+def find_similar_name(name: str, names: Iterable[str]) -> str | None:
     """Return the most similar of some names, or None if none is similar."""
     by_plain = {each.lower(): each for each in names}
     if name in _AMBIGUOUS_STORE_NAMES and "index" in by_plain:
@@ -111,15 +111,15 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
     return by_plain[(found or begun)[0]] if found or len(begun) == 1 else None
 
 
-def listed(name: str, names: Collection[str]) -> str:
+def format_names(name: str, names: Collection[str]) -> str:
     """Return a text of at most ten names, the most similar to ``name`` first, and the number of the others."""
     near = get_close_matches(name[:_MAX_COMPARED_NAME_CHARS], names, _MAX_SUGGESTED_NAMES, cutoff=0.4)
     first = [*near, *(each for each in names if each not in near)][:_MAX_SUGGESTED_NAMES]
     more = len(names) - len(first)
-    return ", ".join(map(shown, first)) + (f" and {more:,} more" if more > 0 else "")
+    return ", ".join(map(format_value, first)) + (f" and {more:,} more" if more > 0 else "")
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     """Return a value as JSON, truncated to 64 characters."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _MAX_COMPARED_NAME_CHARS else f"{text[:_MAX_COMPARED_NAME_CHARS]}…"
@@ -170,7 +170,7 @@ class _MessageList:
         ][: self._most]
 
 
-class Mending:
+class ArgumentCorrector:
     """Correction of the arguments of one call against the types that the tool expects.
 
     Unambiguous mistakes are corrected with a note; all others are reported as faults. The corrected arguments still
@@ -208,7 +208,7 @@ class Mending:
         """Return the arguments corrected for ``struct``, as far as possible."""
         self._moments = TIME_FIELDS - _names_of_texts(struct)
         try:
-            return self._struct(dict(given), kind_of(inspect.type_info(struct)), "")
+            return self._struct(dict(given), unwrap_type(inspect.type_info(struct)), "")
         except _TooManyFaults:
             return given
 
@@ -222,7 +222,7 @@ class Mending:
         self._fault(path, f"expected {wanted}, got {_describe_value(value)}; for example {json.dumps(example)}")
 
     def _value(self, value: Any, kind: inspect.Type, path: str) -> Any:
-        kind = kind_of(kind)
+        kind = unwrap_type(kind)
         mend = self._mends.get(type(kind))
         return value if mend is None else mend(value, kind, path)
 
@@ -256,7 +256,7 @@ class Mending:
 
     def _is_omitted(self, value: Any, kind: inspect.Type, path: str) -> bool:
         """Return whether the value of an optional field is empty; some clients must fill in every field."""
-        if value == "" and not _takes_empty_text(kind_of(kind)):
+        if value == "" and not _takes_empty_text(unwrap_type(kind)):
             self._notes.add(path, "omitted, because it is empty")
             return True
         return value is None
@@ -267,7 +267,7 @@ class Mending:
         """Return the arguments under the names of the Struct's fields."""
         known = {name: value for name, value in given.items() if name in fields}
         for name in [name for name in given if name not in fields]:
-            right = meant(name, fields, required)
+            right = resolve_argument_name(name, fields, required)
             if right is None:
                 self._fault(
                     _at(path, name), _describe_unknown_field(name, given[name], fields, required - given.keys())
@@ -281,7 +281,7 @@ class Mending:
 
     def _list(self, value: Any, kind: inspect.ListType, path: str) -> Any:
         given = self._from_text(value, list, path)
-        item = kind_of(kind.item_type)
+        item = unwrap_type(kind.item_type)
         if not isinstance(given, list):
             given = self._as_single_item(given, item, path)
         if given is None:
@@ -327,7 +327,7 @@ class Mending:
 
     def _text(self, value: Any, kind: inspect.StrType, path: str) -> Any:
         if type(value) is int and _name_of(path) not in self._moments:
-            self._notes.add(path, f"the number was used as the text {shown(str(value))}")
+            self._notes.add(path, f"the number was used as the text {format_value(str(value))}")
             return str(value)
         if not isinstance(value, str):
             first = value[0] if isinstance(value, list) and len(value) == 1 else None
@@ -339,17 +339,19 @@ class Mending:
         return value
 
     def _moment(self, text: str, path: str) -> Any:
-        if is_moment(_name_of(path), text):
+        if is_valid_time(_name_of(path), text):
             return text
         if _name_of(path) == "as_of" and text.strip().lower() in {"now", "latest"}:
             self._notes.add(path, "omitted, which means now")
             return UNSET
         if whole := complete_time(text):
             midnight = ", midnight in UTC" if len(text.strip()) == len("2025-07-15") else ""
-            zone = "" if midnight or has_zone(text) else ", in UTC, because it has no time zone"
-            self._notes.add(path, f"{shown(text)} was used as {whole}{midnight or zone}")
+            zone = "" if midnight or has_time_zone(text) else ", in UTC, because it has no time zone"
+            self._notes.add(path, f"{format_value(text)} was used as {whole}{midnight or zone}")
             return whole
-        self._fault(path, f"{shown(text)} is not an RFC 3339 time; for example {json.dumps(self._now)}, which is now")
+        self._fault(
+            path, f"{format_value(text)} is not an RFC 3339 time; for example {json.dumps(self._now)}, which is now"
+        )
         return text
 
     def _number(self, value: Any, kind: inspect.IntType | inspect.FloatType, path: str) -> Any:
@@ -359,7 +361,7 @@ class Mending:
             self._wrong(value, wanted, path, self._example(path, kind))
             return value
         if type(value) is not type(found):
-            self._notes.add(path, f"{shown(value)} was used as the number {found}")
+            self._notes.add(path, f"{format_value(value)} was used as the number {found}")
         self._check_range(found, kind, path)
         return found
 
@@ -379,7 +381,7 @@ class Mending:
         if isinstance(value, bool):
             return value
         if isinstance(value, str) and value.lower() in {"true", "false"}:
-            self._notes.add(path, f"{shown(value)} was used as {value.lower()}")
+            self._notes.add(path, f"{format_value(value)} was used as {value.lower()}")
             return value.lower() == "true"
         self._wrong(value, "true or false", path, example=True)
         return value
@@ -389,16 +391,16 @@ class Mending:
             return value
         choices = [each for each in kind.values if isinstance(each, str)]
         if isinstance(value, str) and value.strip().lower() in choices:
-            self._notes.add(path, f"{shown(value)} was used as {shown(value.strip().lower())}")
+            self._notes.add(path, f"{format_value(value)} was used as {format_value(value.strip().lower())}")
             return value.strip().lower()
-        near = nearest(value, choices) if isinstance(value, str) else None
-        hint = f"; did you mean {shown(near)}?" if near else ""
-        self._fault(path, f"{shown(value)} is not one of {', '.join(map(shown, kind.values))}{hint}")
+        near = find_similar_name(value, choices) if isinstance(value, str) else None
+        hint = f"; did you mean {format_value(near)}?" if near else ""
+        self._fault(path, f"{format_value(value)} is not one of {', '.join(map(format_value, kind.values))}{hint}")
         return value
 
     def _example(self, path: str, kind: inspect.Type) -> object:
         """Return an example value of a type for the field at a path."""
-        kind, name = kind_of(kind), _name_of(path)
+        kind, name = unwrap_type(kind), _name_of(path)
         match kind:
             case inspect.StructType():
                 chosen = [field for field in kind.fields if field.required or field.encode_name in {"type", "kind"}]
@@ -422,14 +424,14 @@ def _takes_empty_text(kind: inspect.Type) -> bool:
         case inspect.LiteralType():
             return "" in kind.values
         case inspect.UnionType():
-            return any(_takes_empty_text(kind_of(each)) for each in kind.types)
+            return any(_takes_empty_text(unwrap_type(each)) for each in kind.types)
         case inspect.StrType():
             return not kind.min_length
         case _:
             return isinstance(kind, inspect.AnyType)
 
 
-def is_moment(name: str, text: str) -> bool:
+def is_valid_time(name: str, text: str) -> bool:
     """Return whether a text is a valid value of the time field ``name``; an empty text is."""
     if not text or (name in _TIME_ARGUMENTS and _TIME_ARGUMENTS[name].fullmatch(text)):
         return True
@@ -444,10 +446,10 @@ def _describe_unknown_field(name: str, value: object, fields: Mapping[str, objec
     """Return the error message for an unknown field; ``missing`` are required fields that were not sent."""
     own = next((each for each in _ATTRIBUTES_FIELDS if each in fields), None)
     only = next(iter(missing)) if len(missing) == 1 and own is None else None
-    if near := nearest(name, fields) or only:
+    if near := find_similar_name(name, fields) or only:
         hint = f" (did you mean `{near}`?)"
     else:
-        hint = f" (put custom fields into `{own}`: {shown({name: value})})" if own else ""
+        hint = f" (put custom fields into `{own}`: {format_value({name: value})})" if own else ""
     return f"unknown field{hint}; allowed fields: {', '.join(fields)}"
 
 
@@ -473,7 +475,7 @@ def _describe_value(value: object) -> str:
         case None:
             return "null"
         case bool() | int() | float() | str():
-            return shown(value)
+            return format_value(value)
         case list():
             return "a list"
         case _:
@@ -501,23 +503,23 @@ def _name_of(path: str) -> str:
 
 S = TypeVar("S", bound=msgspec.Struct)
 
-Names = Callable[[], Sequence[str]]
+StoreNamesProvider = Callable[[], Sequence[str]]
 """Function that returns the names of the stores that a caller may access; may block."""
 
 
-def store_named(values: Mapping[str, Any]) -> str | None:
+def find_named_store(values: Mapping[str, Any]) -> str | None:
     """Return the store that undecoded arguments name, or None."""
-    names = (value for name, value in values.items() if meant(name, ("index",), ()))
+    names = (value for name, value in values.items() if resolve_argument_name(name, ("index",), ()))
     return next((value for value in names if isinstance(value, str)), None)
 
 
-def store_of(index: str | UnsetType, default: str | None, names: Names = tuple) -> str:
+def resolve_store(index: str | UnsetType, default: str | None, names: StoreNamesProvider = tuple) -> str:
     """Return the store of a call. Raises InvalidInput if the call names none and there is no default store."""
     store = index or default
     if not store:
         message = "is required, because this connection has no default store; list_stores returns the stores"
         found = names()
-        message += f": {listed('', found)}" if found else ""
+        message += f": {format_names('', found)}" if found else ""
         raise InvalidInput.at("index", message)
     return store
 
@@ -525,8 +527,8 @@ def store_of(index: str | UnsetType, default: str | None, names: Names = tuple) 
 def read_arguments(values: Mapping[str, Any] | None, into: type[S], notes: list[str]) -> S:
     """Decode ``values`` as ``into``; corrections are appended to ``notes``.
 
-    Invalid items of the lists in ``into.apart`` become `UnreadItem`. Raises InvalidInput with every other fault, also
-    for NaN and lone surrogates, which JSON does not allow.
+    Invalid items of the lists in ``into.apart`` become `UndecodedItem`. Raises InvalidInput with every other fault,
+    also for NaN and lone surrogates, which JSON does not allow.
     """
     try:
         return _read(values, into, notes)
@@ -541,17 +543,17 @@ def read_arguments(values: Mapping[str, Any] | None, into: type[S], notes: list[
     return read
 
 
-def _item(item: object, kind: type[S], place: str, notes: list[str]) -> S | UnreadItem:
+def _item(item: object, kind: type[S], place: str, notes: list[str]) -> S | UndecodedItem:
     own: list[str] = []
     try:
         if not isinstance(item, Mapping):
             return convert(item, kind)
         read = _read(cast("Mapping[str, Any]", item), kind, own)
     except msgspec.ValidationError as error:
-        return UnreadItem(_invalid((place_of(error, kind),)))
+        return UndecodedItem(_invalid((locate_validation_error(error, kind),)))
     except InvalidInput as error:
         ref = cast("Mapping[str, Any]", item).get("ref")
-        return UnreadItem(error, ref if isinstance(ref, str) else None)
+        return UndecodedItem(error, ref if isinstance(ref, str) else None)
     notes += [f"{place}.{note}" for note in own]
     return read
 
@@ -572,7 +574,7 @@ def _read(values: Mapping[str, Any] | None, into: type[S], notes: list[str]) -> 
 
 
 def _convert_corrected(given: Mapping[str, Any], into: type[S], notes: list[str]) -> S:
-    mending = Mending(time.time())
+    mending = ArgumentCorrector(time.time())
     try:
         values = mending.mended(given, into)
         if mending.faults:
@@ -580,7 +582,7 @@ def _convert_corrected(given: Mapping[str, Any], into: type[S], notes: list[str]
         _check_json(values)
         read = convert(values, into)
     except msgspec.ValidationError as error:
-        raise _invalid((place_of(error, into),)) from None
+        raise _invalid((locate_validation_error(error, into),)) from None
     except RecursionError:
         raise _too_deep() from None
     notes += mending.notes
@@ -632,24 +634,24 @@ def _has_invalid_field(given: Mapping[str, Any], moments: frozenset[str]) -> boo
     if moments.isdisjoint(given):
         return False
     texts = ((name, given.get(name)) for name in moments)
-    return any(text and not has_form(text) and not is_moment(name, text) for name, text in texts)
+    return any(text and not is_rfc3339(text) and not is_valid_time(name, text) for name, text in texts)
 
 
 @cache
 def _time_fields(struct: type[msgspec.Struct]) -> tuple[frozenset[str], list[tuple[str, frozenset[str]]]]:
     """Return the time fields of ``struct``, and for each of its lists the time fields of the items."""
-    fields = {field.encode_name: kind_of(field.type) for field in kind_of(inspect.type_info(struct)).fields}
-    items = {name: kind_of(kind.item_type) for name, kind in fields.items() if isinstance(kind, inspect.ListType)}
+    fields = {field.encode_name: unwrap_type(field.type) for field in unwrap_type(inspect.type_info(struct)).fields}
+    items = {name: unwrap_type(kind.item_type) for name, kind in fields.items() if isinstance(kind, inspect.ListType)}
     in_lists = [
         (name, moments)
         for name, item in items.items()
         if isinstance(item, inspect.StructType) and (moments := _moments_of(item))
     ]
-    return _moments_of(kind_of(inspect.type_info(struct))), in_lists
+    return _moments_of(unwrap_type(inspect.type_info(struct))), in_lists
 
 
 def _moments_of(kind: inspect.StructType) -> frozenset[str]:
-    texts = {field.encode_name for field in kind.fields if isinstance(kind_of(field.type), inspect.StrType)}
+    texts = {field.encode_name for field in kind.fields if isinstance(unwrap_type(field.type), inspect.StrType)}
     return TIME_FIELDS & texts - _names_of_texts(kind.cls)
 
 
@@ -658,10 +660,10 @@ def _names_of_texts(struct: type[msgspec.Struct]) -> frozenset[str]:
     return getattr(struct, "not_times", frozenset())
 
 
-def explained(error: KgserveError, names: Names = tuple) -> str:
+def format_error(error: KgserveError, names: StoreNamesProvider = tuple) -> str:
     """Return an error as text: its message, one line per further field error, and for a missing store the others."""
     if isinstance(error, NoStore):
         found = names()
-        return f"{error}; there are {listed(error.store, found)}" if found else f"{error}, nor any other"
+        return f"{error}; there are {format_names(error.store, found)}" if found else f"{error}, nor any other"
     places = error.errors[1:] if isinstance(error, InvalidInput) else ()
     return "\n".join([str(error), *(f"{place.path}: {place.message}" for place in places)])

@@ -27,25 +27,25 @@ from mcp.server.context import ServerRequestContext
 from mcp.shared.inbound import encode_header_value
 
 from kgserve import errors
-from kgserve.graph.compat.versioned_names import FIELD_NAMES_PARAMETER, with_versioned_names
-from kgserve.graph.handle import Graph, Graphs
+from kgserve.graph.compat.versioned_names import FIELD_NAMES_PARAMETER, rename_fields
+from kgserve.graph.handle import StoreHandle, StoreHandles
 from kgserve.graph.search import search
-from kgserve.platform.access.authentication import CALLER_HEADER, Caller, Hidden, RequestContext
+from kgserve.platform.access.authentication import CALLER_HEADER, Caller, HiddenStore, RequestContext
 from kgserve.platform.codecs import json_decoder
-from kgserve.platform.idempotency import IdempotencyKey, making
+from kgserve.platform.idempotency import IdempotencyKey, current_idempotency_key
 from kgserve.platform.version import __version__
-from kgserve.server.admission import Admission
+from kgserve.server.admission import AdmissionControl
 from kgserve.server.mcp.argument_fields import Arguments, FieldNameArguments
-from kgserve.server.mcp.arguments import explained, read_arguments, store_named, store_of
-from kgserve.server.mcp.entity_memory import RecallMemories
-from kgserve.server.mcp.input_schema import input_schema
-from kgserve.server.mcp.memory_tools import Recall
-from kgserve.server.mcp.replies import ToolReply, counted, present
-from kgserve.server.mcp.search_tools import ContextArguments, Search, SearchBatch
-from kgserve.server.mcp.tool import Tool
-from kgserve.server.mcp.toolsets import TOOLS, called, chosen, list_tools_result
+from kgserve.server.mcp.arguments import find_named_store, format_error, read_arguments, resolve_store
+from kgserve.server.mcp.entity_memory import RecallMemoriesArguments
+from kgserve.server.mcp.input_schema import build_input_schema
+from kgserve.server.mcp.memory_tools import RecallArguments
+from kgserve.server.mcp.replies import ToolReply, format_count, present_answer
+from kgserve.server.mcp.search_tools import GetContextArguments, SearchBatchArguments, SearchKnowledgeArguments
+from kgserve.server.mcp.tool import McpTool
+from kgserve.server.mcp.toolsets import TOOLS, list_tools_result, resolve_tool, select_tools
 from kgserve.server.mcp.version_tools import conflict_reply
-from kgserve.server.proxy import NodeProxy
+from kgserve.server.proxy import NodeHttpClient
 
 T = TypeVar("T")
 
@@ -59,7 +59,9 @@ MAX_REMEMBERED_CALLS_PER_CALLER = 128
 _CALL_ID = re.compile(r"[!-~]{16,128}")
 
 
-def made_call(headers: Mapping[str, str], tool: str, arguments: Mapping[str, Any] | None) -> IdempotencyKey | None:
+def idempotency_key_of(
+    headers: Mapping[str, str], tool: str, arguments: Mapping[str, Any] | None
+) -> IdempotencyKey | None:
     """Return the idempotency key of a call, or None without a call id; it includes the tool and the arguments."""
     given = headers.get(CALL_HEADER, "")
     if not _CALL_ID.fullmatch(given):
@@ -71,7 +73,7 @@ def made_call(headers: Mapping[str, str], tool: str, arguments: Mapping[str, Any
     return IdempotencyKey(f"{given} {blake2b(content, digest_size=16).hexdigest()}", _age(headers))
 
 
-class Repeats:
+class IdempotentCalls:
     """Recent calls with an idempotency key, running and finished.
 
     A client that lost an answer repeats the call with the same id and gets the answer of the first call.
@@ -94,11 +96,11 @@ class Repeats:
         return await asyncio.shield(task)
 
     def _start(self, made: IdempotencyKey, answer: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
-        before = making.set(made)
+        before = current_idempotency_key.set(made)
         try:
             return asyncio.create_task(answer(), name="call")
         finally:
-            making.reset(before)
+            current_idempotency_key.reset(before)
 
     def _keep(self, key: tuple[str, str], task: asyncio.Task[Any]) -> None:
         self._calls[key] = task
@@ -145,8 +147,8 @@ class _ToolAnswer(msgspec.Struct, frozen=True):
 _decode = json_decoder(_ToolAnswer).decode
 
 
-async def asked_elsewhere(
-    forwarder: NodeProxy,
+async def forward_method(
+    forwarder: NodeHttpClient,
     served: errors.ServedElsewhere,
     caller: Caller,
     asked: tuple[str, Mapping[str, Any]],
@@ -184,17 +186,19 @@ Context = ServerRequestContext[Any, Any]
 
 PROGRESS_INTERVAL_SECONDS = 1.0
 
-Searching = Search | SearchBatch | ContextArguments | RecallMemories | Recall
+IndexQueryArguments = (
+    SearchKnowledgeArguments | SearchBatchArguments | GetContextArguments | RecallMemoriesArguments | RecallArguments
+)
 """Arguments of the tools that query the indexes."""
 
-OWN_WRITES_TIMEOUT_SECONDS = 0.5
+READ_YOUR_WRITES_TIMEOUT_SECONDS = 0.5
 """Seconds that a search waits for the indexes to include its caller's last write."""
 
 MAX_REMEMBERED_WRITERS = 4_096
 """Maximum number of remembered last writes, one per caller and store; the oldest is evicted first."""
 
 
-class Wishes(NamedTuple):
+class ConnectionOptions(NamedTuple):
     """Options of a connection, from headers of each request or parameters of the URL."""
 
     store: str
@@ -210,9 +214,9 @@ class Wishes(NamedTuple):
 class ToolCall(NamedTuple):
     """One tool call before validation, and its caller. ``notes``: corrections of the arguments."""
 
-    tool: Tool[Any]
+    tool: McpTool[Any]
     arguments: Mapping[str, Any] | None
-    wishes: Wishes
+    wishes: ConnectionOptions
     visit: RequestContext
     asker: str
     notes: list[str]
@@ -221,7 +225,7 @@ class ToolCall(NamedTuple):
     @property
     def named_store(self) -> str | None:
         """Store that the call names, as far as known before its arguments are validated."""
-        return store_named(self.arguments or {}) or self.wishes.store or None
+        return find_named_store(self.arguments or {}) or self.wishes.store or None
 
     @property
     def writes(self) -> bool:
@@ -229,7 +233,7 @@ class ToolCall(NamedTuple):
         return self.tool.writes(self.arguments)
 
 
-class OwnWrites:
+class LastWrites:
     """Sequence of each caller's last write per store, for read-your-writes in searches.
 
     Modified on the event loop only.
@@ -252,14 +256,14 @@ class OwnWrites:
         return self._last.get((asker, store), 0)
 
 
-class ToolCaller:
+class ToolDispatcher:
     """Dispatcher of tool calls for some stores."""
 
-    def __init__(self, graphs: Graphs, threads: Admission, forwarder: NodeProxy) -> None:
+    def __init__(self, graphs: StoreHandles, threads: AdmissionControl, forwarder: NodeHttpClient) -> None:
         self._graphs = graphs
         self._threads = threads
-        self._written = OwnWrites()
-        self._repeats = Repeats()
+        self._written = LastWrites()
+        self._repeats = IdempotentCalls()
         self._forwarder = forwarder
 
     async def list_tools(self, context: Context, _: types.PaginatedRequestParams | None) -> types.ListToolsResult:
@@ -272,7 +276,7 @@ class ToolCaller:
     def input_schema(self, name: str) -> dict[str, Any] | None:
         """Return the JSON Schema of a tool's arguments; None for an unknown tool."""
         tool = TOOLS.get(name)
-        return None if tool is None else input_schema(tool.arguments)
+        return None if tool is None else build_input_schema(tool.arguments)
 
     async def call(self, context: Context, params: types.CallToolRequestParams) -> Any:
         """Call a tool and return its result in wire format, which the SDK accepts without a model.
@@ -280,12 +284,14 @@ class ToolCaller:
         Raises MCPError for an unknown tool.
         """
         wishes = _wished(context)
-        tool = called(params.name, wishes.tools, params.arguments)
+        tool = resolve_tool(params.name, wishes.tools, params.arguments)
         if tool is None:
             names = ", ".join(TOOLS)
             raise MCPError(types.INVALID_PARAMS, f"unknown tool {params.name[:80]!r}; the tools are {names}")
-        call = ToolCall(tool, params.arguments, wishes, visit_of(context), _asker(context), [], _headers(context))
-        made = made_call(_headers(context), tool.name, params.arguments) if call.writes else None
+        call = ToolCall(
+            tool, params.arguments, wishes, request_context_of(context), _asker(context), [], _headers(context)
+        )
+        made = idempotency_key_of(_headers(context), tool.name, params.arguments) if call.writes else None
         answering = self._repeats.once(call.visit.asker, made, partial(self._measure, call))
         if context.meta is None or context.meta.get("progress_token") is None:
             return await answering
@@ -311,7 +317,7 @@ class ToolCaller:
             call.visit.caller.require(tool.role(call.arguments))
         except errors.Forbidden as error:
             call.visit.denied("403", act=act, store=call.named_store)
-            return _failure(explained(error))
+            return _failure(format_error(error))
         result = await self._answer(call)
         if tool.role(call.arguments) == "admin":
             call.visit.administered("failed" if result["isError"] else "done", act=act, store=call.named_store)
@@ -327,27 +333,27 @@ class ToolCaller:
             reply = _rename_fields(conflict_reply(error), (call.arguments or {}).get(FIELD_NAMES_PARAMETER))
             return _result(reply, call.named_store or "", call.notes) | {"isError": True}
         except errors.KgserveError as error:
-            return _failure(explained(error))
+            return _failure(format_error(error))
         except Exception:
             log.exception("internal_error", tool=call.tool.name)
-        return _failure(internal_error())
+        return _failure(internal_error_message())
 
-    async def _dispatch(self, call: ToolCall, graphs: Graphs) -> dict[str, Any]:
+    async def _dispatch(self, call: ToolCall, graphs: StoreHandles) -> dict[str, Any]:
         """Run the call here or at the node that serves the store; for a missing store, list those of the caller."""
         try:
             return await self._run(call, graphs)
         except errors.ServedElsewhere as error:
             asked = {"name": call.tool.name, "arguments": call.arguments or {}}
             caller, headers = call.visit.caller, call.headers
-            return await asked_elsewhere(self._forwarder, error, caller, ("tools/call", asked), headers)
+            return await forward_method(self._forwarder, error, caller, ("tools/call", asked), headers)
         except errors.NoStore as error:
-            if isinstance(error, Hidden):
+            if isinstance(error, HiddenStore):
                 call.visit.denied("404", act=f"tool {call.tool.name}", store=error.store)
             if error.store == call.wishes.store and (empty := _empty_reply(call)) is not None:
                 return _result(empty, call.wishes.store, call.notes)
-            return _failure(await self._threads.read(partial(explained, error, graphs.pool.names)))
+            return _failure(await self._threads.read(partial(format_error, error, graphs.pool.names)))
 
-    async def _run(self, call: ToolCall, graphs: Graphs) -> dict[str, Any]:
+    async def _run(self, call: ToolCall, graphs: StoreHandles) -> dict[str, Any]:
         begin = partial(self._begin, graphs, call)
         if call.tool.runs_statement:
             return await self._threads.kinds["statements"].run(lambda: _present_result(call, *begin()), call.asker)
@@ -361,7 +367,7 @@ class ToolCaller:
         self._written.remember(call.asker, store, answer)
         return _present_result(call, answer, given, store)
 
-    def _begin(self, graphs: Graphs, call: ToolCall) -> tuple[Any, msgspec.Struct, str]:
+    def _begin(self, graphs: StoreHandles, call: ToolCall) -> tuple[Any, msgspec.Struct, str]:
         """Return the answer of a tool, or its future, with the decoded arguments and the store name."""
         tool = call.tool
         given = read_arguments(call.arguments, tool.arguments, call.notes)
@@ -371,26 +377,28 @@ class ToolCaller:
             raise errors.InvalidInput.at(tool.writes_with, message)
         index = (given.index if isinstance(given, Arguments) else "") or ""
         default = call.wishes.store
-        store = index or default if tool.without_store else store_of(index, default, graphs.pool.names)
+        store = index or default if tool.without_store else resolve_store(index, default, graphs.pool.names)
         graph = graphs.graph(store, is_default=not index)
-        if isinstance(given, Searching) and not _at_a_moment(given):
+        if isinstance(given, IndexQueryArguments) and not _at_a_moment(given):
             return self._search_own_writes(graphs, graph, call, given), given, graph.name
         return tool.run(graph, given), given, graph.name
 
-    def _search_own_writes(self, graphs: Graphs, graph: Graph, call: ToolCall, given: Searching) -> Any:
+    def _search_own_writes(
+        self, graphs: StoreHandles, graph: StoreHandle, call: ToolCall, given: IndexQueryArguments
+    ) -> Any:
         """Run a search after waiting for the indexes to include the caller's last write."""
         for name in (graph.name, *(getattr(given, "also", None) or ())):
             if last := self._written.last(call.asker, name):
-                search.wait_for(graphs.graph(name), last, OWN_WRITES_TIMEOUT_SECONDS)
+                search.wait_for_indexes(graphs.graph(name), last, READ_YOUR_WRITES_TIMEOUT_SECONDS)
         answer: Any = call.tool.run(graph, given)
-        return SearchOutcome(answer, search.behind(graph, answer.index_sequence))
+        return SearchWithLag(answer, search.count_unindexed_commits(graph, answer.index_sequence))
 
 
 def _at_a_moment(given: msgspec.Struct) -> bool:
     return bool(getattr(given, "at_least", None) or getattr(given, "as_of", None))
 
 
-class SearchOutcome(NamedTuple):
+class SearchWithLag(NamedTuple):
     """Answer of a search, and the number of commits that the indexes lag behind."""
 
     answer: Any
@@ -399,27 +407,27 @@ class SearchOutcome(NamedTuple):
 
 def _empty_reply(call: ToolCall) -> ToolReply | None:
     """Return the reply for a default store that does not exist yet; None if the call names the store."""
-    if call.tool.nothing is None or not call.wishes.store or store_named(call.arguments or {}):
+    if call.tool.nothing is None or not call.wishes.store or find_named_store(call.arguments or {}):
         return None
     hint = f"nothing has been stored here yet; {call.tool.maker} creates the store"
     return ToolReply(f'There is no store "{call.wishes.store}" yet.', dict(call.tool.nothing), hint=hint)
 
 
 def _present_result(call: ToolCall, answer: Any, given: msgspec.Struct, store: str) -> dict[str, Any]:
-    reply = present(answer.answer if isinstance(answer, SearchOutcome) else answer, given, store)
+    reply = present_answer(answer.answer if isinstance(answer, SearchWithLag) else answer, given, store)
     reply = _rename_fields(reply, isinstance(given, FieldNameArguments) and given.field_names)
-    if isinstance(answer, SearchOutcome) and answer.behind:
-        late = f"the indexes lag {counted(answer.behind, 'commit')} behind; the newest entries may be missing"
+    if isinstance(answer, SearchWithLag) and answer.behind:
+        late = f"the indexes lag {format_count(answer.behind, 'commit')} behind; the newest entries may be missing"
         reply = reply._replace(hint="; ".join(filter(None, (reply.hint, late))))
     return _result(reply, store, call.notes)
 
 
 def _rename_fields(reply: ToolReply, versioned: object) -> ToolReply:
     """Return a reply with the field names of versioned writes, if requested."""
-    return reply._replace(values=with_versioned_names(reply.values)) if versioned else reply
+    return reply._replace(values=rename_fields(reply.values)) if versioned else reply
 
 
-def visit_of(context: Context) -> RequestContext:
+def request_context_of(context: Context) -> RequestContext:
     """Return the access context of the request. Raises MCPError for a request that did not arrive over HTTP."""
     if context.request is None:
         raise MCPError(types.INVALID_REQUEST, "this server accepts requests over HTTP only")
@@ -429,38 +437,40 @@ def visit_of(context: Context) -> RequestContext:
 def _asker(context: Context) -> str:
     """Return the identity for admission control; each session counts as a caller of its own."""
     session = _headers(context).get("mcp-session-id", "")
-    return f"{visit_of(context).asker} {session}"
+    return f"{request_context_of(context).asker} {session}"
 
 
 def _headers(context: Context) -> Mapping[str, str]:
     return context.request.headers if context.request is not None else {}
 
 
-def default_store(context: Context) -> str | None:
+def default_store_of(context: Context) -> str | None:
     """Return the default store of the connection, or None."""
     return _wished(context).store or None
 
 
-def _wished(context: Context) -> Wishes:
-    return Wishes("", "", "") if context.request is None else wished(context.request.scope)
+def _wished(context: Context) -> ConnectionOptions:
+    return ConnectionOptions("", "", "") if context.request is None else read_connection_options(context.request.scope)
 
 
-def wished(scope: Mapping[str, Any]) -> Wishes:
+def read_connection_options(scope: Mapping[str, Any]) -> ConnectionOptions:
     """Return the options of a connection, from headers such as `Kgserve-Store` or parameters such as `?store=`."""
     headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
     query = parse_qs(scope["query_string"].decode("latin-1"))
-    return Wishes(*(headers.get(f"kgserve-{name}".encode()) or query.get(name, [""])[0] for name in Wishes._fields))
+    return ConnectionOptions(
+        *(headers.get(f"kgserve-{name}".encode()) or query.get(name, [""])[0] for name in ConnectionOptions._fields)
+    )
 
 
-def check_wishes(wishes: Wishes) -> None:
+def check_connection_options(wishes: ConnectionOptions) -> None:
     """Check the options of a connection. Raises InvalidInput for unknown tools or answer formats."""
     if wishes.tools:
-        chosen(wishes.tools)
+        select_tools(wishes.tools)
     if wishes.answers not in ("", "text", "both"):
         raise errors.InvalidInput.at("answers", "must be text, for answers without structured content, or both")
 
 
-def internal_error() -> str:
+def internal_error_message() -> str:
     """Return the message that callers get for an internal error."""
     request_id = structlog.contextvars.get_contextvars().get("request_id")
     return f"internal error; the server log has the details under request id {request_id}"
@@ -470,7 +480,7 @@ log = structlog.get_logger()
 
 
 @contextmanager
-def as_protocol_errors(**about: str) -> Generator[None]:
+def convert_errors_to_mcp(**about: str) -> Generator[None]:
     """Convert any exception of the block to MCPError; internal errors are logged with the fields ``about``."""
     try:
         yield
@@ -480,10 +490,10 @@ def as_protocol_errors(**about: str) -> Generator[None]:
         if isinstance(error, errors.KgserveError) and not isinstance(error, errors.Internal):
             raise MCPError(types.INTERNAL_ERROR, str(error)) from None
         log.exception("internal_error", **about)
-        raise MCPError(types.INTERNAL_ERROR, internal_error()) from None
+        raise MCPError(types.INTERNAL_ERROR, internal_error_message()) from None
 
 
-async def _report_progress(context: Context, tool: Tool[Any], answering: Awaitable[T]) -> T:
+async def _report_progress(context: Context, tool: McpTool[Any], answering: Awaitable[T]) -> T:
     """Wait for an answer; report progress immediately and then every second."""
     started = time.monotonic()
 

@@ -8,16 +8,16 @@ from msgspec import UNSET, Meta, UnsetType
 
 from kgserve.graph import answers, requests
 from kgserve.graph.cypher import write_transaction
-from kgserve.server.mcp.argument_fields import UNLISTED_FIELD, DetailArguments, QueryField, as_request, with_fields_of
-from kgserve.server.mcp.replies import MAX_SUBJECT_CHARS, ToolReply, counted, present
-from kgserve.server.mcp.tool import Tool
-from kgserve.server.mcp.values import as_json, first_fitting, lines_within
+from kgserve.server.mcp.argument_fields import UNLISTED_FIELD, DetailArguments, QueryField, add_fields_of, to_request
+from kgserve.server.mcp.replies import MAX_SUBJECT_CHARS, ToolReply, format_count, present_answer
+from kgserve.server.mcp.tool import McpTool
+from kgserve.server.mcp.values import encode_to_text, take_fitting, take_fitting_lines
 
 _EMPTY_QUERY_RESULT: dict[str, Any] = {"columns": [], "rows": [], "row_count": 0, "truncated": False}
 
 
-@with_fields_of(requests.CypherRequest, "mode")
-class QueryCypher(DetailArguments, kw_only=True):
+@add_fields_of(requests.CypherRequest, "mode")
+class QueryCypherArguments(DetailArguments, kw_only=True):
     """One reading Cypher statement."""
 
     query: QueryField
@@ -26,12 +26,12 @@ class QueryCypher(DetailArguments, kw_only=True):
     max_rows: Annotated[int, Meta(ge=0, le=requests.MAX_CYPHER_ROWS)] = 100
 
 
-@present.register
-def _query_reply(found: answers.CypherAnswer, given: QueryCypher, _store: str) -> ToolReply:
-    rows = first_fitting(found.rows, MAX_SUBJECT_CHARS)
-    lines = lines_within(map(as_json, rows), MAX_SUBJECT_CHARS)
+@present_answer.register
+def _query_reply(found: answers.CypherAnswer, given: QueryCypherArguments, _store: str) -> ToolReply:
+    rows = take_fitting(found.rows, MAX_SUBJECT_CHARS)
+    lines = take_fitting_lines(map(encode_to_text, rows), MAX_SUBJECT_CHARS)
     rows = rows[: len(lines)]
-    head = f"{counted(len(found.rows), 'row')} of {as_json(found.columns)}"
+    head = f"{format_count(len(found.rows), 'row')} of {encode_to_text(found.columns)}"
     truncated = found.truncated or len(rows) < len(found.rows)
     values = {"columns": found.columns, "rows": rows, "row_count": len(rows), "truncated": truncated}
     if given.detail:
@@ -45,15 +45,15 @@ def _more_rows(found: answers.CypherAnswer, shown: int) -> str:
     return "there are more rows: raise max_rows, or use SKIP and LIMIT" if found.truncated else ""
 
 
-CYPHER_TOOLS: tuple[Tool[Any], ...] = (
-    Tool(
+CYPHER_TOOLS: tuple[McpTool[Any], ...] = (
+    McpTool(
         "query_cypher",
         "Query with Cypher",
         "When no other tool finds the counts or patterns asked for: a statement that reads (:Entity {id, type, "
         "content, attributes}), [:RELATES_TO {relation_type, weight, attributes}]; attributes are JSON text.",
-        QueryCypher,
+        QueryCypherArguments,
         "running the query",
-        lambda graph, given: write_transaction.run(graph, as_request(requests.CypherRequest, given)),
+        lambda graph, given: write_transaction.run_cypher_request(graph, to_request(requests.CypherRequest, given)),
         runs_statement=True,
         nothing=_EMPTY_QUERY_RESULT,
         is_long=True,

@@ -18,10 +18,10 @@ from kgserve.platform.codecs import decode_json
 from kgserve.platform.settings import MEBIBYTE
 
 if TYPE_CHECKING:
-    from kgserve.graph.handle import Graphs
-    from kgserve.server.admission import Admission
-    from kgserve.server.mcp.server import Served
-    from kgserve.server.proxy import NodeProxy
+    from kgserve.graph.handle import StoreHandles
+    from kgserve.server.admission import AdmissionControl
+    from kgserve.server.mcp.server import McpService
+    from kgserve.server.proxy import NodeHttpClient
 
 log = structlog.get_logger()
 
@@ -37,12 +37,12 @@ _INVALID_BODY_MESSAGE = (
 class McpEndpoint:
     """ASGI application of MCP; serves while `running` is active. The first requests wait for the import."""
 
-    def __init__(self, graphs: Graphs, threads: Admission, forwarder: NodeProxy) -> None:
+    def __init__(self, graphs: StoreHandles, threads: AdmissionControl, forwarder: NodeHttpClient) -> None:
         self._load = partial(_load, graphs, threads, forwarder)
         self._stop_timeout = graphs.settings.shutdown_grace / 4
         self._wanted = asyncio.Event()
         self._stopping = asyncio.Event()
-        self._served: asyncio.Future[Served] | None = None
+        self._served: asyncio.Future[McpService] | None = None
         self._running: set[asyncio.Task[Any]] = set()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -61,15 +61,15 @@ class McpEndpoint:
         if scope["method"] != "GET" and _LISTEN_HEADER not in scope["headers"]:
             await self._handle(served, scope, receive, send)
             return
-        listener = WhileValid(receive, scope["state"]["request_context"])
+        listener = KeyCheckedReceive(receive, scope["state"]["request_context"])
         await self._handle(served, scope, listener, send)
         if listener.is_over:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _handle(self, served: Served, scope: Any, receive: Any, send: Any) -> None:
+    async def _handle(self, served: McpService, scope: Any, receive: Any, send: Any) -> None:
         with self._track(waits=scope["method"] == "GET"):
             await served.manager.handle_request(
-                scope, receive, PlainRefusals(send, served.manager.max_request_body_size)
+                scope, receive, ErrorRewritingSend(send, served.manager.max_request_body_size)
             )
 
     @contextlib.asynccontextmanager
@@ -90,7 +90,7 @@ class McpEndpoint:
         if self._served is not None and self._served.done() and not self._served.exception():
             self._served.result().notifications.close()
 
-    async def _run(self, ready: asyncio.Future[Served]) -> None:
+    async def _run(self, ready: asyncio.Future[McpService]) -> None:
         await self._wanted.wait()
         if self._stopping.is_set():
             ready.set_exception(Unavailable("the server is stopping"))
@@ -121,11 +121,11 @@ class McpEndpoint:
             self._running.discard(task)
 
 
-def _load(graphs: Graphs, threads: Admission, forwarder: NodeProxy) -> Served:
-    return cast("type[Served]", import_module("kgserve.server.mcp.server").Served)(graphs, threads, forwarder)
+def _load(graphs: StoreHandles, threads: AdmissionControl, forwarder: NodeHttpClient) -> McpService:
+    return cast("type[McpService]", import_module("kgserve.server.mcp.server").McpService)(graphs, threads, forwarder)
 
 
-class WhileValid:
+class KeyCheckedReceive:
     """ASGI ``receive`` wrapper of a notification stream that simulates a disconnect once the key is not valid."""
 
     def __init__(self, receive: Any, context: RequestContext) -> None:
@@ -146,7 +146,7 @@ class WhileValid:
             receiving.cancel()
 
 
-class PlainRefusals:
+class ErrorRewritingSend:
     """ASGI ``send`` wrapper that replaces the SDK's validation errors, which show internal classes, with plain text.
 
     Buffers the body of a refusal until it is complete.

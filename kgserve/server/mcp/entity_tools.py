@@ -13,7 +13,7 @@ from kgserve.errors import InvalidInput
 from kgserve.graph import answers, queries, reading, requests
 from kgserve.graph.compat import versioned_api
 from kgserve.graph.compat.versioned_api import EdgeList
-from kgserve.graph.handle import Graph, as_struct
+from kgserve.graph.handle import StoreHandle, to_answer_struct
 from kgserve.graph.queries import MAX_EDGES_OFFSET, MAX_NODES_OFFSET, MAX_PAGE_ROWS
 from kgserve.server.mcp.argument_fields import (
     AsOfField,
@@ -25,40 +25,40 @@ from kgserve.server.mcp.argument_fields import (
     TypesField,
     ValidAtField,
     VersionField,
-    as_request,
-    with_fields_of,
+    add_fields_of,
+    to_request,
 )
 from kgserve.server.mcp.replies import (
     MAX_SUBJECT_CHARS,
     ToolReply,
-    arrow,
-    counted,
-    describe_moment,
+    describe_time_scope,
     edge_facts,
     edge_line,
+    format_arrow,
+    format_count,
     list_page,
     node_facts,
     node_line,
-    present,
-    quoted,
-    second,
+    present_answer,
+    quote_text,
+    trim_to_seconds,
 )
-from kgserve.server.mcp.tool import Tool
+from kgserve.server.mcp.tool import McpTool
 from kgserve.server.mcp.values import (
     MAX_DETAIL_CHARS,
     MAX_TEASER_CHARS,
     MAX_WHOLE_CONTENT_CHARS,
-    as_json,
-    brief_attributes,
-    brief_tags,
     encode,
-    first_fitting,
+    encode_to_text,
     is_missing,
-    items,
-    lean,
-    lines_within,
-    outline,
-    shortened,
+    list_items,
+    outline_node,
+    shorten,
+    shorten_attributes,
+    shorten_tags,
+    strip_defaults,
+    take_fitting,
+    take_fitting_lines,
 )
 from kgserve.storage.model import walk
 
@@ -73,14 +73,14 @@ _EMPTY_NODES_RESULT: dict[str, Any] = {"nodes": []}
 _EMPTY_WALK_RESULT: dict[str, Any] = {"nodes": [], "edges": [], "count": 0, "truncated": False}
 
 
-@with_fields_of(requests.TraverseRequest, "min_weight", "max_depth", "edge_kinds")
-class Traverse(DetailArguments, kw_only=True):
+@add_fields_of(requests.TraverseRequest, "min_weight", "max_depth", "edge_kinds")
+class TraverseArguments(DetailArguments, kw_only=True):
     """Start, depth and filters of a traversal."""
 
     start_id: IdField
     depth: Annotated[int, Meta(ge=1, le=walk.MAX_WALK_DEPTH, description="Hops")] = 1
     relation_types: RelationTypesField = UNSET
-    direction: Annotated[walk.Direction, Meta(description="Direction of relations")] = "outgoing"
+    direction: Annotated[walk.TraversalDirection, Meta(description="Direction of relations")] = "outgoing"
     max_nodes: Annotated[
         int, Meta(ge=1, le=requests.MAX_TRAVERSED_NODES, description="Maximum nodes, nearest first")
     ] = requests.MAX_TRAVERSED_NODES
@@ -89,20 +89,20 @@ class Traverse(DetailArguments, kw_only=True):
     valid_at: ValidAtField = UNSET
 
 
-class GetEntity(DetailArguments, kw_only=True):
+class GetEntityArguments(DetailArguments, kw_only=True):
     """Node to read."""
 
     id: IdField
     content_offset: Annotated[int, Meta(ge=0, description="Characters of its content to skip")] = 0
     relations_offset: Annotated[int, Meta(ge=0, le=MAX_EDGES_OFFSET, description="Relations to skip")] = 0
-    direction: Annotated[walk.Direction, Meta(description="Which relations to show")] = "both"
+    direction: Annotated[walk.TraversalDirection, Meta(description="Which relations to show")] = "both"
     version: Annotated[VersionField, Meta(description="Only this version, without relations")] | UnsetType = UNSET
     follow_symlinks: Annotated[bool, Meta(description="Include incoming relations of other stores")] = False
     as_of: AsOfField = UNSET
     valid_at: ValidAtField = UNSET
 
 
-class ListEntities(DetailArguments, kw_only=True):
+class ListEntitiesArguments(DetailArguments, kw_only=True):
     """Filters and page of a list of entities; or count only, or entities by id."""
 
     types: TypesField = UNSET
@@ -120,7 +120,7 @@ class ListEntities(DetailArguments, kw_only=True):
     valid_at: ValidAtField = UNSET
 
 
-class ListRelations(DetailArguments, kw_only=True):
+class ListRelationsArguments(DetailArguments, kw_only=True):
     """Relations of one entity in one direction."""
 
     id: IdField
@@ -135,19 +135,21 @@ class ListRelations(DetailArguments, kw_only=True):
     valid_at: ValidAtField = UNSET
 
 
-def _get_entity(graph: Graph, given: GetEntity) -> answers.NodeAnswer:
+def _get_entity(graph: StoreHandle, given: GetEntityArguments) -> answers.NodeAnswer:
     if given.version and (given.as_of or given.valid_at or given.follow_symlinks):
         raise InvalidInput("version: cannot be combined with as_of, valid_at or follow_symlinks; omit them")
-    found = as_struct(reading.get_node(graph, as_request(queries.NodeRequest, given)), answers.NodeAnswer)
+    found = to_answer_struct(reading.get_node(graph, to_request(queries.NodeRequest, given)), answers.NodeAnswer)
     if given.direction != "both":
         [other] = {"outgoing", "incoming"} - {given.direction}
         found = replace(found, **{other: []})
     if not given.relations_offset or given.version:
         return found
-    wanted = as_request(queries.IncomingRequest, given)
+    wanted = to_request(queries.IncomingEdgesRequest, given)
     wanted.offset, wanted.limit = given.relations_offset, _RELATIONS_PER_PAGE
     pages = {
-        name: as_struct(reading.edges_of_node(graph, wanted, outgoing=name == "outgoing"), versioned_api.EdgeList)
+        name: to_answer_struct(
+            reading.encode_edge_list(graph, wanted, outgoing=name == "outgoing"), versioned_api.EdgeList
+        )
         for name in ("outgoing", "incoming")
         if given.direction in (name, "both")
     }
@@ -156,59 +158,61 @@ def _get_entity(graph: Graph, given: GetEntity) -> answers.NodeAnswer:
     return replace(found, **edges, edges_truncated=truncated)
 
 
-def _list_entities(graph: Graph, given: ListEntities) -> answers.ListedPage | answers.NodesAnswer | answers.CountAnswer:
+def _list_entities(
+    graph: StoreHandle, given: ListEntitiesArguments
+) -> answers.ListedNodePage | answers.NodesAnswer | answers.CountAnswer:
     if given.ids:
-        return reading.get_nodes(graph, as_request(requests.NodesRequest, given))
+        return reading.get_nodes(graph, to_request(requests.NodesRequest, given))
     if given.count:
         if given.as_of:
             raise InvalidInput("count: cannot be combined with as_of; list the entities instead")
-        return reading.count(graph, as_request(requests.CountRequest, given))
+        return reading.count_matching_nodes(graph, to_request(requests.CountRequest, given))
     found = _page(graph, given, given.limit)
     # A page that is too large is read again with a smaller limit, so that its cursor matches its end.
-    while (fitting := count_fitting(found.nodes, detail=given.detail)) < len(found.nodes):
+    while (fitting := count_fitting_nodes(found.nodes, detail=given.detail)) < len(found.nodes):
         found = _page(graph, given, fitting)
     return found
 
 
-def _page(graph: Graph, given: ListEntities, limit: int) -> answers.ListedPage:
-    wanted = as_request(queries.NodesQuery, given)
+def _page(graph: StoreHandle, given: ListEntitiesArguments, limit: int) -> answers.ListedNodePage:
+    wanted = to_request(queries.NodesQuery, given)
     wanted.type, wanted.tag, wanted.limit = given.types or [], given.tags or [], limit
     wanted.attributes = msgspec.json.encode(given.attributes).decode() if given.attributes else None
     page = reading.list_nodes(graph, wanted)
-    if isinstance(page, answers.ListedPage):
+    if isinstance(page, answers.ListedNodePage):
         return page
     listed = [answers.ListedNode(**msgspec.structs.asdict(node)) for node in page.nodes]
-    return answers.ListedPage(nodes=listed, next_cursor=page.next_cursor)
+    return answers.ListedNodePage(nodes=listed, next_cursor=page.next_cursor)
 
 
-def _list_relations(graph: Graph, given: ListRelations) -> versioned_api.EdgeList:
-    wanted = as_request(queries.IncomingRequest, given)
+def _list_relations(graph: StoreHandle, given: ListRelationsArguments) -> versioned_api.EdgeList:
+    wanted = to_request(queries.IncomingEdgesRequest, given)
     wanted.kinds = given.relation_types or []
-    found = reading.edges_of_node(graph, wanted, outgoing=given.direction == "outgoing")
-    return as_struct(found, versioned_api.EdgeList)
+    found = reading.encode_edge_list(graph, wanted, outgoing=given.direction == "outgoing")
+    return to_answer_struct(found, versioned_api.EdgeList)
 
 
-@present.register
-def _traverse_reply(found: answers.TraverseAnswer, given: Traverse, _store: str) -> ToolReply:
-    when = describe_moment(given)
-    head = f"Traversal from {quoted(given.start_id)} (depth {given.depth}){when} — "
+@present_answer.register
+def _traverse_reply(found: answers.TraverseAnswer, given: TraverseArguments, _store: str) -> ToolReply:
+    when = describe_time_scope(given)
+    head = f"Traversal from {quote_text(given.start_id)} (depth {given.depth}){when} — "
     head += f"{len(found.nodes)} nodes, {len(found.edges)} edges"
     if not found.nodes:
-        hint = f"there is no node {quoted(given.start_id)}{when}; use search_knowledge to find ids"
+        hint = f"there is no node {quote_text(given.start_id)}{when}; use search_knowledge to find ids"
         values = {"nodes": [], "edges": [], "count": 0, "truncated": False}
         return ToolReply(f"{head}\n\n{_NODES_HEADING}", values, hint=hint, names_store=False)
     edge_room = min(MAX_SUBJECT_CHARS * 2 // 5, len(encode(found.edges)))
-    shown = lines_within(map(_walked_node_line, found.nodes), MAX_SUBJECT_CHARS - edge_room)
+    shown = take_fitting_lines(map(_walked_node_line, found.nodes), MAX_SUBJECT_CHARS - edge_room)
     reached = found.nodes[: len(shown)]
     nodes = (
-        items(reached, MAX_SUBJECT_CHARS - edge_room, detail=True)
+        list_items(reached, MAX_SUBJECT_CHARS - edge_room, detail=True)
         if given.detail
-        else first_fitting(map(outline, reached), MAX_SUBJECT_CHARS - edge_room)
+        else take_fitting(map(outline_node, reached), MAX_SUBJECT_CHARS - edge_room)
     )
     ids = {(node.get("store"), node["id"]) for node in nodes}
     between = [edge for edge in found.edges if ids.issuperset(_ends(edge))]
-    links = lines_within(map(_walked_edge_line, between), edge_room)
-    edges = items(between[: len(links)], edge_room, detail=given.detail)
+    links = take_fitting_lines(map(_walked_edge_line, between), edge_room)
+    edges = list_items(between[: len(links)], edge_room, detail=given.detail)
     left = (len(found.nodes) - len(nodes), len(found.edges) - len(edges))
     more = ""
     if any(left) or found.truncated:
@@ -221,7 +225,7 @@ def _traverse_reply(found: answers.TraverseAnswer, given: Traverse, _store: str)
         *shown[: len(nodes)],
         *(["", _EDGES_HEADING, *links[: len(edges)]] if edges else []),
     ]
-    hint, redirected = redirect_note(found.redirected_from)
+    hint, redirected = describe_redirect(found.redirected_from)
     values = {"nodes": nodes, "edges": edges, "count": len(nodes), "truncated": bool(more), **redirected}
     return ToolReply("\n".join(lines), values, more, hint, names_store=False)
 
@@ -234,19 +238,19 @@ def _ends(edge: answers.Edge) -> tuple[tuple[str | None, str], tuple[str | None,
 
 def _walked_node_line(node: answers.ReachedNode) -> str:
     """Format a node of a walk like the Memory Engine: a star marks the start, the content is shortened."""
-    named = f"  [{' ' if node.depth else '*'}] id={quoted(node.id)}"
-    store = f" store={quoted(node.store)}" if node.store else ""
+    named = f"  [{' ' if node.depth else '*'}] id={quote_text(node.id)}"
+    store = f" store={quote_text(node.store)}" if node.store else ""
     if is_missing(node):
         return f"{named}{store} does not exist"
     whole = replace(node, summary=UNSET, tags=UNSET, attributes={})
-    content = f" content={quoted(shortened(node.content, MAX_TEASER_CHARS, '...'))}" if node.content else ""
-    return f"{named} type={quoted(node.type)}{content}{store}{node_facts(whole)}"
+    content = f" content={quote_text(shorten(node.content, MAX_TEASER_CHARS, '...'))}" if node.content else ""
+    return f"{named} type={quote_text(node.type)}{content}{store}{node_facts(whole)}"
 
 
 def _walked_edge_line(edge: answers.Edge) -> str:
     """Format an edge of a walk like the Memory Engine, always with its weight."""
     facts = "".join(f" {fact}" for fact in edge_facts(edge) if not fact.startswith("weight="))
-    return f"  {arrow(edge)} (weight={_weight(edge.weight)}){facts}"
+    return f"  {format_arrow(edge)} (weight={_weight(edge.weight)}){facts}"
 
 
 def _weight(weight: float) -> str:
@@ -255,19 +259,19 @@ def _weight(weight: float) -> str:
     return text if float(text) == weight else f"{weight:.4g}"
 
 
-@present.register
-def _get_entity_reply(found: answers.NodeAnswer, given: GetEntity, _store: str) -> ToolReply:
+@present_answer.register
+def _get_entity_reply(found: answers.NodeAnswer, given: GetEntityArguments, _store: str) -> ToolReply:
     whole = found.node
     end = given.content_offset + MAX_WHOLE_CONTENT_CHARS
     node = replace(
         whole,
         content=whole.content[given.content_offset : end],
-        attributes=brief_attributes(whole.attributes, _MAX_WHOLE_ATTRIBUTES_CHARS),
-        tags=whole.tags and brief_tags(whole.tags, _MAX_WHOLE_TAGS_CHARS),
+        attributes=shorten_attributes(whole.attributes, _MAX_WHOLE_ATTRIBUTES_CHARS),
+        tags=whole.tags and shorten_tags(whole.tags, _MAX_WHOLE_TAGS_CHARS),
     )
     room = _MIN_EDGES_CHARS + (MAX_WHOLE_CONTENT_CHARS - len(node.content)) // 2
     sides = {"outgoing": found.outgoing, "incoming": found.incoming}
-    shown = {name: items(edges, room, detail=given.detail) for name, edges in sides.items()}
+    shown = {name: list_items(edges, room, detail=given.detail) for name, edges in sides.items()}
     cut = found.edges_truncated or any(len(shown[name]) < len(edges) for name, edges in sides.items())
     values: dict[str, Any] = {"node": _node_values(node, detail=given.detail), **shown, "edges_truncated": cut}
     more: list[str] = []
@@ -283,116 +287,120 @@ def _get_entity_reply(found: answers.NodeAnswer, given: GetEntity, _store: str) 
     if node.tags is not whole.tags:
         more.append("the tags are too long for one reply")
     edges = {name: kept[: len(shown[name])] for name, kept in sides.items()}
-    hint, redirected = redirect_note(found.redirected_from)
-    return ToolReply(_entity_text(node, edges, describe_moment(given)), values | redirected, "; ".join(more), hint)
+    hint, redirected = describe_redirect(found.redirected_from)
+    return ToolReply(_entity_text(node, edges, describe_time_scope(given)), values | redirected, "; ".join(more), hint)
 
 
-def redirect_note(source: str | UnsetType) -> tuple[str, dict[str, Any]]:
+def describe_redirect(source: str | UnsetType) -> tuple[str, dict[str, Any]]:
     """Return the hint and values for a node that was merged into the returned one."""
     if not source:
         return "", {}
-    return f"{quoted(source)} was merged into this entity", {"redirected_from": source}
+    return f"{quote_text(source)} was merged into this entity", {"redirected_from": source}
 
 
 def _node_values(node: answers.Node, *, detail: bool) -> dict[str, Any]:
     if detail:
         return msgspec.to_builtins(node)
-    stamps = {"version": node.version, "updated_at": second(node.updated_at), "created_by": node.created_by}
-    return {"content": "", **lean(node), **{name: value for name, value in stamps.items() if value}}
+    stamps = {"version": node.version, "updated_at": trim_to_seconds(node.updated_at), "created_by": node.created_by}
+    return {"content": "", **strip_defaults(node), **{name: value for name, value in stamps.items() if value}}
 
 
 def _entity_text(node: answers.Node, edges: dict[str, list[answers.Edge]], when: str) -> str:
-    author = f" by {quoted(node.created_by)}" if node.created_by else ""
-    head = f"{quoted(node.id)} ({node.type}){when}, version {node.version}, changed {second(node.updated_at)}{author}"
+    author = f" by {quote_text(node.created_by)}" if node.created_by else ""
+    changed = trim_to_seconds(node.updated_at)
+    head = f"{quote_text(node.id)} ({node.type}){when}, version {node.version}, changed {changed}{author}"
     facts = node_facts(replace(node, attributes={})).strip()
     lines = [head, *([facts] if facts else []), *([node.content] if node.content else [])]
-    lines += [f"Attributes: {as_json(node.attributes)}"] if node.attributes else []
+    lines += [f"Attributes: {encode_to_text(node.attributes)}"] if node.attributes else []
     lines += ["Outgoing:", *map(edge_line, edges["outgoing"])] if edges["outgoing"] else []
     lines += ["Incoming:", *map(edge_line, edges["incoming"])] if edges["incoming"] else []
-    kept = lines_within(lines, MAX_SUBJECT_CHARS + 500)
+    kept = take_fitting_lines(lines, MAX_SUBJECT_CHARS + 500)
     return "\n".join(kept) + ("\n…" if len(kept) < len(lines) else "")
 
 
-def count_fitting(nodes: Sequence[answers.ListedNode], *, detail: bool) -> int:
+def count_fitting_nodes(nodes: Sequence[answers.ListedNode], *, detail: bool) -> int:
     """Return how many of a page's first nodes fit into a reply, at least 1."""
     return max(len(list_page(nodes, node_line, detail=detail, content=MAX_DETAIL_CHARS)[0]), 1)
 
 
-@present.register
-def _list_entities_reply(found: answers.ListedPage, given: ListEntities, store: str) -> ToolReply:
+@present_answer.register
+def _list_entities_reply(found: answers.ListedNodePage, given: ListEntitiesArguments, store: str) -> ToolReply:
     nodes, lines = list_page(found.nodes, node_line, detail=given.detail, content=MAX_DETAIL_CHARS)
-    more = f"the next page: cursor={quoted(found.next_cursor)}, without offset" if found.next_cursor else ""
-    head = f"{counted(len(nodes), 'entity', 'entities')} of {quoted(store)}{describe_moment(given)}"
+    more = f"the next page: cursor={quote_text(found.next_cursor)}, without offset" if found.next_cursor else ""
+    head = f"{format_count(len(nodes), 'entity', 'entities')} of {quote_text(store)}{describe_time_scope(given)}"
     return ToolReply("\n".join([head, *lines]), {"nodes": nodes, "next_cursor": found.next_cursor}, more)
 
 
-@present.register
-def _some_entities_reply(found: answers.NodesAnswer, given: ListEntities, store: str) -> ToolReply:
+@present_answer.register
+def _some_entities_reply(found: answers.NodesAnswer, given: ListEntitiesArguments, store: str) -> ToolReply:
     nodes, lines = list_page(
         found.nodes, node_line, detail=given.detail, content=MAX_TEASER_CHARS if given.compact else MAX_DETAIL_CHARS
     )
     more = f"{len(found.nodes) - len(nodes):,} did not fit: request fewer ids" if len(nodes) < len(found.nodes) else ""
-    missing = first_fitting(found.missing, MAX_SUBJECT_CHARS // 4)
-    hint = f"there is no {', '.join(map(quoted, missing))}" if missing else ""
-    head = f"{counted(len(nodes), 'entity', 'entities')} of {quoted(store)}{describe_moment(given)}"
+    missing = take_fitting(found.missing, MAX_SUBJECT_CHARS // 4)
+    hint = f"there is no {', '.join(map(quote_text, missing))}" if missing else ""
+    head = f"{format_count(len(nodes), 'entity', 'entities')} of {quote_text(store)}{describe_time_scope(given)}"
     values = {"nodes": nodes} | ({"missing": missing} if missing else {})
     return ToolReply("\n".join([head, *lines]), values, more, hint)
 
 
-@present.register
-def _counted_reply(found: answers.CountAnswer, given: ListEntities, store: str) -> ToolReply:
+@present_answer.register
+def _counted_reply(found: answers.CountAnswer, given: ListEntitiesArguments, store: str) -> ToolReply:
     least = "" if found.exact else "at least "
-    text = f"{least}{counted(found.count, 'entity', 'entities')} of {quoted(store)}{describe_moment(given)}"
+    text = (
+        f"{least}{format_count(found.count, 'entity', 'entities')} of {quote_text(store)}{describe_time_scope(given)}"
+    )
     return ToolReply(text, {"count": found.count} | ({} if found.exact else {"exact": False}))
 
 
-@present.register
-def _list_relations_reply(found: EdgeList, given: ListRelations, _store: str) -> ToolReply:
+@present_answer.register
+def _list_relations_reply(found: EdgeList, given: ListRelationsArguments, _store: str) -> ToolReply:
     edges, lines = list_page(found.edges, edge_line, detail=given.detail)
     next_offset = found.next_offset if len(edges) == len(found.edges) else given.offset + len(edges)
     more = "" if next_offset is None else f"the next page: offset={next_offset}"
-    head = f"{counted(len(edges), f'{given.direction} relation')} of {quoted(given.id)}{describe_moment(given)}"
+    count = format_count(len(edges), f"{given.direction} relation")
+    head = f"{count} of {quote_text(given.id)}{describe_time_scope(given)}"
     return ToolReply("\n".join([head, *lines]), {"edges": edges, "next_offset": next_offset}, more)
 
 
-ENTITY_TOOLS: tuple[Tool[Any], ...] = (
-    Tool(
+ENTITY_TOOLS: tuple[McpTool[Any], ...] = (
+    McpTool(
         "get_entity",
         "Read one entity",
         "When an id is known: the full entity with attributes and relations (pages by `relations_offset`), currently, "
         "at an earlier time, or in one of its versions.",
-        GetEntity,
+        GetEntityArguments,
         "reading the entity",
         _get_entity,
         nothing={"node": None},
     ),
-    Tool(
+    McpTool(
         "traverse_knowledge_graph",
         "Walk the graph from an entity",
         "When dependencies of an entity matter, in either direction: the entities within `depth` hops, nearest first, "
         "and the relations between them.",
-        Traverse,
+        TraverseArguments,
         "walking the graph",
-        lambda graph, given: as_struct(
-            reading.traverse(graph, as_request(requests.TraverseRequest, given)), answers.TraverseAnswer
+        lambda graph, given: to_answer_struct(
+            reading.traverse(graph, to_request(requests.TraverseRequest, given)), answers.TraverseAnswer
         ),
         nothing=_EMPTY_WALK_RESULT,
     ),
-    Tool(
+    McpTool(
         "list_entities",
         "List entities",
         "When all entities of a kind are needed: those of any of `types`, with all `tags` and `attributes`, by id, in "
         "pages; with `count` only their number; or the entities in `ids`.",
-        ListEntities,
+        ListEntitiesArguments,
         "listing entities",
         _list_entities,
         nothing=_EMPTY_NODES_RESULT,
     ),
-    Tool(
+    McpTool(
         "list_relations",
         "List the relations of an entity",
         "Relations that start or end at one entity, in pages: by ordinal, those without one last, then by age.",
-        ListRelations,
+        ListRelationsArguments,
         "listing relations",
         _list_relations,
     ),

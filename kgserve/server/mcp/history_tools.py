@@ -8,24 +8,32 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from kgserve.graph import answers, history, queries, requests
-from kgserve.graph.handle import Graph
+from kgserve.graph.handle import StoreHandle
 from kgserve.graph.queries import MAX_PAGE_STATES
 from kgserve.server.mcp.argument_fields import (
     Arguments,
     DetailArguments,
     IdField,
     VersionField,
-    as_request,
-    with_fields_of,
+    add_fields_of,
+    to_request,
 )
-from kgserve.server.mcp.replies import ToolReply, counted, list_page, moment, present, quoted, write_counts
-from kgserve.server.mcp.tool import Tool
-from kgserve.server.mcp.values import MAX_EXCERPT_CHARS, as_json, item, shortened
+from kgserve.server.mcp.replies import (
+    ToolReply,
+    format_count,
+    list_page,
+    present_answer,
+    quote_text,
+    trim_zero_fraction,
+    write_counts,
+)
+from kgserve.server.mcp.tool import McpTool
+from kgserve.server.mcp.values import MAX_EXCERPT_CHARS, encode_to_text, list_item, shorten
 
 _MAX_VALUE_LINE_CHARS = 120
 
 
-class EntityHistory(DetailArguments, kw_only=True):
+class EntityHistoryArguments(DetailArguments, kw_only=True):
     """Entity with a page of its states, or the version to revert to."""
 
     id: IdField
@@ -34,28 +42,28 @@ class EntityHistory(DetailArguments, kw_only=True):
     revert_to: Annotated[VersionField, Meta(description="Restore this version")] | UnsetType = UNSET
 
 
-@with_fields_of(requests.RevertRequest)
-class RevertEntity(Arguments, kw_only=True):
+@add_fields_of(requests.RevertRequest)
+class RevertEntityArguments(Arguments, kw_only=True):
     """Entity, and the version to revert it to."""
 
     id: IdField
     version: Annotated[VersionField, Meta(description="A version from entity_history")]
 
 
-def _history(graph: Graph, given: EntityHistory) -> Any:
+def _history(graph: StoreHandle, given: EntityHistoryArguments) -> Any:
     if not given.revert_to:
-        return history.node_history(graph, as_request(queries.HistoryRequest, given))
-    return history.revert(graph, queries.RevertNode(node_id=given.id, version=given.revert_to))
+        return history.get_node_history(graph, to_request(queries.HistoryRequest, given))
+    return history.revert_node(graph, queries.RevertNodeRequest(node_id=given.id, version=given.revert_to))
 
 
-@present.register
+@present_answer.register
 def _history_reply(found: answers.NodeHistory, given: msgspec.Struct, _store: str) -> ToolReply:
-    detail = isinstance(given, EntityHistory) and given.detail
+    detail = isinstance(given, EntityHistoryArguments) and given.detail
     shown, lines = list_page(found.states, _state_lines, detail=detail)
     states = shown if detail else list(map(_state_values, found.states[: len(shown)]))
     next_before = found.next_before if len(states) == len(found.states) else found.states[len(states) - 1].from_sequence
     more = "" if next_before is None else f"older states: before={next_before}"
-    head = f"{counted(len(states), 'state')} of {quoted(found.id)}, newest first"
+    head = f"{format_count(len(states), 'state')} of {quote_text(found.id)}, newest first"
     return ToolReply("\n".join([head, *lines]), {"id": found.id, "states": states, "next_before": next_before}, more)
 
 
@@ -64,23 +72,23 @@ def _state_values(state: answers.NodeState) -> dict[str, Any]:
     node = state.node
     named = {"version": node.version, "created_by": node.created_by}
     if not state.diff:
-        named |= {"type": node.type, "content": shortened(node.content, MAX_EXCERPT_CHARS)}
-    values = item(state, detail=False)
+        named |= {"type": node.type, "content": shorten(node.content, MAX_EXCERPT_CHARS)}
+    values = list_item(state, detail=False)
     former = {} if node.is_current is UNSET else {"is_current": node.is_current}
     return {**values, "node": {name: value for name, value in named.items() if value} | former}
 
 
 def _state_lines(state: answers.NodeState) -> str:
-    until = "now" if state.recorded_to is None else moment(state.recorded_to)
+    until = "now" if state.recorded_to is None else trim_zero_fraction(state.recorded_to)
     end = ", then deleted" if state.deleted else ""
-    author = f" by {quoted(state.node.created_by)}" if state.node.created_by else ""
-    author += "".join(f", also by {quoted(each.created_by)}" for each in state.also_by or ())
-    head = f"version {state.node.version}{author}: {moment(state.recorded_from)} to {until}{end}"
+    author = f" by {quote_text(state.node.created_by)}" if state.node.created_by else ""
+    author += "".join(f", also by {quote_text(each.created_by)}" for each in state.also_by or ())
+    head = f"version {state.node.version}{author}: {trim_zero_fraction(state.recorded_from)} to {until}{end}"
     return "\n".join([head, *(f"  {each.path}: {_value(each.before)} -> {_value(each.after)}" for each in state.diff)])
 
 
 def _value(value: Any) -> str:
-    return shortened(as_json(value), _MAX_VALUE_LINE_CHARS)
+    return shorten(encode_to_text(value), _MAX_VALUE_LINE_CHARS)
 
 
 def revert_reply(found: answers.InjectAnswer, entity: str, version: int) -> ToolReply:
@@ -90,27 +98,27 @@ def revert_reply(found: answers.InjectAnswer, entity: str, version: int) -> Tool
         outcome = f"already equals version {version}; nothing changed"
     else:
         outcome = f"was reverted to version {version}, as a new version"
-    return ToolReply(f"{quoted(entity)} {outcome}. Sequence {found.sequence}.", values)
+    return ToolReply(f"{quote_text(entity)} {outcome}. Sequence {found.sequence}.", values)
 
 
-HISTORY_TOOLS: tuple[Tool[Any], ...] = (
-    Tool(
+HISTORY_TOOLS: tuple[McpTool[Any], ...] = (
+    McpTool(
         "entity_history",
         "Read the history of an entity",
         "The states of an entity, newest first, deleted or not: when, by whom, what changed. `revert_to` restores that "
         "version as a new one; relations stay.",
-        EntityHistory,
+        EntityHistoryArguments,
         "reading the history",
         _history,
         writes_with="revert_to",
     ),
-    Tool(
+    McpTool(
         "revert_entity",
         "Revert an entity to a version",
         "Restore an earlier version of an entity as a new version; a deleted entity comes back. Relations stay.",
-        RevertEntity,
+        RevertEntityArguments,
         "reverting to a version",
-        lambda graph, given: history.revert(graph, as_request(queries.RevertNode, given)),
+        lambda graph, given: history.revert_node(graph, to_request(queries.RevertNodeRequest, given)),
         "writes",
     ),
 )

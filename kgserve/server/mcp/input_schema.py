@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 Schema = Mapping[str, Any]
-UNLISTED = "unlisted"
+UNLISTED_SCHEMA_KEY = "unlisted"
 """Marks fields that are accepted but not listed: aliases, and rarely used fields."""
 _DEFS_REFERENCE_PREFIX = "#/$defs/"
 _SCHEMA_KEYWORDS = ("type", "description", "enum", "default", "required")
@@ -33,7 +33,7 @@ _ITEM_FIELD_DESCRIPTIONS: dict[str, str] = {
 
 
 @cache
-def input_schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
+def build_input_schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
     """Return the input schema of a tool: one type per field, nested Structs inlined.
 
     Converters to the schemas of model vendors drop or refuse references, alternatives, exclusive bounds and closed
@@ -69,7 +69,7 @@ def _plain(part: Schema, definitions: Schema) -> dict[str, Any]:
     if "items" in found:
         made["items"] = _item(_plain(found["items"], definitions))
     if "properties" in found:
-        shown = {name: field for name, field in found["properties"].items() if UNLISTED not in field}
+        shown = {name: field for name, field in found["properties"].items() if UNLISTED_SCHEMA_KEY not in field}
         made["properties"] = {name: _plain(field, definitions) for name, field in shown.items()}
     elif made.get("type") == "object":
         made["additionalProperties"] = dict(_ANY_VALUE_SCHEMA)

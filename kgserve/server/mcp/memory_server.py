@@ -13,176 +13,180 @@ from msgspec import UNSET, Meta, UnsetType, field
 
 from kgserve.graph.compat import memory_server as entities
 from kgserve.graph.compat.entities_api import (
-    Added,
-    Created,
-    Deleted,
-    Entity,
+    CreatedEntities,
+    CreatedRelations,
+    DeletionConfirmation,
     KnowledgeGraph,
-    NewObservations,
-    OldObservations,
-    Related,
+    ObservationAddition,
+    ObservationDeletion,
+    ObservationsAddedAnswer,
+    ObservedEntity,
     ServerRelation,
 )
 from kgserve.server.mcp.argument_fields import UNLISTED_FIELD, Arguments
-from kgserve.server.mcp.replies import ToolReply, present
-from kgserve.server.mcp.tool import Tool
-from kgserve.server.mcp.values import as_json
+from kgserve.server.mcp.replies import ToolReply, present_answer
+from kgserve.server.mcp.tool import McpTool
+from kgserve.server.mcp.values import encode_to_text
 
 
-class ServerArguments(Arguments, kw_only=True):
+class MemoryServerArguments(Arguments, kw_only=True):
     """Arguments of the official server; `index` is accepted but not listed, because the official server has none."""
 
     index: Annotated[str | UnsetType, UNLISTED_FIELD] = UNSET
 
 
-class CreateServerEntities(ServerArguments, kw_only=True):
+class CreateServerEntitiesArguments(MemoryServerArguments, kw_only=True):
     """Entities to create."""
 
-    entities: list[Entity]
+    entities: list[ObservedEntity]
 
 
-class CreateServerRelations(ServerArguments, kw_only=True):
+class CreateServerRelationsArguments(MemoryServerArguments, kw_only=True):
     """Relations to create."""
 
     relations: list[ServerRelation]
 
 
-class AddObservations(ServerArguments, kw_only=True):
+class AddObservationsArguments(MemoryServerArguments, kw_only=True):
     """Observations to add, by entity."""
 
-    observations: list[NewObservations]
+    observations: list[ObservationAddition]
 
 
-class DeleteServerEntities(ServerArguments, kw_only=True):
+class DeleteServerEntitiesArguments(MemoryServerArguments, kw_only=True):
     """Entities to delete."""
 
     names: list[str] = field(name="entityNames")
 
 
-class DeleteObservations(ServerArguments, kw_only=True):
+class DeleteObservationsArguments(MemoryServerArguments, kw_only=True):
     """Observations to delete, by entity."""
 
-    deletions: list[OldObservations]
+    deletions: list[ObservationDeletion]
 
 
-class DeleteServerRelations(ServerArguments, kw_only=True):
+class DeleteServerRelationsArguments(MemoryServerArguments, kw_only=True):
     """Relations to delete."""
 
     relations: list[ServerRelation]
 
 
-class ReadGraph(ServerArguments, kw_only=True):
+class ReadGraphArguments(MemoryServerArguments, kw_only=True):
     """Page of the graph."""
 
     not_times: ClassVar[frozenset[str]] = frozenset({"after"})
     after: Annotated[str, Meta(description="Name to continue after")] = ""
 
 
-class SearchNodes(ServerArguments, kw_only=True):
+class SearchNodesArguments(MemoryServerArguments, kw_only=True):
     """Search query."""
 
     query: Annotated[str, Meta(max_length=10_000)]
 
 
-class OpenNodes(ServerArguments, kw_only=True):
+class OpenNodesArguments(MemoryServerArguments, kw_only=True):
     """Entities to read."""
 
     names: list[str]
 
 
-@present.register
-def _official_reply(found: Created | Related | Added | Deleted | KnowledgeGraph, _given: Any, _store: str) -> ToolReply:
+@present_answer.register
+def _official_reply(
+    found: CreatedEntities | CreatedRelations | ObservationsAddedAnswer | DeletionConfirmation | KnowledgeGraph,
+    _given: Any,
+    _store: str,
+) -> ToolReply:
     """Return the answer of the official server without additions."""
     match found:
-        case Created():
-            text = as_json(found.entities)
-        case Related():
-            text = as_json(found.relations)
-        case Added():
-            text = as_json(found.results)
-        case Deleted():
+        case CreatedEntities():
+            text = encode_to_text(found.entities)
+        case CreatedRelations():
+            text = encode_to_text(found.relations)
+        case ObservationsAddedAnswer():
+            text = encode_to_text(found.results)
+        case DeletionConfirmation():
             text = found.message
         case KnowledgeGraph():
-            text = as_json(found)
+            text = encode_to_text(found)
     return ToolReply(text, msgspec.to_builtins(found), alone=True)
 
 
-MEMORY_SERVER_TOOLS: tuple[Tool[Any], ...] = (
-    Tool(
+MEMORY_SERVER_TOOLS: tuple[McpTool[Any], ...] = (
+    McpTool(
         "create_entities",
         "Create entities",
         "Create entities with observations, one fact each. Existing entities stay unchanged.",
-        CreateServerEntities,
+        CreateServerEntitiesArguments,
         "creating entities",
         lambda graph, given: entities.create_entities(graph, given.entities),
         "writes",
     ),
-    Tool(
+    McpTool(
         "create_relations",
         "Create relations",
         "Relate entities by name, in active voice.",
-        CreateServerRelations,
+        CreateServerRelationsArguments,
         "creating relations",
         lambda graph, given: entities.create_relations(graph, given.relations),
         "writes",
     ),
-    Tool(
+    McpTool(
         "add_observations",
         "Add observations",
         "Add facts to entities that exist.",
-        AddObservations,
+        AddObservationsArguments,
         "adding observations",
         lambda graph, given: entities.add_observations(graph, given.observations),
         "writes",
     ),
-    Tool(
+    McpTool(
         "delete_entities",
         "Delete entities",
         "Delete entities and their relations.",
-        DeleteServerEntities,
+        DeleteServerEntitiesArguments,
         "deleting entities",
         lambda graph, given: entities.delete_entities(graph, given.names),
         "deletes",
     ),
-    Tool(
+    McpTool(
         "delete_observations",
         "Delete observations",
         "Delete facts, by their exact text.",
-        DeleteObservations,
+        DeleteObservationsArguments,
         "deleting observations",
         lambda graph, given: entities.delete_observations(graph, given.deletions),
         "deletes",
     ),
-    Tool(
+    McpTool(
         "delete_relations",
         "Delete relations",
         "Delete relations.",
-        DeleteServerRelations,
+        DeleteServerRelationsArguments,
         "deleting relations",
         lambda graph, given: entities.delete_relations(graph, given.relations),
         "deletes",
     ),
-    Tool(
+    McpTool(
         "read_graph",
         "Read the graph",
         "Read the whole graph, a large one in pages.",
-        ReadGraph,
+        ReadGraphArguments,
         "reading the graph",
         lambda graph, given: entities.read_graph(graph, given.after),
     ),
-    Tool(
+    McpTool(
         "search_nodes",
         "Search entities",
         "Find entities by name, type, words or meaning, with their relations.",
-        SearchNodes,
+        SearchNodesArguments,
         "searching",
         lambda graph, given: entities.search_nodes(graph, given.query),
     ),
-    Tool(
+    McpTool(
         "open_nodes",
         "Open entities",
         "Read entities by name, with their relations.",
-        OpenNodes,
+        OpenNodesArguments,
         "reading entities",
         lambda graph, given: entities.open_nodes(graph, given.names),
     ),

@@ -15,92 +15,95 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from kgserve.errors import FieldError, InvalidInput
-from kgserve.graph.handle import Graph
+from kgserve.graph.handle import StoreHandle
 from kgserve.graph.requests import SearchMode
 from kgserve.memory import forget, reflect, retain, retain_api, whole_memory
 from kgserve.memory.api import (
     EXPIRES_IN_PATTERN,
     AssociatedEntity,
     DeletedEntity,
-    Id,
-    Label,
+    LabelText,
     Memory,
-    Metadata,
+    MetadataObject,
+    NodeIdText,
     RecallAnswer,
     RecalledMemory,
     RecallRequest,
-    Text,
-    Time,
+    ShortText,
+    TimestampText,
 )
 from kgserve.memory.entities_api import RelationInput
-from kgserve.memory.hierarchy_api import WholeMemoryRequest
+from kgserve.memory.hierarchy_api import MemoryDetailsRequest
 from kgserve.memory.recall_stores import recall
-from kgserve.memory.reflect_api import Reflection, ReflectRequest, memory_line, proposal_line
-from kgserve.memory.relationships import WholeMemory
-from kgserve.platform.settings import Dedup
-from kgserve.server.mcp.argument_fields import UNLISTED_FIELD, Arguments, as_request, with_fields_of
-from kgserve.server.mcp.replies import ToolReply, counted, present
-from kgserve.server.mcp.tool import Tool
+from kgserve.memory.reflect_api import ReflectAnswer, ReflectRequest, format_memory_line, format_proposal_line
+from kgserve.memory.relationships import MemoryDetails
+from kgserve.platform.settings import DedupMode
+from kgserve.server.mcp.argument_fields import UNLISTED_FIELD, Arguments, add_fields_of, to_request
+from kgserve.server.mcp.replies import ToolReply, format_count, present_answer
+from kgserve.server.mcp.tool import McpTool
 from kgserve.server.mcp.values import (
     MAX_DETAIL_CHARS,
     MAX_EXCERPT_CHARS,
     MAX_RESULT_CHARS,
     MAX_WHOLE_CONTENT_CHARS,
-    brief_attributes,
-    first_fitting,
-    lean,
-    lines_within,
-    shortened,
+    shorten,
+    shorten_attributes,
+    strip_defaults,
+    take_fitting,
+    take_fitting_lines,
 )
 
 _MAX_LISTED_VERSIONS = 20
 
-_Labels = Annotated[list[Label], Meta(max_length=100)]
+_Labels = Annotated[list[LabelText], Meta(max_length=100)]
 _Layer = Annotated[int, Meta(ge=0, le=3, description="0 domain, 1 concept, 2 fact, 3 episode")]
-_From = Annotated[Time, Meta(description="True from then on, RFC 3339; default: now")]
-_Until = Annotated[Time, Meta(description="True until then")]
-_Moment = Annotated[Time, Meta(description="RFC 3339")]
+_From = Annotated[TimestampText, Meta(description="True from then on, RFC 3339; default: now")]
+_Until = Annotated[TimestampText, Meta(description="True until then")]
+_Moment = Annotated[TimestampText, Meta(description="RFC 3339")]
 
 
-class Turn(retain_api.Message, kw_only=True):
+class MessageArguments(retain_api.ConversationMessage, kw_only=True):
     """One message."""
 
-    role: Annotated[Label, Meta(description="Speaker")] = "user"
+    role: Annotated[LabelText, Meta(description="Speaker")] = "user"
     content: str
-    at: Annotated[Time, Meta(description="RFC 3339")] | None = None
+    at: Annotated[TimestampText, Meta(description="RFC 3339")] | None = None
 
 
-class AboutName(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class EntityReference(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Entity by name."""
 
-    name: Label
-    entity_type: Annotated[Label, Meta(description="person, project, technology …")] | UnsetType = UNSET
+    name: LabelText
+    entity_type: Annotated[LabelText, Meta(description="person, project, technology …")] | UnsetType = UNSET
 
 
-class NamedRelations(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class NamedRelation(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Relation by names."""
 
-    source: Label
-    target: Label
-    relation_type: Annotated[Label, Meta(description="In active voice: works_on")]
+    source: LabelText
+    target: LabelText
+    relation_type: Annotated[LabelText, Meta(description="In active voice: works_on")]
     strength: Annotated[float, Meta(ge=0, le=1)] | UnsetType = UNSET
 
 
-@with_fields_of(retain_api.RetainRequest, "first")
-class Retain(Arguments, kw_only=True):
+@add_fields_of(retain_api.RetainRequest, "first")
+class RetainArguments(Arguments, kw_only=True):
     """Memory to store."""
 
     content: (
         Annotated[
             Annotated[str, Meta(min_length=1)]
-            | Annotated[list[retain_api.Message], Meta(min_length=1, max_length=retain_api.MAX_CONVERSATION_MESSAGES)],
+            | Annotated[
+                list[retain_api.ConversationMessage],
+                Meta(min_length=1, max_length=retain_api.MAX_CONVERSATION_MESSAGES),
+            ],
             Meta(description="One thing, as a sentence"),
         ]
         | UnsetType
     ) = UNSET
     messages: (
         Annotated[
-            list[Turn],
+            list[MessageArguments],
             Meta(
                 min_length=1,
                 max_length=retain_api.MAX_CONVERSATION_MESSAGES,
@@ -109,47 +112,51 @@ class Retain(Arguments, kw_only=True):
         ]
         | UnsetType
     ) = UNSET
-    entity_id: Annotated[Id, Meta(description="Memory whose current state this is")] | UnsetType = UNSET
-    supersedes: Annotated[Id, Meta(description="Memory that is no longer true; it stays as history")] | UnsetType = (
-        UNSET
-    )
-    memory_type: Annotated[Label, Meta(description="fact, decision, preference, procedure …")] | UnsetType = UNSET
+    entity_id: Annotated[NodeIdText, Meta(description="Memory whose current state this is")] | UnsetType = UNSET
+    supersedes: (
+        Annotated[NodeIdText, Meta(description="Memory that is no longer true; it stays as history")] | UnsetType
+    ) = UNSET
+    memory_type: Annotated[LabelText, Meta(description="fact, decision, preference, procedure …")] | UnsetType = UNSET
     layer: _Layer | UnsetType = UNSET
-    parent: Annotated[Text, Meta(description="Parent memory")] | UnsetType = UNSET
+    parent: Annotated[ShortText, Meta(description="Parent memory")] | UnsetType = UNSET
     tags: _Labels | UnsetType = UNSET
-    entities: Annotated[list[AboutName], Meta(max_length=100, description="Subjects of the memory")] | UnsetType = UNSET
-    relations: Annotated[list[NamedRelations], Meta(max_length=100, description="Between entities")] | UnsetType = UNSET
+    entities: (
+        Annotated[list[EntityReference], Meta(max_length=100, description="Subjects of the memory")] | UnsetType
+    ) = UNSET
+    relations: Annotated[list[NamedRelation], Meta(max_length=100, description="Between entities")] | UnsetType = UNSET
     update: Annotated[Literal["auto", "correct", "never"], Meta(description="correct: overwrite")] = "auto"
-    metadata: Annotated[Metadata, Meta(description="Any object")] | UnsetType = UNSET
+    metadata: Annotated[MetadataObject, Meta(description="Any object")] | UnsetType = UNSET
     expires_in: Annotated[str, Meta(pattern=EXPIRES_IN_PATTERN, description="Valid for: 12h, 7d, 2w")] | UnsetType = (
         UNSET
     )
-    dedup: Annotated[Dedup | UnsetType, UNLISTED_FIELD] = UNSET
+    dedup: Annotated[DedupMode | UnsetType, UNLISTED_FIELD] = UNSET
     extract: Annotated[bool | None, UNLISTED_FIELD] = None
     importance: Annotated[float, Meta(ge=0, le=1, description="1: never fades")] | UnsetType = UNSET
-    source: Annotated[Text, Meta(description="Origin, or name of the conversation")] | UnsetType = UNSET
+    source: Annotated[ShortText, Meta(description="Origin, or name of the conversation")] | UnsetType = UNSET
     context: Annotated[str, Meta(description="Surrounding text")] | UnsetType = UNSET
     valid_from: _From | UnsetType = UNSET
     valid_to: _Until | UnsetType = UNSET
     created_at: Annotated[_Moment | UnsetType, UNLISTED_FIELD] = UNSET
 
 
-@with_fields_of(
+@add_fields_of(
     RecallRequest,
     *("offset", "alpha", "depth", "metadata", "explain", "after_date", "before_date"),
 )
-class Recall(Arguments, kw_only=True):
+class RecallArguments(Arguments, kw_only=True):
     """Query and filters of a recall."""
 
     query: Annotated[str, Meta(min_length=1, max_length=10_000, description="In plain words")]
-    limit: Annotated[int, Meta(ge=1, le=100, description="Maximum memories")] = retain_api.RECALLED
-    budget: Annotated[int, Meta(ge=1, le=25_000, description="Maximum tokens")] = retain_api.RECALLED_TOKENS
+    limit: Annotated[int, Meta(ge=1, le=100, description="Maximum memories")] = retain_api.DEFAULT_AGENT_RECALL_LIMIT
+    budget: Annotated[int, Meta(ge=1, le=25_000, description="Maximum tokens")] = (
+        retain_api.DEFAULT_AGENT_RECALL_BUDGET_TOKENS
+    )
     mode: Annotated[SearchMode, Meta(description="By words, meaning, both, or along relations")] = "hybrid"
     types: Annotated[_Labels, Meta(description="Any of these")] | UnsetType = UNSET
     tags: Annotated[_Labels, Meta(description="All of these")] | UnsetType = UNSET
     layer: _Layer | UnsetType = UNSET
-    entity: Annotated[Label, Meta(description="Only about this entity, by name")] | UnsetType = UNSET
-    source: Annotated[Label, Meta(description="Only from this source")] | UnsetType = UNSET
+    entity: Annotated[LabelText, Meta(description="Only about this entity, by name")] | UnsetType = UNSET
+    source: Annotated[LabelText, Meta(description="Only from this source")] | UnsetType = UNSET
     after: _Moment | UnsetType = UNSET
     before: _Moment | UnsetType = UNSET
     min_confidence: Annotated[float, Meta(ge=0, le=1, description="Exclude less certain ones")] | UnsetType = UNSET
@@ -158,19 +165,19 @@ class Recall(Arguments, kw_only=True):
     touch: Annotated[bool, Meta(description="Count as used, which slows fading")] = True
 
 
-@with_fields_of(ReflectRequest)
-class Reflect(Arguments, kw_only=True):
+@add_fields_of(ReflectRequest)
+class ReflectArguments(Arguments, kw_only=True):
     """Scope of a reflection, or decisions on its proposals."""
 
     answer: Annotated[bool, UNLISTED_FIELD] = False
 
 
-@with_fields_of(retain_api.ForgetRequest)
-class Forget(Arguments, kw_only=True):
+@add_fields_of(retain_api.ForgetRequest)
+class ForgetArguments(Arguments, kw_only=True):
     """Memories to forget."""
 
-    entity_id: Annotated[Id, Meta(description="One memory")] | UnsetType = UNSET
-    ids: Annotated[list[Id], Meta(min_length=1, max_length=1_000, description="Or several")] | UnsetType = UNSET
+    entity_id: Annotated[NodeIdText, Meta(description="One memory")] | UnsetType = UNSET
+    ids: Annotated[list[NodeIdText], Meta(min_length=1, max_length=1_000, description="Or several")] | UnsetType = UNSET
     query: (
         Annotated[str, Meta(min_length=1, max_length=10_000, description="Forgets nothing: lists matches")] | UnsetType
     ) = UNSET
@@ -179,36 +186,36 @@ class Forget(Arguments, kw_only=True):
     undo: Annotated[bool, Meta(description="Bring back")] = False
 
 
-class GetMemory(Arguments, kw_only=True):
+class GetMemoryArguments(Arguments, kw_only=True):
     """Memory to read."""
 
-    id: Id
+    id: NodeIdText
     touch: Annotated[bool, Meta(description="Count as used")] = True
 
 
-class Recollection(RecallAnswer, kw_only=True):
+class RecallToolResult(RecallAnswer, kw_only=True):
     """Result of the recall tool; a type of its own, to select its reply."""
 
 
-def _retain(graph: Graph, given: Retain) -> Any:
+def _retain(graph: StoreHandle, given: RetainArguments) -> Any:
     content = given.content or given.messages
     if not content or (given.content and given.messages):
         raise InvalidInput.at("content", "send either one thing to remember as content, or a conversation as messages")
-    asked = as_request(retain_api.RetainRequest, msgspec.structs.replace(given, content=content))
+    asked = to_request(retain_api.RetainRequest, msgspec.structs.replace(given, content=content))
     asked.entities = [AssociatedEntity(**_set_fields(each)) for each in given.entities or ()]
     asked.relations = [RelationInput(**_set_fields(each)) for each in given.relations or ()]
     return retain.retain(graph, asked)
 
 
-def _recall(graph: Graph, given: Recall) -> Recollection:
-    asked = as_request(RecallRequest, given)
+def _recall(graph: StoreHandle, given: RecallArguments) -> RecallToolResult:
+    asked = to_request(RecallRequest, given)
     asked.after_date, asked.before_date = given.after or None, given.before or None
-    with naming_arguments({"after_date": "after", "before_date": "before"}):
-        return Recollection(**msgspec.structs.asdict(recall(graph, asked)))
+    with rename_fields_in_errors({"after_date": "after", "before_date": "before"}):
+        return RecallToolResult(**msgspec.structs.asdict(recall(graph, asked)))
 
 
 @contextmanager
-def naming_arguments(names: Mapping[str, str]) -> Generator[None]:
+def rename_fields_in_errors(names: Mapping[str, str]) -> Generator[None]:
     """Rename request fields to tool arguments in InvalidInput errors; ``names`` maps fields to arguments."""
     try:
         yield
@@ -220,86 +227,86 @@ def naming_arguments(names: Mapping[str, str]) -> Generator[None]:
         raise
 
 
-def _get_memory(graph: Graph, given: GetMemory) -> WholeMemory:
-    return whole_memory.whole_memory(graph, WholeMemoryRequest(memory_id=given.id, touch=given.touch))
+def _get_memory(graph: StoreHandle, given: GetMemoryArguments) -> MemoryDetails:
+    return whole_memory.get_memory_details(graph, MemoryDetailsRequest(memory_id=given.id, touch=given.touch))
 
 
 def _set_fields(given: msgspec.Struct) -> dict[str, Any]:
     return {name: value for name, value in msgspec.structs.asdict(given).items() if value is not UNSET}
 
 
-@present.register
-def _retained_reply(found: retain_api.RetainAnswer, _given: Retain, _store: str) -> ToolReply:
+@present_answer.register
+def _retained_reply(found: retain_api.RetainAnswer, _given: RetainArguments, _store: str) -> ToolReply:
     lines = [
         *map(_step_line, found.operations),
         *(f"similar, differs in {each.differs}: [{each.id}] {each.content}" for each in found.similar),
     ]
     values: dict[str, Any] = {
-        "operations": first_fitting(map(lean, found.operations), MAX_RESULT_CHARS // 2),
-        "similar": first_fitting(map(lean, found.similar), MAX_RESULT_CHARS // 4),
+        "operations": take_fitting(map(strip_defaults, found.operations), MAX_RESULT_CHARS // 2),
+        "similar": take_fitting(map(strip_defaults, found.similar), MAX_RESULT_CHARS // 4),
         "sequence": found.sequence,
     }
     hint = ""
     if found.similar:
         hint = "similar memories were kept separate; if one is no longer true, retain with supersedes set to its id"
-    text, more = listing(lines)
+    text, more = fit_lines(lines)
     return ToolReply(text or "There was nothing to remember.", values, more, hint)
 
 
-def listing(lines: Sequence[str]) -> tuple[str, str]:
+def fit_lines(lines: Sequence[str]) -> tuple[str, str]:
     """Return a text of the first lines that fit into a reply, and the ``more`` text about the others."""
-    kept = lines_within(lines, MAX_RESULT_CHARS)
+    kept = take_fitting_lines(lines, MAX_RESULT_CHARS)
     return "\n".join(kept), f"{len(lines) - len(kept)} lines do not fit" if len(kept) < len(lines) else ""
 
 
 def _step_line(step: retain_api.RetainOperation) -> str:
     version = f", former version [{step.version_id}]" if step.version_id and step.version_id != step.memory_id else ""
-    return f"{step.type} [{step.memory_id}]{version}: {shortened(step.content, MAX_EXCERPT_CHARS)} ({step.reason})"
+    return f"{step.type} [{step.memory_id}]{version}: {shorten(step.content, MAX_EXCERPT_CHARS)} ({step.reason})"
 
 
-@present.register
-def _recall_reply(found: Recollection, given: Recall, _store: str) -> ToolReply:
+@present_answer.register
+def _recall_reply(found: RecallToolResult, given: RecallArguments, _store: str) -> ToolReply:
     now = time.time()
-    hints = left_out(found)
+    hints = describe_withheld(found)
     if "below_confidence" in found.withheld:
         hints.append("a lower min_confidence includes faded memories")
     if "over_budget" in found.withheld:
         hints.append("a larger budget shows more")
-    hints += without_meaning(found, given.mode)
-    entries = [(values_of(each), memory_line(each, now)) for each in found.hits]
-    return recollection(found, given.query, entries, hints)
+    hints += describe_degraded_search(found, given.mode)
+    entries = [(memory_values(each), format_memory_line(each, now)) for each in found.hits]
+    return recall_reply(found, given.query, entries, hints)
 
 
-def recollection(
+def recall_reply(
     found: RecallAnswer, query: str, entries: Iterable[tuple[dict[str, Any], str]], hints: Iterable[str]
 ) -> ToolReply:
     """Return the reply of a recall; ``entries`` has each memory as values and as a line of text."""
     each_values, each_line = [*zip(*entries, strict=True)] or ((), ())
-    shown, lines = first_fitting(each_values, MAX_RESULT_CHARS), lines_within(each_line, MAX_RESULT_CHARS)
+    shown, lines = take_fitting(each_values, MAX_RESULT_CHARS), take_fitting_lines(each_line, MAX_RESULT_CHARS)
     count = min(len(shown), len(lines))
     hints = [*hints] if found.hits else ["no memory is relevant to this query", *hints]
-    head = f"{counted(len(found.hits), 'memory', 'memories')} for {shortened(query, MAX_EXCERPT_CHARS)!r}"
+    head = f"{format_count(len(found.hits), 'memory', 'memories')} for {shorten(query, MAX_EXCERPT_CHARS)!r}"
     values: dict[str, Any] = {"memories": shown[:count]} | ({"withheld": found.withheld} if found.withheld else {})
     if found.deleted_entity:
-        hints = [deletion_told(found.deleted_entity), *hints]
+        hints = [describe_deleted_entity(found.deleted_entity), *hints]
         values["deleted_entity"] = msgspec.to_builtins(found.deleted_entity)
     beyond = len(found.hits) - count
     more = f"{beyond} do not fit: use a lower limit, or a narrower query" if beyond else ""
     return ToolReply("\n".join([head, *lines[:count]]), values, more, "; ".join(hints))
 
 
-def deletion_told(entity: DeletedEntity) -> str:
+def describe_deleted_entity(entity: DeletedEntity) -> str:
     """Return the hint that the requested entity was deleted."""
     return f"the entity {entity.name!r} was deleted at {entity.deleted_at}; these memories were about it"
 
 
-def left_out(found: RecallAnswer) -> list[str]:
+def describe_withheld(found: RecallAnswer) -> list[str]:
     """Return the hint about omitted memories, if any."""
     omitted = ", ".join(f"{number} {reason.replace('_', ' ')}" for reason, number in found.withheld.items())
     return [f"omitted: {omitted}"] if omitted else []
 
 
-def without_meaning(found: RecallAnswer, mode: SearchMode) -> list[str]:
+def describe_degraded_search(found: RecallAnswer, mode: SearchMode) -> list[str]:
     """Return the hint that the search was degraded to words, unless the mode is keyword."""
     is_degraded = found.degraded and mode != "keyword"
     return ["this server has no embedding model: search with the exact words"] if is_degraded else []
@@ -308,20 +315,20 @@ def without_meaning(found: RecallAnswer, mode: SearchMode) -> list[str]:
 def _answer_reply(answer: str, used: list[str]) -> ToolReply:
     lines = [answer or "No memory answers this.", *(f"based on [{each}]" for each in used)]
     values = {"dry_run": False, "proposals": [], "answer": answer, "used": used}
-    return ToolReply("\n".join(lines_within(lines, MAX_RESULT_CHARS)), values)
+    return ToolReply("\n".join(take_fitting_lines(lines, MAX_RESULT_CHARS)), values)
 
 
-@present.register
-def _reflect_reply(found: Reflection, _given: Reflect, _store: str) -> ToolReply:
+@present_answer.register
+def _reflect_reply(found: ReflectAnswer, _given: ReflectArguments, _store: str) -> ToolReply:
     if isinstance(found.answer, str):
         return _answer_reply(found.answer, found.used or [])
     would = "would be " if found.dry_run else ""
     head = (
         f"{found.looked_at:,} examined: {found.merged:,} {would}merged, {found.linked_count:,} {would}linked below a "
-        f"concept, {counted(found.proposals_count, 'proposal')}."
+        f"concept, {format_count(found.proposals_count, 'proposal')}."
     )
     lines = [f"Undone: {found.undone:,}."] if found.undone else []
-    lines += [proposal_line(each) for each in found.proposals]
+    lines += [format_proposal_line(each) for each in found.proposals]
     lines += [f"[{each.id}] below [{each.parent_id}] ({each.score:.2f})" for each in found.linked]
     lines += [f"skipped, because it was changed since: [{each}]" for each in found.skipped]
     lines += [f"faded: [{each}]" for each in found.stale]
@@ -335,40 +342,40 @@ def _reflect_reply(found: Reflection, _given: Reflect, _store: str) -> ToolReply
         "looked_at": found.looked_at,
         "merged": found.merged,
         "linked_count": found.linked_count,
-        "linked": first_fitting(map(msgspec.to_builtins, found.linked), MAX_RESULT_CHARS // 4),
-        "proposals": first_fitting(map(lean, found.proposals), MAX_RESULT_CHARS // 3),
+        "linked": take_fitting(map(msgspec.to_builtins, found.linked), MAX_RESULT_CHARS // 4),
+        "proposals": take_fitting(map(strip_defaults, found.proposals), MAX_RESULT_CHARS // 3),
         "proposals_count": found.proposals_count,
         "stale": found.stale,
         "undone": found.undone,
         "skipped": found.skipped,
         "sequence": found.sequence,
     }
-    text, more = listing(lines)
+    text, more = fit_lines(lines)
     nonempty = {name: value for name, value in values.items() if value not in (None, [], 0, False)}
     text = "\n".join(filter(None, (head, text)))
     return ToolReply(text, {"dry_run": found.dry_run, "proposals": [], **nonempty}, more, "; ".join(hints))
 
 
-@present.register
-def _forget_reply(found: retain_api.ForgetAnswer, given: Forget, _store: str) -> ToolReply:
+@present_answer.register
+def _forget_reply(found: retain_api.ForgetAnswer, given: ForgetArguments, _store: str) -> ToolReply:
     if given.query or found.matches:
-        lines = lines_within(map(_match_line, found.matches), MAX_RESULT_CHARS)
-        head = f"Nothing was forgotten; {counted(len(found.matches), 'memory matches', 'memories match')}:"
-        shown = first_fitting(map(lean, found.matches), MAX_RESULT_CHARS)
+        lines = take_fitting_lines(map(_match_line, found.matches), MAX_RESULT_CHARS)
+        head = f"Nothing was forgotten; {format_count(len(found.matches), 'memory matches', 'memories match')}:"
+        shown = take_fitting(map(strip_defaults, found.matches), MAX_RESULT_CHARS)
         hint = "call forget with the ids of those to forget" if found.matches else ""
         return ToolReply("\n".join([head, *lines]), {"matches": shown}, hint=hint)
     would = "would be " if found.dry_run else ""
     if given.undo:
-        text = f"{counted(found.memories_restored, 'memory', 'memories')} {would}restored"
+        text = f"{format_count(found.memories_restored, 'memory', 'memories')} {would}restored"
     else:
         done = "erased" if given.erase else "deleted" if given.hard else "withdrawn"
-        text = f"{counted(found.memories_removed, 'memory', 'memories')} {would}{done}"
+        text = f"{format_count(found.memories_removed, 'memory', 'memories')} {would}{done}"
     names = ("memories_removed", "relations_removed", "memories_restored", "relations_restored", "ids", "sequence")
     values = {name: value for name in names if (value := getattr(found, name)) or name == "memories_removed"}
     undone = given.hard or given.erase or given.undo or found.dry_run or not found.memories_removed
     hint = "" if undone else "undo=true with the same ids restores them"
     if found.remains:
-        values["remains"] = first_fitting(map(lean, found.remains), MAX_RESULT_CHARS // 4)
+        values["remains"] = take_fitting(map(strip_defaults, found.remains), MAX_RESULT_CHARS // 4)
         hint = "may still contain it: " + ", ".join(each.name for each in found.remains)
     ids = f": {', '.join(f'[{each}]' for each in found.ids)}" if found.ids else ""
     return ToolReply(f"{text}{ids}.", values | ({"dry_run": True} if found.dry_run else {}), hint=hint)
@@ -378,41 +385,41 @@ def _match_line(match: retain_api.ForgetMatch) -> str:
     return f"[{match.id}] ({match.memory_type}) {match.content}"
 
 
-@present.register
-def _get_memory_reply(found: WholeMemory, _given: GetMemory, _store: str) -> ToolReply:
+@present_answer.register
+def _get_memory_reply(found: MemoryDetails, _given: GetMemoryArguments, _store: str) -> ToolReply:
     now = time.time()
-    content = shortened(found.content, MAX_WHOLE_CONTENT_CHARS)
-    lines = [memory_line(found, now, MAX_WHOLE_CONTENT_CHARS)]
-    lines += [f"below {memory_line(found.parent, now)}"] if found.parent is not None else []
-    lines += [f"{counted(found.children, 'memory', 'memories')} below it"] if found.children else []
+    content = shorten(found.content, MAX_WHOLE_CONTENT_CHARS)
+    lines = [format_memory_line(found, now, MAX_WHOLE_CONTENT_CHARS)]
+    lines += [f"below {format_memory_line(found.parent, now)}"] if found.parent is not None else []
+    lines += [f"{format_count(found.children, 'memory', 'memories')} below it"] if found.children else []
     versions = found.versions[-_MAX_LISTED_VERSIONS:]
     lines += [
-        f"before [{each.id}]: {shortened(each.content, MAX_EXCERPT_CHARS)} ({_when(each.valid_from, each.valid_to)})"
+        f"before [{each.id}]: {shorten(each.content, MAX_EXCERPT_CHARS)} ({_when(each.valid_from, each.valid_to)})"
         for each in versions
     ]
-    values = values_of(found) | {"content": content}
+    values = memory_values(found) | {"content": content}
     values |= (
-        {"parent": {"id": found.parent.id, "content": shortened(found.parent.content, MAX_EXCERPT_CHARS)}}
+        {"parent": {"id": found.parent.id, "content": shorten(found.parent.content, MAX_EXCERPT_CHARS)}}
         if found.parent
         else {}
     )
     values |= {"children": found.children} if found.children else {}
-    values |= {"versions": first_fitting(map(lean, versions), MAX_RESULT_CHARS // 3)} if versions else {}
+    values |= {"versions": take_fitting(map(strip_defaults, versions), MAX_RESULT_CHARS // 3)} if versions else {}
     cut = len(found.content) > MAX_WHOLE_CONTENT_CHARS
     return ToolReply("\n".join(lines), values, "the end of its content; REST returns all of it" if cut else "")
 
 
-def values_of(memory: Memory) -> dict[str, Any]:
+def memory_values(memory: Memory) -> dict[str, Any]:
     """Return a memory as values, without empty and default values."""
     values: dict[str, Any] = {
         "id": memory.id,
-        "content": shortened(memory.content, MAX_DETAIL_CHARS),
+        "content": shorten(memory.content, MAX_DETAIL_CHARS),
         "memory_type": memory.memory_type,
         "confidence": round(memory.effective_confidence, 3),
         "tags": memory.tags,
         "source": memory.source,
-        "context": memory.context and shortened(memory.context, MAX_EXCERPT_CHARS),
-        "metadata": brief_attributes(memory.metadata, MAX_DETAIL_CHARS),
+        "context": memory.context and shorten(memory.context, MAX_EXCERPT_CHARS),
+        "metadata": shorten_attributes(memory.metadata, MAX_DETAIL_CHARS),
         "entities": [each.name for each in memory.entities],
         "layer": memory.layer,
         "parent_id": memory.parent_id,
@@ -432,58 +439,58 @@ def _when(since: str | None, until: str | None) -> str:
 
 
 _RETAIN_TOOL = "retain"
-MEMORY_TOOLS: tuple[Tool[Any], ...] = (
-    Tool(
+MEMORY_TOOLS: tuple[McpTool[Any], ...] = (
+    McpTool(
         "retain",
         "Retain something",
         "When something will matter later (a decision, a preference, a fact about the user or the project), retain it, "
         "one thing at a time. Repeating it keeps one memory. If something changed: supersedes names the memory that is "
         "no longer true, which stays as history.",
-        Retain,
+        RetainArguments,
         "retaining",
         _retain,
         "writes",
         retry_hint="recall with its words shows whether it was stored; retaining it again keeps one",
     ),
-    Tool(
+    McpTool(
         "recall",
         "Recall what is known",
         "Before answering about the user, the project or earlier decisions, recall: memories that match a question and "
         "related ones, most relevant and certain first, each with its id to cite, supersede or forget it.",
-        Recall,
+        RecallArguments,
         "recalling",
         _recall,
         nothing={"memories": []},
         maker=_RETAIN_TOOL,
     ),
-    Tool(
+    McpTool(
         "reflect",
         "Put memories in order",
         "When many memories have accumulated, or at the end of a task: merges duplicates, links facts below concepts, "
         "and returns numbered proposals for uncertain changes, to accept or refuse. dry_run writes nothing.",
-        Reflect,
+        ReflectArguments,
         "reflecting",
-        lambda graph, given: reflect.reflect(graph, as_request(ReflectRequest, given)),
+        lambda graph, given: reflect.reflect(graph, to_request(ReflectRequest, given)),
         "overwrites",
         retry_hint="dry_run=true shows what is left to do",
         is_long=True,
     ),
-    Tool(
+    McpTool(
         "forget",
         "Forget memories",
         "When the user asks to forget something, or it was never true: withdraws memories by id; undo restores them. A "
         "query only lists matches. If something true has changed: retain with supersedes.",
-        Forget,
+        ForgetArguments,
         "forgetting",
-        lambda graph, given: forget.forget(graph, as_request(retain_api.ForgetRequest, given)),
+        lambda graph, given: forget.forget(graph, to_request(retain_api.ForgetRequest, given)),
         "deletes",
         administers_with="erase",
     ),
-    Tool(
+    McpTool(
         "get_memory",
         "Read one memory",
         "When a recalled line is truncated, or its history matters: the full memory, with its parent and old versions.",
-        GetMemory,
+        GetMemoryArguments,
         "reading the memory",
         _get_memory,
     ),

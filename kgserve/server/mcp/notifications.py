@@ -23,26 +23,26 @@ from mcp import MCPError, types
 from mcp.server.session import ServerSession
 from mcp.server.subscriptions import ListenHandler, ResourcesListChanged, ResourceUpdated, ServerEvent
 
-from kgserve.admin.metrics import standing_of
+from kgserve.admin.metrics import measure_store_lag
 from kgserve.errors import InvalidInput, KgserveError, NotFound, OwnerUnreachable, ServedElsewhere
-from kgserve.graph.handle import Graphs
+from kgserve.graph.handle import StoreHandles
 from kgserve.platform.access.authentication import RequestContext
-from kgserve.server.admission import Admission
-from kgserve.server.mcp.calls import Context, default_store, visit_of
-from kgserve.server.mcp.replies import counted
-from kgserve.server.mcp.resources import ResourceAddress, place_of
-from kgserve.storage.changefeed import ChangeFeed, Wake
-from kgserve.storage.journal.tail import Tail
+from kgserve.server.admission import AdmissionControl
+from kgserve.server.mcp.calls import Context, default_store_of, request_context_of
+from kgserve.server.mcp.replies import format_count
+from kgserve.server.mcp.resources import ResourceAddress, parse_resource_uri
+from kgserve.storage.changefeed import ChangeFeed, WakeCallback
+from kgserve.storage.journal.tail import JournalTail
 from kgserve.storage.model.change import ChangeSet
-from kgserve.storage.model.events import Position, StoreEvent, Told
+from kgserve.storage.model.events import FeedPosition, MemoryEventData, StoreEvent
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
-from kgserve.stores.access import Stores
+from kgserve.stores.access import StoreRegistry
 
 MAX_SUBSCRIBED_STORES = 256
 """Maximum number of followed stores; the newest commits of each are kept in memory."""
 
 
-class News(NamedTuple):
+class ChangeNotification(NamedTuple):
     """Changed resources, and stores that were created, dropped or reconfigured."""
 
     changed: set[ResourceAddress]
@@ -54,7 +54,7 @@ class _WatchedStore:
 
     def __init__(self) -> None:
         self.watched: Counter[ResourceAddress] = Counter()
-        self.commits: StoreListener | None = None
+        self.commits: CommitListener | None = None
 
     def close(self) -> None:
         """Stop following the store."""
@@ -63,13 +63,13 @@ class _WatchedStore:
             self.commits = None
 
 
-class Watching:
+class ResourceWatcher:
     """Detector of changes to subscribed resources, based on the change feeds of their stores.
 
     Belongs to one event loop, which calls `begin` first. Blocking work runs in a thread of its own.
     """
 
-    def __init__(self, pool: Stores) -> None:
+    def __init__(self, pool: StoreRegistry) -> None:
         self._pool = pool
         self._thread = CapacityLimiter(1)
         self._stores: dict[str, _WatchedStore] = {}
@@ -107,7 +107,7 @@ class Watching:
         self._announced.add(store)
         self.some_news.set()
 
-    async def news(self) -> News:
+    async def news(self) -> ChangeNotification:
         """Return the changes since the last call."""
         self.some_news.clear()
         written, self._written_to = self._written_to, set()
@@ -117,7 +117,7 @@ class Watching:
             changed |= await self._announced_changes(name)
         for name in written - announced:
             changed |= await self._written_changes(name)
-        return News(changed, announced)
+        return ChangeNotification(changed, announced)
 
     def close(self) -> None:
         """Stop following all stores."""
@@ -168,7 +168,7 @@ class Watching:
         else:
             store.commits = commits
 
-    def _commits(self, name: str) -> StoreListener | None:
+    def _commits(self, name: str) -> CommitListener | None:
         try:
             self._pool.require_files(name)
         except NotFound:
@@ -176,7 +176,7 @@ class Watching:
         except (ServedElsewhere, OwnerUnreachable):
             # Opening a replica starts following the store.
             self._pool.release(self._pool.acquire(name, at_least=0))
-        return StoreListener(self._pool.feeds.of(name), self._waker(name))
+        return CommitListener(self._pool.feeds.of(name), self._waker(name))
 
     def _waker(self, name: str) -> Callable[[], None]:
         loop = self._loop
@@ -192,16 +192,16 @@ class Watching:
         self.some_news.set()
 
 
-class StoreListener:
+class CommitListener:
     """Reader of a store's commits from now on, for one listener. One thread at a time.
 
     A commit touches a node if it creates, changes or deletes the node or one of its edges.
     """
 
-    def __init__(self, feed: ChangeFeed, wake: Wake) -> None:
+    def __init__(self, feed: ChangeFeed, wake: WakeCallback) -> None:
         """Start listening; ``wake`` is called by any thread after commits. Blocks. Raises NotFound, JournalDamaged."""
         self.feed = feed
-        self._tail = Tail(feed.layout.journal)
+        self._tail = JournalTail(feed.layout.journal)
         self._unlisten = feed.listen(wake)
         try:
             self._seen = feed.latest
@@ -241,7 +241,7 @@ class StoreListener:
 
     def _commits(self, latest: int) -> Iterator[tuple[int, set[str]]]:
         """Yield the next commits, each with the nodes that it touched."""
-        commits = self.feed.recent(Position.after(self._seen))
+        commits = self.feed.recent(FeedPosition.after(self._seen))
         if not commits:
             for change in self._tail.page(self._seen, latest):
                 yield change.sequence, _nodes_of_change(change)
@@ -268,7 +268,7 @@ def _nodes_of_event(event: StoreEvent) -> tuple[str, ...] | None:
             found = (key.edge[0],)
         case str() as node_id:
             found = (node_id,)
-        case Told():
+        case MemoryEventData():
             found = ()  # the event of its row follows
         case tuple() as key:
             found = _ends(key)
@@ -299,29 +299,29 @@ NOTIFICATION_DEBOUNCE_SECONDS = 0.25
 _SEND_TIMEOUT_SECONDS = 1.0
 _SESSION_HEADER = "mcp-session-id"
 
-_listening: ContextVar[Subscriber] = ContextVar("listening")
+_listening: ContextVar[NotificationSubscriber] = ContextVar("listening")
 """Subscriber whose stream is about to begin; the SDK's handler does not pass it to the bus."""
 
 
-class Notifications:
+class NotificationService:
     """Notification service for the stores of a pool; runs while `following` is active."""
 
-    def __init__(self, pool: Stores) -> None:
+    def __init__(self, pool: StoreRegistry) -> None:
         self._feeds = pool.feeds
         self._bus = _Bus()
         self._handler = ListenHandler(self._bus, max_subscriptions=MAX_LISTENERS)
-        self._sessions: dict[str, Subscriber] = {}
+        self._sessions: dict[str, NotificationSubscriber] = {}
         self._listeners: Counter[str] = Counter()
         self._changed: set[str] = set()
         self._some_changed = asyncio.Event()
-        self._watching = Watching(pool)
-        self._subscriptions = Subscriptions(self._watching)
+        self._watching = ResourceWatcher(pool)
+        self._subscriptions = ResourceSubscriptions(self._watching)
 
     async def listen(
         self, context: Context, params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
         """Serve one stream of a stateless protocol revision. Raises MCPError over the limit of a key."""
-        subscriber = Subscriber(visit_of(context))
+        subscriber = NotificationSubscriber(request_context_of(context))
         _listening.set(subscriber)  # until the end of the request, which is a task of its own
         uris = params.notifications.resource_subscriptions or []
         if len(uris) > MAX_SUBSCRIPTIONS:
@@ -389,12 +389,12 @@ class Notifications:
         """End the streams of all listeners."""
         self._handler.close()
 
-    def _session(self, context: Context) -> Subscriber | None:
+    def _session(self, context: Context) -> NotificationSubscriber | None:
         key = context.request.headers.get(_SESSION_HEADER) if context.request is not None else None
         if key is None:
             return None
         if key not in self._sessions:
-            self._sessions[key] = Subscriber(visit_of(context), context.session)
+            self._sessions[key] = NotificationSubscriber(request_context_of(context), context.session)
             # The only callback for every end of a session: deleted, idle for too long, disconnected.
             context.session._connection.exit_stack.callback(self._session_ended, key)  # noqa: SLF001
         return self._sessions[key]
@@ -434,7 +434,7 @@ class _Bus:
     """Event bus for the SDK's handler; filters events by the stores that each listener may access."""
 
     def __init__(self) -> None:
-        self._listeners: dict[object, tuple[Subscriber, Callable[[ServerEvent], None]]] = {}
+        self._listeners: dict[object, tuple[NotificationSubscriber, Callable[[ServerEvent], None]]] = {}
         self.concerned: set[str] = set()
 
     def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
@@ -454,7 +454,7 @@ class _Bus:
                 listener(event)
         await asyncio.sleep(0)  # lets the streams send
 
-    async def publish_updates(self, news: News) -> None:
+    async def publish_updates(self, news: ChangeNotification) -> None:
         """Notify each listener of changes to the resources that it subscribed to."""
         for subscriber, listener in list(self._listeners.values()):
             for uri in subscriber.concerned(news):
@@ -470,7 +470,7 @@ def _parse_uris(uris: Iterable[str]) -> Generator[tuple[str, ResourceAddress]]:
     """Yield the valid URIs with their addresses. Others are not acknowledged, which reports them to the listener."""
     for uri in uris:
         with contextlib.suppress(NotFound, InvalidInput):
-            yield uri, place_of(uri)[0]
+            yield uri, parse_resource_uri(uri)[0]
 
 
 def _with_uris(
@@ -511,7 +511,7 @@ MAX_SUBSCRIPTIONS = 100
 MAX_SUBSCRIPTIONS_PER_KEY = 1_000
 
 
-class Subscriber:
+class NotificationSubscriber:
     """Session or listener with its subscriptions; a session has its own notification stream."""
 
     def __init__(self, visit: RequestContext, stream: ServerSession | None = None) -> None:
@@ -519,26 +519,26 @@ class Subscriber:
         self.stream = stream
         self.places: dict[str, ResourceAddress] = {}
 
-    def concerned(self, news: News) -> list[str]:
+    def concerned(self, news: ChangeNotification) -> list[str]:
         """Return the subscribed URIs that changed; empty if the key is no longer valid."""
         found = [uri for uri, place in self.places.items() if self._has_changed(place, news)]
         return found if found and self.visit.still_valid else []
 
-    def _has_changed(self, place: ResourceAddress, news: News) -> bool:
+    def _has_changed(self, place: ResourceAddress, news: ChangeNotification) -> bool:
         sees = self.visit.caller.sees
         if place.store is None:
             return any(map(sees, news.announced))
         return place in news.changed and sees(place.store)
 
 
-class Subscriptions:
+class ResourceSubscriptions:
     """Subscriptions of all sessions and listeners, limited per subscriber and per key."""
 
-    def __init__(self, watching: Watching) -> None:
+    def __init__(self, watching: ResourceWatcher) -> None:
         self._watching = watching
         self._of_keys: Counter[str] = Counter()
 
-    async def add(self, subscriber: Subscriber, places: Mapping[str, ResourceAddress]) -> None:
+    async def add(self, subscriber: NotificationSubscriber, places: Mapping[str, ResourceAddress]) -> None:
         """Add subscriptions. Raises MCPError over a limit."""
         new = {uri: place for uri, place in places.items() if uri not in subscriber.places}
         self._check(subscriber, new)
@@ -547,7 +547,7 @@ class Subscriptions:
             self._of_keys[key] += len(new)
         await self._watching.add(new.values())
 
-    def remove(self, subscriber: Subscriber, uris: Collection[str]) -> None:
+    def remove(self, subscriber: NotificationSubscriber, uris: Collection[str]) -> None:
         """Remove subscriptions; ignores URIs that the subscriber did not subscribe to."""
         removed = [subscriber.places.pop(uri) for uri in list(uris) if uri in subscriber.places]
         if (key := subscriber.visit.caller.key_id) is not None:
@@ -555,11 +555,11 @@ class Subscriptions:
             self._of_keys += Counter()  # removes counts of 0
         self._watching.remove(removed)
 
-    def end(self, subscriber: Subscriber) -> None:
+    def end(self, subscriber: NotificationSubscriber) -> None:
         """Remove all subscriptions of a subscriber."""
         self.remove(subscriber, subscriber.places)
 
-    def _check(self, subscriber: Subscriber, new: Mapping[str, ResourceAddress]) -> None:
+    def _check(self, subscriber: NotificationSubscriber, new: Mapping[str, ResourceAddress]) -> None:
         if len(subscriber.places) + len(new) > MAX_SUBSCRIPTIONS:
             raise _too_many(f"a session or listener may subscribe to {MAX_SUBSCRIPTIONS} resources")
         key = subscriber.visit.caller.key_id
@@ -582,21 +582,21 @@ _LOG_LEVEL_STATE_KEY = "kgserve.log_level"
 _LOG_LEVEL_META_KEY = "io.modelcontextprotocol/logLevel"
 
 
-class Notice(NamedTuple):
+class ClientLogMessage(NamedTuple):
     """Log message for a client, with its severity."""
 
     level: types.LoggingLevel
     message: str
 
 
-class Notices:
+class ClientLog:
     """Log messages for clients about problems of the indexes that answered their calls.
 
     In session-based revisions a client sets the level once (`logging/setLevel`), in stateless ones with each call.
     Clients that set no level get no messages, and none concern other callers.
     """
 
-    def __init__(self, graphs: Graphs, threads: Admission) -> None:
+    def __init__(self, graphs: StoreHandles, threads: AdmissionControl) -> None:
         self._graphs = graphs
         self._threads = threads
 
@@ -611,10 +611,10 @@ class Notices:
         if level is None or params.name not in SEARCH_TOOL_NAMES:
             return
         given = params.arguments or {}
-        store = given.get("index") or given.get("store") or default_store(context)
+        store = given.get("index") or given.get("store") or default_store_of(context)
         if not isinstance(store, str):
             return
-        graphs = self._graphs.seen_by(visit_of(context).caller)
+        graphs = self._graphs.seen_by(request_context_of(context).caller)
         try:
             for notice in await self._threads.read(lambda: list(_index_notices(graphs, store))):
                 if LOG_LEVELS.index(notice.level) >= LOG_LEVELS.index(level):
@@ -623,25 +623,29 @@ class Notices:
             log.exception("client_not_told", store=store)
 
 
-def _index_notices(graphs: Graphs, name: str) -> Iterator[Notice]:
+def _index_notices(graphs: StoreHandles, name: str) -> Iterator[ClientLogMessage]:
     indexer = graphs.indexer
     if indexer is None:
         return
     try:
         with graphs.graph(name).lease() as store:
-            found = standing_of(store, indexer, None)
+            found = measure_store_lag(store, indexer, None)
     except KgserveError:
         return  # the answer of the call has the error
     for view in _INDEX_NAMES:
         if found.failing.get(view):
-            yield Notice(
+            yield ClientLogMessage(
                 "error", f"the {view} index fails; searches use its last state, and the server log has the reason"
             )
         if lag := found.lags.get(view):
-            behind = counted(lag, "commit")
-            yield Notice("notice", f"the {view} index is {behind} behind; a search with at_least waits for a commit")
+            behind = format_count(lag, "commit")
+            yield ClientLogMessage(
+                "notice", f"the {view} index is {behind} behind; a search with at_least waits for a commit"
+            )
     if indexer.embedder.degraded:
-        yield Notice("warning", "no embedding model is available: semantic search uses words and letters only")
+        yield ClientLogMessage(
+            "warning", "no embedding model is available: semantic search uses words and letters only"
+        )
 
 
 def _log_level(context: Context) -> types.LoggingLevel | None:
@@ -661,7 +665,7 @@ def _state(context: Context) -> dict[str, Any]:
     return context.session._connection.state  # noqa: SLF001
 
 
-async def _send(context: Context, notice: Notice, store: str) -> None:
+async def _send(context: Context, notice: ClientLogMessage, store: str) -> None:
     data: Mapping[str, str] = {"store": store, "message": notice.message}
     params = types.LoggingMessageNotificationParams(level=notice.level, logger=INDEXES_LOGGER, data=data)
     await context.session.send_notification(

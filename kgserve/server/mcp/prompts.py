@@ -9,11 +9,11 @@ from typing import NamedTuple
 from mcp import MCPError, types
 
 from kgserve.errors import InvalidInput, NotFound
-from kgserve.graph.handle import Graph, Graphs
-from kgserve.platform.access.authentication import Hidden
-from kgserve.projections.catalog.catalog import Catalog
-from kgserve.server.admission import Admission
-from kgserve.server.mcp.calls import Context, as_protocol_errors, default_store, visit_of
+from kgserve.graph.handle import StoreHandle, StoreHandles
+from kgserve.platform.access.authentication import HiddenStore
+from kgserve.projections.catalog.catalog import NodeCatalog
+from kgserve.server.admission import AdmissionControl
+from kgserve.server.mcp.calls import Context, convert_errors_to_mcp, default_store_of, request_context_of
 from kgserve.server.mcp.resources import ENTITY_TEMPLATE, MEMORY_TEMPLATE, STORE_TEMPLATE
 from kgserve.storage.model.fields import MAX_ID_BYTES
 
@@ -169,7 +169,7 @@ async def list_prompts(_: Context, __: types.PaginatedRequestParams | None) -> t
 
 async def get_prompt(_: Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
     """Return the text of a prompt. Raises MCPError for an unknown name."""
-    prompt = prompt_named(params.name)
+    prompt = find_prompt(params.name)
     given = {name: value.strip() for name, value in (params.arguments or {}).items()}
     text = prompt.text.format(about=_about(given), which=_which(given), narrowed=_narrowed(given))
     return types.GetPromptResult(
@@ -178,7 +178,7 @@ async def get_prompt(_: Context, params: types.GetPromptRequestParams) -> types.
     )
 
 
-def prompt_named(name: str) -> _Prompt:
+def find_prompt(name: str) -> _Prompt:
     """Return a prompt. Raises MCPError, which lists all names, for an unknown name."""
     if name not in PROMPTS:
         raise MCPError(types.INVALID_PARAMS, f"unknown prompt {name[:80]!r}; the prompts are {', '.join(PROMPTS)}")
@@ -204,12 +204,12 @@ MAX_COMPLETIONS = 100
 """Maximum number of completions in one answer."""
 
 
-def stores_like(graphs: Graphs, start: str) -> list[str]:
+def complete_stores(graphs: StoreHandles, start: str) -> list[str]:
     """Return the stores whose names start with ``start``, in order; at most `MAX_COMPLETIONS` + 1."""
     return [name for name in graphs.pool.names() if name.startswith(start)][: MAX_COMPLETIONS + 1]
 
 
-def ids_like(graph: Graph, start: str) -> list[str]:
+def complete_ids(graph: StoreHandle, start: str) -> list[str]:
     """Return the node ids that start with ``start``, in order; at most `MAX_COMPLETIONS` + 1. Raises NotFound."""
     if not _is_valid_prefix(start):
         return []
@@ -218,17 +218,17 @@ def ids_like(graph: Graph, start: str) -> list[str]:
         return list(islice(chain([start] if rows.has(start) else [], later), MAX_COMPLETIONS + 1))
 
 
-def types_like(graph: Graph, start: str) -> list[str]:
+def complete_types(graph: StoreHandle, start: str) -> list[str]:
     """Return the most frequent node types that start with ``start``; at most `MAX_COMPLETIONS` + 1. Raises NotFound."""
     return _listed(graph, start, lambda catalog: catalog.types_like(start, MAX_COMPLETIONS + 1))
 
 
-def tags_like(graph: Graph, start: str) -> list[str]:
+def complete_tags(graph: StoreHandle, start: str) -> list[str]:
     """Return the most frequent tags that start with ``start``; at most `MAX_COMPLETIONS` + 1. Raises NotFound."""
     return _listed(graph, start, lambda catalog: [each.tag for each in catalog.tags(start, MAX_COMPLETIONS + 1)])
 
 
-def _listed(graph: Graph, start: str, question: Callable[[Catalog], list[str]]) -> list[str]:
+def _listed(graph: StoreHandle, start: str, question: Callable[[NodeCatalog], list[str]]) -> list[str]:
     if not _is_valid_prefix(start):
         return []
     with graph.lease() as store:
@@ -244,11 +244,11 @@ def _is_valid_prefix(start: str) -> bool:
 
 
 _STORE_TEMPLATE_VARIABLE = "store"
-_STORE_COMPLETERS: dict[str, Callable[[Graph, str], list[str]]] = {
-    "id": ids_like,
-    "type": types_like,
-    "tag": tags_like,
-    "topic": tags_like,
+_STORE_COMPLETERS: dict[str, Callable[[StoreHandle, str], list[str]]] = {
+    "id": complete_ids,
+    "type": complete_types,
+    "tag": complete_tags,
+    "topic": complete_tags,
 }
 """Completion functions by argument name. Topics are completed with tags."""
 _TEMPLATE_VARIABLES = {
@@ -258,10 +258,10 @@ _TEMPLATE_VARIABLES = {
 }
 
 
-class Completions:
+class ArgumentCompleter:
     """Completion of prompt and resource arguments from the caller's stores."""
 
-    def __init__(self, graphs: Graphs, threads: Admission) -> None:
+    def __init__(self, graphs: StoreHandles, threads: AdmissionControl) -> None:
         self._graphs = graphs
         self._threads = threads
 
@@ -270,8 +270,8 @@ class Completions:
         name, start = params.argument.name, params.argument.value
         _check_argument(params.ref, name)
         chosen = (params.context.arguments or {}) if params.context else {}
-        store = chosen.get(_STORE_TEMPLATE_VARIABLE) or default_store(context) or ""
-        with as_protocol_errors(argument=name):
+        store = chosen.get(_STORE_TEMPLATE_VARIABLE) or default_store_of(context) or ""
+        with convert_errors_to_mcp(argument=name):
             found = await self._threads.read(lambda: self._like(context, name, store, start))
         more = len(found) > MAX_COMPLETIONS
         total = None if more else len(found)
@@ -280,13 +280,13 @@ class Completions:
         )
 
     def _like(self, context: Context, name: str, store: str, start: str) -> list[str]:
-        visit = visit_of(context)
+        visit = request_context_of(context)
         graphs = self._graphs.seen_by(visit.caller).near_enough()
         if name == _STORE_TEMPLATE_VARIABLE:
-            return stores_like(graphs, start)
+            return complete_stores(graphs, start)
         try:
             return _STORE_COMPLETERS[name](graphs.graph(store), start) if store else []
-        except Hidden as error:
+        except HiddenStore as error:
             visit.denied("404", act=context.method, store=error.store)
         except (NotFound, InvalidInput):
             pass  # the name of the store is not complete yet
@@ -296,7 +296,7 @@ class Completions:
 def _check_argument(ref: types.ResourceTemplateReference | types.PromptReference, name: str) -> None:
     """Raise MCPError for an unknown prompt, template or argument."""
     if isinstance(ref, types.PromptReference):
-        known = tuple(prompt_named(ref.name).arguments)
+        known = tuple(find_prompt(ref.name).arguments)
     elif (known := _TEMPLATE_VARIABLES.get(ref.uri, ())) == ():
         templates = ", ".join(_TEMPLATE_VARIABLES)
         raise MCPError(types.INVALID_PARAMS, f"unknown template {ref.uri[:200]!r}; the templates are {templates}")

@@ -18,11 +18,11 @@ from kgserve.server.mcp.values import (
     MAX_DETAIL_CHARS,
     MAX_REPLY_CHARS,
     MAX_TEASER_CHARS,
-    as_json,
-    items,
-    lines_within,
-    own_attributes,
-    shortened,
+    encode_to_text,
+    list_items,
+    shorten,
+    take_fitting_lines,
+    without_timestamps,
 )
 
 MAX_SUBJECT_CHARS = MAX_REPLY_CHARS - 1_000
@@ -33,7 +33,7 @@ _MAX_SHOWN_HEADS = 20
 T = TypeVar("T")
 
 
-class EdgeEnds(Protocol):
+class EdgeIdentity(Protocol):
     """Object that identifies an edge by its ends and type."""
 
     @property
@@ -52,7 +52,7 @@ class EdgeEnds(Protocol):
         ...
 
 
-class MomentArguments(Protocol):
+class TemporalArguments(Protocol):
     """Arguments with a transaction time and a valid time."""
 
     @property
@@ -96,7 +96,7 @@ class ToolReply(NamedTuple):
 
 
 @singledispatch
-def present(answer: Any, _given: Any, _store: str) -> ToolReply:
+def present_answer(answer: Any, _given: Any, _store: str) -> ToolReply:
     """Return the reply for an answer of a tool. Register one function per type of answer.
 
     Arguments: the answer, the tool's arguments, and the name of the store.
@@ -104,41 +104,41 @@ def present(answer: Any, _given: Any, _store: str) -> ToolReply:
     raise TypeError(f"no reply is registered for {type(answer).__name__}")
 
 
-def joined(lines: Iterable[str]) -> str:
+def join_fitting(lines: Iterable[str]) -> str:
     """Join the first lines that fit into a reply."""
-    return "\n".join(lines_within(lines, MAX_SUBJECT_CHARS))
+    return "\n".join(take_fitting_lines(lines, MAX_SUBJECT_CHARS))
 
 
 def list_page(
     things: Sequence[T], line: Callable[[T], str], *, detail: bool, content: int = MAX_TEASER_CHARS
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the first things that fit into a reply, as values and as lines of text."""
-    shown = items(things, MAX_SUBJECT_CHARS, detail=detail, content=content)
-    lines = lines_within(map(line, things[: len(shown)]), MAX_SUBJECT_CHARS)
+    shown = list_items(things, MAX_SUBJECT_CHARS, detail=detail, content=content)
+    lines = take_fitting_lines(map(line, things[: len(shown)]), MAX_SUBJECT_CHARS)
     return shown[: len(lines)], lines
 
 
-def quoted(text: str) -> str:
+def quote_text(text: str) -> str:
     """Return a text in double quotes, escaped like JSON."""
-    return as_json(text)
+    return encode_to_text(text)
 
 
-def counted(number: int, noun: str, nouns: str = "") -> str:
+def format_count(number: int, noun: str, nouns: str = "") -> str:
     """Return a number with its noun: 1 node, 2 nodes."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {nouns or noun + 's'}"
 
 
-def moment(text: str) -> str:
+def trim_zero_fraction(text: str) -> str:
     """Return a time without a fraction of zero."""
     return text.replace(".000000Z", "Z")
 
 
-def second(text: str) -> str:
+def trim_to_seconds(text: str) -> str:
     """Return a time cut to seconds."""
     return f"{text[:19]}Z"
 
 
-def describe_moment(given: MomentArguments) -> str:
+def describe_time_scope(given: TemporalArguments) -> str:
     """Return the times that a call asks for, as a suffix of a heading; empty for the current state."""
     as_of = f" as of {given.as_of}" if given.as_of else ""
     if not given.valid_at:
@@ -146,31 +146,31 @@ def describe_moment(given: MomentArguments) -> str:
     return as_of + (", true or not" if given.valid_at == "any" else f", true at {given.valid_at}")
 
 
-def arrow(edge: answers.Edge | EdgeEnds) -> str:
+def format_arrow(edge: answers.Edge | EdgeIdentity) -> str:
     """Return an edge as an arrow between quoted ids, with the stores of its ends if set."""
     store, into = (edge.store, edge.to_graph) if isinstance(edge, answers.Edge) else (UNSET, UNSET)
-    source, target = f"{quoted(edge.source)}{store_suffix(store)}", f"{quoted(edge.target)}{store_suffix(into)}"
+    source, target = f"{quote_text(edge.source)}{store_suffix(store)}", f"{quote_text(edge.target)}{store_suffix(into)}"
     return f"{source} -[{edge.relation_type}]-> {target}"
 
 
 def store_suffix(store: str | UnsetType) -> str:
     """Return the store as a suffix; empty if unset."""
-    return f" of store {quoted(store)}" if store else ""
+    return f" of store {quote_text(store)}" if store else ""
 
 
 def node_line(node: answers.Node | answers.ListedNode) -> str:
     """Return a node as a line of a list."""
-    return f"  - {quoted(node.id)} ({node.type}){node_facts(node)}{content_suffix(node, MAX_DETAIL_CHARS)}"
+    return f"  - {quote_text(node.id)} ({node.type}){node_facts(node)}{content_suffix(node, MAX_DETAIL_CHARS)}"
 
 
 def content_suffix(node: answers.Node | answers.ListedNode, most: int) -> str:
     """Return the beginning of a content, quoted."""
-    return f" {quoted(shortened(node.content, most))}" if node.content else ""
+    return f" {quote_text(shorten(node.content, most))}" if node.content else ""
 
 
 def edge_line(edge: answers.Edge) -> str:
     """Return an edge as one line."""
-    return f"  {arrow(edge)}{''.join(f' {fact}' for fact in edge_facts(edge))}"
+    return f"  {format_arrow(edge)}{''.join(f' {fact}' for fact in edge_facts(edge))}"
 
 
 def edge_facts(edge: answers.Edge) -> Iterator[str]:
@@ -180,8 +180,8 @@ def edge_facts(edge: answers.Edge) -> Iterator[str]:
     if isinstance(edge.ordinal, int):
         yield f"ordinal={edge.ordinal}"
     yield from validity_facts(edge)
-    if attributes := own_attributes(edge):
-        yield shortened(as_json(attributes), MAX_ATTRIBUTES_LINE_CHARS)
+    if attributes := without_timestamps(edge):
+        yield shorten(encode_to_text(attributes), MAX_ATTRIBUTES_LINE_CHARS)
 
 
 def node_facts(node: answers.Node | answers.ListedNode) -> str:
@@ -191,11 +191,11 @@ def node_facts(node: answers.Node | answers.ListedNode) -> str:
 
 def _iter_facts(node: answers.Node | answers.ListedNode) -> Iterator[str]:
     if node.summary:
-        yield f"summary={quoted(shortened(node.summary, MAX_TEASER_CHARS))}"
+        yield f"summary={quote_text(shorten(node.summary, MAX_TEASER_CHARS))}"
     if node.tags:
-        yield f"tags={shortened(', '.join(map(quoted, node.tags)), _MAX_TAGS_LINE_CHARS)}"
+        yield f"tags={shorten(', '.join(map(quote_text, node.tags)), _MAX_TAGS_LINE_CHARS)}"
     if node.attributes:
-        yield shortened(as_json(node.attributes), MAX_ATTRIBUTES_LINE_CHARS)
+        yield shorten(encode_to_text(node.attributes), MAX_ATTRIBUTES_LINE_CHARS)
     yield from validity_facts(node)
     if node.stale:
         yield "stale"
@@ -213,9 +213,9 @@ def _iter_facts(node: answers.Node | answers.ListedNode) -> Iterator[str]:
 def validity_facts(thing: answers.Node | answers.ListedNode | answers.Edge) -> Iterator[str]:
     """Yield the bounds of the valid time that are set."""
     if thing.valid_from:
-        yield f"valid_from={moment(thing.valid_from)}"
+        yield f"valid_from={trim_zero_fraction(thing.valid_from)}"
     if thing.valid_to:
-        yield f"valid_to={moment(thing.valid_to)}"
+        yield f"valid_to={trim_zero_fraction(thing.valid_to)}"
 
 
 def write_counts(found: answers.InjectAnswer) -> dict[str, Any]:

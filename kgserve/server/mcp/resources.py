@@ -26,22 +26,22 @@ from kgserve.graph import reading
 from kgserve.graph.answers import Edge, Node, NodeAnswer
 from kgserve.graph.compat.versioned_api import EdgeList
 from kgserve.graph.context import count_tokens
-from kgserve.graph.handle import Graph, Graphs, as_struct
+from kgserve.graph.handle import StoreHandle, StoreHandles, to_answer_struct
 from kgserve.graph.queries import MAX_EDGES_OFFSET, EdgesRequest, NodeRequest
 from kgserve.memory.api import Memory
 from kgserve.memory.presentation import now_in_microseconds, to_memories
-from kgserve.memory.reflect_api import memory_line
-from kgserve.platform.access.authentication import Hidden
+from kgserve.memory.reflect_api import format_memory_line
+from kgserve.platform.access.authentication import HiddenStore
 from kgserve.platform.media_types import JSON_MEDIA_TYPE, TEXT_MEDIA_TYPE
-from kgserve.projections.memory_index.memories import Memories
-from kgserve.projections.memory_index.selecting import MemoryPlace, Sort
-from kgserve.server.admission import Admission
-from kgserve.server.mcp.calls import Context, as_protocol_errors, asked_elsewhere, visit_of
-from kgserve.server.mcp.store_tools import describe
-from kgserve.server.mcp.values import first_fitting
-from kgserve.server.proxy import NodeProxy
+from kgserve.projections.memory_index.memories import MemoryIndexFile
+from kgserve.projections.memory_index.selecting import MemoryPageStart, MemorySortKey
+from kgserve.server.admission import AdmissionControl
+from kgserve.server.mcp.calls import Context, convert_errors_to_mcp, forward_method, request_context_of
+from kgserve.server.mcp.store_tools import build_store_description
+from kgserve.server.mcp.values import take_fitting
+from kgserve.server.proxy import NodeHttpClient
 from kgserve.storage.model.filters import MemoryFilter
-from kgserve.storage.rows.snapshot import Rows
+from kgserve.storage.rows.snapshot import RowsSnapshot
 
 URI_SCHEME = "kgserve://"
 STORES_URI = f"{URI_SCHEME}stores"
@@ -86,7 +86,7 @@ class ResourcePart(NamedTuple):
         return int(self.value)
 
 
-def place_of(uri: str) -> tuple[ResourceAddress, ResourcePart | None]:
+def parse_resource_uri(uri: str) -> tuple[ResourceAddress, ResourcePart | None]:
     """Parse a resource URI. Raises NotFound for another scheme, InvalidInput for an unknown part."""
     if not uri.startswith(URI_SCHEME):
         raise NotFound(f"{uri[:200]!r} is not a resource of this server; its URIs start with {URI_SCHEME}")
@@ -148,7 +148,7 @@ _TEMPLATES_RESULT = types.ListResourceTemplatesResult(
 )
 
 
-class More(msgspec.Struct):
+class OmittedPart(msgspec.Struct):
     """Omitted part of a resource, with its URI."""
 
     what: str
@@ -163,26 +163,26 @@ class EntityResource(msgspec.Struct, kw_only=True):
     outgoing: list[Edge]
     incoming: list[Edge]
     edges_truncated: bool
-    more: list[More]
+    more: list[OmittedPart]
 
 
-class TextPart(msgspec.Struct, kw_only=True):
+class EntityTextPart(msgspec.Struct, kw_only=True):
     """Part of an entity's content, or of its attributes as JSON."""
 
     id: str
     offset: int
     text: str
     length: int
-    more: list[More]
+    more: list[OmittedPart]
 
 
-class EdgesPart(msgspec.Struct, kw_only=True):
+class EntityEdgesPart(msgspec.Struct, kw_only=True):
     """Part of an entity's edges in one direction, in order."""
 
     id: str
     offset: int
     edges: list[Edge]
-    more: list[More]
+    more: list[OmittedPart]
 
 
 class StoresPage(msgspec.Struct, kw_only=True):
@@ -190,13 +190,13 @@ class StoresPage(msgspec.Struct, kw_only=True):
 
     stores: list[StoreSummary]
     count: int
-    more: list[More]
+    more: list[OmittedPart]
 
 
-class Resources:
+class ResourceHandlers:
     """Resource handlers for some stores."""
 
-    def __init__(self, graphs: Graphs, threads: Admission, forwarder: NodeProxy) -> None:
+    def __init__(self, graphs: StoreHandles, threads: AdmissionControl, forwarder: NodeHttpClient) -> None:
         self._graphs = graphs
         self._threads = threads
         self._forwarder = forwarder
@@ -204,7 +204,7 @@ class Resources:
     async def list(self, context: Context, params: types.PaginatedRequestParams | None) -> types.ListResourcesResult:
         """List the resources: the list of stores, then each store by name. The cursor is the last name of a page."""
         after = unquote(params.cursor) if params and params.cursor else ""
-        graphs = self._graphs.seen_by(visit_of(context).caller)
+        graphs = self._graphs.seen_by(request_context_of(context).caller)
         names = await self._threads.read(graphs.pool.names)
         later = [name for name in names if name > after]
         page = [each for name in later[:STORES_PER_PAGE] for each in (_store(name), _memory(name))]
@@ -226,11 +226,11 @@ class Resources:
         )
 
     async def _read_elsewhere(self, context: Context, served: ServedElsewhere, uri: str) -> types.ReadResourceResult:
-        caller, headers = visit_of(context).caller, context.request.headers if context.request else {}
-        with as_protocol_errors(uri=uri):
+        caller, headers = request_context_of(context).caller, context.request.headers if context.request else {}
+        with convert_errors_to_mcp(uri=uri):
             asked = ("resources/read", {"uri": uri})
             try:
-                found = await asked_elsewhere(self._forwarder, served, caller, asked, headers)
+                found = await forward_method(self._forwarder, served, caller, asked, headers)
             except MCPError as error:
                 # The other node answered in the newest protocol revision.
                 is_missing = error.code == types.INVALID_PARAMS and context.protocol_version < "2026"
@@ -240,22 +240,22 @@ class Resources:
 
     async def place(self, context: Context, uri: str) -> ResourceAddress:
         """Return the address of a URI for a subscription. Raises MCPError if its store does not exist."""
-        return await self._run(context, uri, lambda graphs: _require_store(graphs, place_of(uri)[0]))
+        return await self._run(context, uri, lambda graphs: _require_store(graphs, parse_resource_uri(uri)[0]))
 
-    async def _run(self, context: Context, uri: str, question: Callable[[Graphs], T]) -> T:
-        visit = visit_of(context)
-        with as_protocol_errors(uri=uri):
+    async def _run(self, context: Context, uri: str, question: Callable[[StoreHandles], T]) -> T:
+        visit = request_context_of(context)
+        with convert_errors_to_mcp(uri=uri):
             try:
                 graphs = self._graphs.seen_by(visit.caller)
                 return await self._threads.read(lambda: question(graphs))
             except (NotFound, InvalidInput) as error:
-                if isinstance(error, Hidden):
+                if isinstance(error, HiddenStore):
                     visit.denied("404", act=context.method, store=error.store)
                 code = types.INVALID_PARAMS if context.protocol_version >= "2026" else RESOURCE_NOT_FOUND
                 raise MCPError(code, str(error), {"uri": uri}) from None
 
 
-def _render(graphs: Graphs, uri: str) -> tuple[str, str] | ServedElsewhere:
+def _render(graphs: StoreHandles, uri: str) -> tuple[str, str] | ServedElsewhere:
     """Return the media type and text of a resource, or the node that serves it."""
     try:
         found = _read(graphs, uri)
@@ -266,15 +266,15 @@ def _render(graphs: Graphs, uri: str) -> tuple[str, str] | ServedElsewhere:
     )
 
 
-def _read(graphs: Graphs, uri: str) -> msgspec.Struct | str:
-    place, part = place_of(uri)
+def _read(graphs: StoreHandles, uri: str) -> msgspec.Struct | str:
+    place, part = parse_resource_uri(uri)
     match place, part:
         case ResourceAddress(str() as store, None, True), None:
-            return digest(graphs.graph(store))
+            return build_memory_digest(graphs.graph(store))
         case ResourceAddress(None), (None | ResourcePart("after")):
             return _stores(graphs, part.value if part else "")
         case ResourceAddress(str() as store, None), None:
-            return describe(graphs.graph(store))
+            return build_store_description(graphs.graph(store))
         case ResourceAddress(str() as store, str()), None:
             return _entity(graphs.graph(store), place)
         case ResourceAddress(str() as store, str()), ResourcePart("content_offset" | "attributes_offset"):
@@ -285,13 +285,13 @@ def _read(graphs: Graphs, uri: str) -> msgspec.Struct | str:
             raise InvalidInput(f"{place.uri} has no part {part.name if part else ''}")
 
 
-def _require_store(graphs: Graphs, place: ResourceAddress) -> ResourceAddress:
+def _require_store(graphs: StoreHandles, place: ResourceAddress) -> ResourceAddress:
     if place.store is not None:
         graphs.pool.require(place.store)
     return place
 
 
-def _stores(graphs: Graphs, after: str) -> StoresPage:
+def _stores(graphs: StoreHandles, after: str) -> StoresPage:
     listed = stores.list_stores(graphs)
     later = [each for each in listed.stores if each.name > after]
     page = later[:STORES_PER_PAGE]
@@ -299,7 +299,7 @@ def _stores(graphs: Graphs, after: str) -> StoresPage:
     return StoresPage(stores=page, count=listed.count, more=more)
 
 
-def _entity(graph: Graph, place: ResourceAddress) -> EntityResource:
+def _entity(graph: StoreHandle, place: ResourceAddress) -> EntityResource:
     whole = _node(graph, place)
     outgoing, incoming = (_edges(graph, place, 0, outgoing=way) for way in (True, False))
     content = whole.content[:MAX_RESOURCE_TEXT_CHARS]
@@ -321,43 +321,43 @@ def _entity(graph: Graph, place: ResourceAddress) -> EntityResource:
     )
 
 
-def _text_part(graph: Graph, place: ResourceAddress, part: ResourcePart) -> TextPart:
+def _text_part(graph: StoreHandle, place: ResourceAddress, part: ResourcePart) -> EntityTextPart:
     node, what = _node(graph, place), part.name.removesuffix("_offset")
     whole = node.content if what == "content" else msgspec.json.encode(node.attributes).decode()
     text = whole[part.offset : part.offset + MAX_RESOURCE_TEXT_CHARS]
     more = _rest(place, what, part.offset + len(text), len(whole))
-    return TextPart(id=node.id, offset=part.offset, text=text, length=len(whole), more=more)
+    return EntityTextPart(id=node.id, offset=part.offset, text=text, length=len(whole), more=more)
 
 
-def _edges_part(graph: Graph, place: ResourceAddress, part: ResourcePart) -> EdgesPart:
+def _edges_part(graph: StoreHandle, place: ResourceAddress, part: ResourcePart) -> EntityEdgesPart:
     return _edges(graph, place, part.offset, outgoing=part.name == "outgoing_offset")
 
 
-def _node(graph: Graph, place: ResourceAddress) -> Node:
-    return as_struct(reading.get_node(graph, NodeRequest(node_id=place.node or "")), NodeAnswer).node
+def _node(graph: StoreHandle, place: ResourceAddress) -> Node:
+    return to_answer_struct(reading.get_node(graph, NodeRequest(node_id=place.node or "")), NodeAnswer).node
 
 
-def _edges(graph: Graph, place: ResourceAddress, offset: int, *, outgoing: bool) -> EdgesPart:
+def _edges(graph: StoreHandle, place: ResourceAddress, offset: int, *, outgoing: bool) -> EntityEdgesPart:
     if offset > MAX_EDGES_OFFSET:
         raise InvalidInput(f"the offset exceeds {MAX_EDGES_OFFSET:,} edges; use query_cypher for further ones")
     request = EdgesRequest(node_id=place.node or "", limit=_MAX_RESOURCE_EDGES, offset=offset)
-    page = as_struct(reading.edges_of_node(graph, request, outgoing=outgoing), EdgeList)
-    edges = first_fitting(page.edges, MAX_RESOURCE_EDGES_BYTES) or page.edges[:1]
+    page = to_answer_struct(reading.encode_edge_list(graph, request, outgoing=outgoing), EdgeList)
+    edges = take_fitting(page.edges, MAX_RESOURCE_EDGES_BYTES) or page.edges[:1]
     end = offset + len(edges)
     way = "outgoing" if outgoing else "incoming"
     is_last = page.next_offset is None and len(edges) == len(page.edges)
     more = [] if is_last else [_more(f"the next {way} relations", place, f"{way}_offset", end)]
-    return EdgesPart(id=place.node or "", offset=offset, edges=edges, more=more)
+    return EntityEdgesPart(id=place.node or "", offset=offset, edges=edges, more=more)
 
 
-def _rest(place: ResourceAddress, what: str, end: int, length: int) -> list[More]:
+def _rest(place: ResourceAddress, what: str, end: int, length: int) -> list[OmittedPart]:
     if end >= length:
         return []
     return [_more(f"{what} from character {end:,} of {length:,}", place, f"{what}_offset", end)]
 
 
-def _more(what: str, place: ResourceAddress, part: str, value: str | int) -> More:
-    return More(what, f"{place.uri}?{part}={quote(str(value), safe='')}")
+def _more(what: str, place: ResourceAddress, part: str, value: str | int) -> OmittedPart:
+    return OmittedPart(what, f"{place.uri}?{part}={quote(str(value), safe='')}")
 
 
 _STORES_RESOURCE = types.Resource(
@@ -385,7 +385,7 @@ def _store(name: str) -> types.Resource:
 MAX_MEMORY_RESOURCE_TOKENS = 1_500
 _MAX_MEMORY_LINE_CHARS = 300
 """Maximum characters of one memory; get_memory returns all of it."""
-_FIRST_MEMORY_PLACE = MemoryPlace()
+_FIRST_MEMORY_PLACE = MemoryPageStart()
 
 
 class ResourceSection(msgspec.Struct, frozen=True):
@@ -395,7 +395,7 @@ class ResourceSection(msgspec.Struct, frozen=True):
     memories: Sequence[Memory]
 
 
-def digest(graph: Graph) -> str:
+def build_memory_digest(graph: StoreHandle) -> str:
     """Return a digest of a store's memories, up to 1,500 tokens; this does not count as access. Raises NoStore.
 
     It lists pinned memories, preferences, the newest decisions, and then the memories with the highest confidence. Each
@@ -407,7 +407,7 @@ def digest(graph: Graph) -> str:
         # The view does not contain accesses that are not journaled yet.
         store.accesses.settle()
 
-        def read_sections(memories: Memories, rows: Rows) -> list[ResourceSection]:
+        def read_sections(memories: MemoryIndexFile, rows: RowsSnapshot) -> list[ResourceSection]:
             listed = set[str]()
             sections: list[ResourceSection] = []
             for title, ids in _list_sections(memories, wanted):
@@ -419,11 +419,11 @@ def digest(graph: Graph) -> str:
             return sections
 
         sections = store.memories.ask(read_sections)
-    return text_of(graph.name, sections, now / 1_000_000)
+    return format_digest(graph.name, sections, now / 1_000_000)
 
 
-def _list_sections(memories: Memories, wanted: MemoryFilter) -> Iterator[tuple[str, list[str]]]:
-    def listed(sort: Sort, limit: int, *types: str) -> list[str]:
+def _list_sections(memories: MemoryIndexFile, wanted: MemoryFilter) -> Iterator[tuple[str, list[str]]]:
+    def listed(sort: MemorySortKey, limit: int, *types: str) -> list[str]:
         return memories.listed(msgspec.structs.replace(wanted, types=types), sort, _FIRST_MEMORY_PLACE, limit).ids
 
     yield "Pinned", memories.pinned(wanted.now, 20)
@@ -432,14 +432,16 @@ def _list_sections(memories: Memories, wanted: MemoryFilter) -> Iterator[tuple[s
     yield "Also known", listed("confidence", 40)
 
 
-def text_of(store: str, sections: Iterable[ResourceSection], now: float, most: int = MAX_MEMORY_RESOURCE_TOKENS) -> str:
+def format_digest(
+    store: str, sections: Iterable[ResourceSection], now: float, most: int = MAX_MEMORY_RESOURCE_TOKENS
+) -> str:
     """Return the sections as text of at most ``most`` tokens; ``now`` is in seconds since 1970."""
     lines = [f'Memory of the store "{store}". recall finds more, get_memory returns one in full.']
     spent = count_tokens(lines[0]) + 1
     for section in sections:
         head = [f"\n{section.title}:"]
         for memory in section.memories:
-            line = f"- {memory_line(memory, now, _MAX_MEMORY_LINE_CHARS)}"
+            line = f"- {format_memory_line(memory, now, _MAX_MEMORY_LINE_CHARS)}"
             cost = sum(count_tokens(each) + 1 for each in (*head, line))
             if spent + cost > most:
                 return "\n".join(lines)

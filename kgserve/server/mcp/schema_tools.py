@@ -9,79 +9,86 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from kgserve.graph import answers, queries, reading
-from kgserve.server.mcp.argument_fields import Arguments, FieldNameArguments, NameField, as_request
-from kgserve.server.mcp.replies import MAX_SUBJECT_CHARS, ToolReply, counted, joined, present, quoted
-from kgserve.server.mcp.tool import Tool
-from kgserve.server.mcp.values import first_fitting, lines_within
+from kgserve.server.mcp.argument_fields import Arguments, FieldNameArguments, NameField, to_request
+from kgserve.server.mcp.replies import (
+    MAX_SUBJECT_CHARS,
+    ToolReply,
+    format_count,
+    join_fitting,
+    present_answer,
+    quote_text,
+)
+from kgserve.server.mcp.tool import McpTool
+from kgserve.server.mcp.values import take_fitting, take_fitting_lines
 from kgserve.storage.model import kinds
 from kgserve.storage.model.kinds import MAX_LISTED_TAGS
 
 
-class DescribeSchema(FieldNameArguments, kw_only=True):
+class DescribeSchemaArguments(FieldNameArguments, kw_only=True):
     """Store whose types and tags to return."""
 
 
-class ListTags(Arguments, kw_only=True):
+class ListTagsArguments(Arguments, kw_only=True):
     """Page of the tags."""
 
     prefix: Annotated[NameField, Meta(description="Only tags with this prefix")] = ""
     limit: Annotated[int, Meta(description="Maximum, up to 100")] = MAX_LISTED_TAGS
 
 
-@present.register
-def _describe_schema_reply(found: answers.SchemaDescription, _given: DescribeSchema, _store: str) -> ToolReply:
+@present_answer.register
+def _describe_schema_reply(found: answers.SchemaDescription, _given: DescribeSchemaArguments, _store: str) -> ToolReply:
     lists = {
-        name: first_fitting(getattr(found, name), MAX_SUBJECT_CHARS // 3) for name in ("kinds", "tag_prefixes", "tags")
+        name: take_fitting(getattr(found, name), MAX_SUBJECT_CHARS // 3) for name in ("kinds", "tag_prefixes", "tags")
     }
     cut = any(len(kept) < len(getattr(found, name)) for name, kept in lists.items())
     more = "less frequent ones were omitted because of their size; list_tags accepts a prefix" if cut else ""
     values = replace(found, **lists)
-    return ToolReply(joined(_schema_lines(values)), msgspec.to_builtins(values), more)
+    return ToolReply(join_fitting(_schema_lines(values)), msgspec.to_builtins(values), more)
 
 
 def _schema_lines(values: answers.SchemaDescription) -> list[str]:
-    lines = [f'Schema of "{values.store}": {counted(values.node_count, "node")}', "Types:"]
+    lines = [f'Schema of "{values.store}": {format_count(values.node_count, "node")}', "Types:"]
     for kind in values.kinds:
         lines.append(f"  {kind.kind}: {kind.count:,}")
-        lines += [f"    {quoted(example)}" for example in kind.examples]
+        lines += [f"    {quote_text(example)}" for example in kind.examples]
     lines += ["Prefixes of tags:"]
     lines += [f"  {each.prefix}: {each.count:,} ({', '.join(each.values)})" for each in values.tag_prefixes]
     return [*lines, "Tags:", *map(_tag_line, values.tags)]
 
 
-@present.register
-def _list_tags_reply(found: answers.TagList, given: ListTags, _store: str) -> ToolReply:
-    tags = first_fitting(found.tags, MAX_SUBJECT_CHARS)
-    lines = lines_within(map(_tag_line, tags), MAX_SUBJECT_CHARS)
+@present_answer.register
+def _list_tags_reply(found: answers.TagList, given: ListTagsArguments, _store: str) -> ToolReply:
+    tags = take_fitting(found.tags, MAX_SUBJECT_CHARS)
+    lines = take_fitting_lines(map(_tag_line, tags), MAX_SUBJECT_CHARS)
     more = ""
     if len(lines) < len(found.tags):
         more = "less frequent ones were omitted because of their size; use a longer prefix"
     elif len(tags) == given.limit:
         more = "there may be less frequent ones; use a longer prefix"
-    which = f" starting with {quoted(given.prefix)}" if given.prefix else ""
-    head = f"{counted(len(lines), 'tag')}{which}"
+    which = f" starting with {quote_text(given.prefix)}" if given.prefix else ""
+    head = f"{format_count(len(lines), 'tag')}{which}"
     return ToolReply("\n".join([head, *lines]), {"tags": msgspec.to_builtins(tags[: len(lines)])}, more)
 
 
 def _tag_line(each: kinds.TagFreq) -> str:
-    return f"  {quoted(each.tag)}: {each.count:,}"
+    return f"  {quote_text(each.tag)}: {each.count:,}"
 
 
-SCHEMA_TOOLS: tuple[Tool[Any], ...] = (
-    Tool(
+SCHEMA_TOOLS: tuple[McpTool[Any], ...] = (
+    McpTool(
         "describe_schema",
         "Describe the types and tags of a store",
         "The 100 most frequent types and tags with counts and examples, and tags of the form prefix:value by prefix.",
-        DescribeSchema,
+        DescribeSchemaArguments,
         "describing the schema",
         lambda graph, _: reading.describe_schema(graph),
     ),
-    Tool(
+    McpTool(
         "list_tags",
         "List tags",
         "The tags that start with `prefix`, or all, with the number of nodes of each, most frequent first.",
-        ListTags,
+        ListTagsArguments,
         "listing tags",
-        lambda graph, given: reading.list_tags(graph, as_request(queries.TagsQuery, given)),
+        lambda graph, given: reading.list_tags(graph, to_request(queries.TagsQuery, given)),
     ),
 )

@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from kgserve.errors import InvalidInput
 from kgserve.graph import answers, requests
-from kgserve.graph.handle import Graph
+from kgserve.graph.handle import StoreHandle
 from kgserve.graph.search import search
 from kgserve.platform.codecs import convert
 from kgserve.server.mcp.argument_fields import (
@@ -21,12 +21,12 @@ from kgserve.server.mcp.argument_fields import (
     QueryField,
     TagsField,
     TypesField,
-    as_request,
-    with_fields_of,
+    add_fields_of,
+    to_request,
 )
-from kgserve.server.mcp.replies import ToolReply, counted, list_page, node_facts, present, quoted
-from kgserve.server.mcp.tool import Tool
-from kgserve.server.mcp.values import MAX_EXCERPT_CHARS, shortened
+from kgserve.server.mcp.replies import ToolReply, format_count, list_page, node_facts, present_answer, quote_text
+from kgserve.server.mcp.tool import McpTool
+from kgserve.server.mcp.values import MAX_EXCERPT_CHARS, shorten
 from kgserve.storage.model import walk
 from kgserve.storage.model.fields import MAX_ID_BYTES
 
@@ -36,8 +36,8 @@ EMPTY_HITS_RESULT: dict[str, Any] = {"hits": []}
 _EMPTY_CONTEXT_RESULT: dict[str, Any] = {"text": "", "tokens": 0, "ids": [], "truncated": False}
 
 
-@with_fields_of(requests.SearchRequest, "min_similarity", "alpha", "fusion", "explain", "neighbours", "syntax", "kinds")
-class Search(DetailArguments, kw_only=True):
+@add_fields_of(requests.SearchRequest, "min_similarity", "alpha", "fusion", "explain", "neighbours", "syntax", "kinds")
+class SearchKnowledgeArguments(DetailArguments, kw_only=True):
     """Query, mode and filters of a search."""
 
     query: QueryField | UnsetType = UNSET
@@ -62,15 +62,15 @@ class Search(DetailArguments, kw_only=True):
     fresh_only: Annotated[bool, Meta(description="Exclude stale")] = False
 
 
-@with_fields_of(requests.BatchSearchRequest)
-class SearchBatch(DetailArguments, kw_only=True):
+@add_fields_of(requests.BatchSearchRequest)
+class SearchBatchArguments(DetailArguments, kw_only=True):
     """Variants of one question."""
 
     queries: Annotated[list[requests.SearchVariant], Meta(min_length=1, max_length=8)]
 
 
-@with_fields_of(requests.ContextRequest, "format", "limit")
-class ContextArguments(DetailArguments, kw_only=True):
+@add_fields_of(requests.ContextRequest, "format", "limit")
+class GetContextArguments(DetailArguments, kw_only=True):
     """Question, and the token budget of the context."""
 
     query: QueryField
@@ -78,33 +78,33 @@ class ContextArguments(DetailArguments, kw_only=True):
     follow_symlinks: Annotated[bool, Meta(description="Include linked stores")] = False
 
 
-def _search(graph: Graph, given: Search) -> answers.SearchAnswer | answers.BatchSearchAnswer:
+def _search(graph: StoreHandle, given: SearchKnowledgeArguments) -> answers.SearchAnswer | answers.BatchSearchAnswer:
     if bool(given.query) == bool(given.queries):
         raise InvalidInput.at("query", "send either query, or several wordings of it as queries")
     if given.query:
-        return search.search(graph, as_request(requests.SearchRequest, given))
+        return search.search(graph, to_request(requests.SearchRequest, given))
     if given.mode == "graph":
         raise InvalidInput("mode: graph accepts one query only; send it as query")
     same = _variant(given)
-    asked = as_request(requests.BatchSearchRequest, given)
+    asked = to_request(requests.BatchSearchRequest, given)
     asked.queries = [convert({**same, "query": each}, requests.SearchVariant) for each in given.queries or ()]
     return search.search_batch(graph, asked)
 
 
-def _variant(given: Search) -> dict[str, Any]:
+def _variant(given: SearchKnowledgeArguments) -> dict[str, Any]:
     values = {name: getattr(given, name) for name in ("mode", "types", "tags", "attributes", "id_prefix", "fresh_only")}
     return {"limit": _HITS_PER_VARIANT} | {name: value for name, value in values.items() if value}
 
 
-@present.register
-def _search_reply(found: answers.SearchAnswer, given: Search, _store: str) -> ToolReply:
+@present_answer.register
+def _search_reply(found: answers.SearchAnswer, given: SearchKnowledgeArguments, _store: str) -> ToolReply:
     reply = _hits(found.hits, given.query or "", given.offset, detail=given.detail)
     if not reply.more and len(found.hits) == given.limit:
         reply = reply._replace(more=f"the next hits: offset={given.offset + len(found.hits)}")
     return _with_degraded_hint(reply, degraded=found.degraded, meaning=given.mode != "keyword")
 
 
-@present.register
+@present_answer.register
 def _search_batch_reply(found: answers.BatchSearchAnswer, given: msgspec.Struct, _store: str) -> ToolReply:
     asked = [each if isinstance(each, str) else each.query for each in _queries(given)]
     detail = getattr(given, "detail", False)
@@ -119,11 +119,11 @@ def _search_batch_reply(found: answers.BatchSearchAnswer, given: msgspec.Struct,
 
 
 def _queries(given: msgspec.Struct) -> Sequence[Any]:
-    return given.queries or () if isinstance(given, Search | SearchBatch) else ()
+    return given.queries or () if isinstance(given, SearchKnowledgeArguments | SearchBatchArguments) else ()
 
 
 def _hits(hits: Sequence[answers.SearchHit | answers.BatchHit], query: str, offset: int, *, detail: bool) -> ToolReply:
-    head = f"{counted(len(hits), 'hit')} for {quoted(shortened(query, MAX_EXCERPT_CHARS))}"
+    head = f"{format_count(len(hits), 'hit')} for {quote_text(shorten(query, MAX_EXCERPT_CHARS))}"
     numbers = iter(range(offset + 1, offset + len(hits) + 1))
     shown, lines = list_page(hits, lambda hit: _hit_line(next(numbers), hit), detail=detail, content=MAX_EXCERPT_CHARS)
     if len(shown) == len(hits):
@@ -141,15 +141,15 @@ def _with_degraded_hint(reply: ToolReply, *, degraded: bool, meaning: bool) -> T
 
 def _hit_line(number: int, hit: answers.SearchHit | answers.BatchHit) -> str:
     node = hit.node
-    content = f"\n   {shortened(node.content, MAX_EXCERPT_CHARS)}" if node.content else ""
+    content = f"\n   {shorten(node.content, MAX_EXCERPT_CHARS)}" if node.content else ""
     facts = node_facts(node)
-    return f"{number}. {quoted(node.id)} ({node.type}), score {hit.score:.2f}{facts}{content}"
+    return f"{number}. {quote_text(node.id)} ({node.type}), score {hit.score:.2f}{facts}{content}"
 
 
-@present.register
-def _context_reply(found: answers.ContextAnswer, given: ContextArguments, _store: str) -> ToolReply:
+@present_answer.register
+def _context_reply(found: answers.ContextAnswer, given: GetContextArguments, _store: str) -> ToolReply:
     if not found.ids:
-        text = f"Nothing was found for {quoted(shortened(given.query, MAX_EXCERPT_CHARS))}."
+        text = f"Nothing was found for {quote_text(shorten(given.query, MAX_EXCERPT_CHARS))}."
         return ToolReply(text, {"text": "", "tokens": 0, "ids": [], "truncated": False})
     more = "the budget did not allow all of it: raise budget, or ask more narrowly" if found.truncated else ""
     values = {"text": found.text, "tokens": found.tokens, "ids": found.ids, "truncated": found.truncated}
@@ -157,34 +157,34 @@ def _context_reply(found: answers.ContextAnswer, given: ContextArguments, _store
     return _with_degraded_hint(ToolReply(found.text, values, more), degraded=found.degraded, meaning=True)
 
 
-SEARCH_TOOLS: tuple[Tool[Any], ...] = (
-    Tool(
+SEARCH_TOOLS: tuple[McpTool[Any], ...] = (
+    McpTool(
         "get_context",
         "Get text about a question",
         "When a question is about the contents of the graph: the best matching entities and their relations, as text "
         "of at most `budget` tokens with ids to cite.",
-        ContextArguments,
+        GetContextArguments,
         "gathering context",
-        lambda graph, given: search.context(graph, as_request(requests.ContextRequest, given)),
+        lambda graph, given: search.build_context(graph, to_request(requests.ContextRequest, given)),
         nothing=_EMPTY_CONTEXT_RESULT,
     ),
-    Tool(
+    McpTool(
         "search_knowledge",
         "Search",
         "When the id of an entity is not known: find entities by words, meaning and relations, best first; `queries` "
         "searches several wordings. It includes your earlier writes.",
-        Search,
+        SearchKnowledgeArguments,
         "searching",
         _search,
         nothing=EMPTY_HITS_RESULT,
     ),
-    Tool(
+    McpTool(
         "search_batch",
         "Search in several ways at once",
         "Search with up to eight variants of a question, each with its own filters; hits form one ranking.",
-        SearchBatch,
+        SearchBatchArguments,
         "searching",
-        lambda graph, given: search.search_batch(graph, as_request(requests.BatchSearchRequest, given)),
+        lambda graph, given: search.search_batch(graph, to_request(requests.BatchSearchRequest, given)),
         nothing=EMPTY_HITS_RESULT,
     ),
 )

@@ -32,17 +32,17 @@ from mcp.types import JSONRPCError, JSONRPCMessage, JSONRPCResponse, jsonrpc_mes
 from typing_extensions import override
 
 from kgserve import __version__
-from kgserve.graph.handle import Graphs
+from kgserve.graph.handle import StoreHandles
 from kgserve.platform.access.authentication import Caller
 from kgserve.platform.settings import MEBIBYTE
-from kgserve.server.admission import Admission
-from kgserve.server.mcp.calls import Context, ToolCaller, check_wishes, wished
-from kgserve.server.mcp.notifications import Notices, Notifications
-from kgserve.server.mcp.prompts import INSTRUCTIONS, Completions, get_prompt, list_prompts
-from kgserve.server.mcp.resources import Resources
-from kgserve.server.proxy import NodeProxy
+from kgserve.server.admission import AdmissionControl
+from kgserve.server.mcp.calls import Context, ToolDispatcher, check_connection_options, read_connection_options
+from kgserve.server.mcp.notifications import ClientLog, NotificationService
+from kgserve.server.mcp.prompts import INSTRUCTIONS, ArgumentCompleter, get_prompt, list_prompts
+from kgserve.server.mcp.resources import ResourceHandlers
+from kgserve.server.proxy import NodeHttpClient
 
-RETRY_MS = 1_000
+RECONNECT_DELAY_MS = 1_000
 """Milliseconds that a client waits before it reconnects."""
 MAX_SESSION_EVENTS = 64
 """Maximum number of stored events of one session."""
@@ -64,7 +64,7 @@ class _Event(NamedTuple):
         return 200 + len(self.text)
 
 
-class SentEvents:
+class EventReplayStore:
     """Recent events of all sessions, from which clients resume broken streams. For session-based protocol revisions.
 
     A client that reconnects with the id of the last event that it received gets the later ones, if they are still
@@ -75,14 +75,14 @@ class SentEvents:
     def __init__(self, most: int = MAX_EVENT_STORE_BYTES) -> None:
         """Create a store of at most ``most`` bytes."""
         self._most = most
-        self._held: OrderedDict[tuple[SessionEvents, int], int] = OrderedDict()
+        self._held: OrderedDict[tuple[SessionEventStore, int], int] = OrderedDict()
         self._bytes = 0
 
-    def of_session(self) -> SessionEvents:
+    def of_session(self) -> SessionEventStore:
         """Return the event store of a new session."""
-        return SessionEvents(self)
+        return SessionEventStore(self)
 
-    def hold(self, session: SessionEvents, number: int, size: int) -> None:
+    def hold(self, session: SessionEventStore, number: int, size: int) -> None:
         """Record an event of a session; evict the oldest events over the limit."""
         self._held[session, number] = size
         self._bytes += size
@@ -91,15 +91,15 @@ class SentEvents:
             self._bytes -= size
             owner.events.pop(oldest, None)
 
-    def release(self, session: SessionEvents, number: int) -> None:
+    def release(self, session: SessionEventStore, number: int) -> None:
         """Remove an event of a session."""
         self._bytes -= self._held.pop((session, number), 0)
 
 
-class SessionEvents(EventStore):
+class SessionEventStore(EventStore):
     """Newest events of one session, by number. Belongs to the event loop."""
 
-    def __init__(self, sent: SentEvents) -> None:
+    def __init__(self, sent: EventReplayStore) -> None:
         self._sent = sent
         self._number = 0
         self._new_event = asyncio.Event()
@@ -197,7 +197,7 @@ MAX_BODY_MB = 4
 _FIXED_LIST_CACHE = CacheHint(ttl_ms=3_600_000, scope="public")
 
 
-class Announcing(Server[Any]):
+class KgserveMcpServer(Server[Any]):
     """SDK server that announces notifications about created and dropped stores. For session-based revisions."""
 
     @override
@@ -211,7 +211,7 @@ class Announcing(Server[Any]):
         return super().create_initialization_options(options, experimental_capabilities, extensions)
 
 
-class Sessions(StreamableHTTPSessionManager):
+class SessionManager(StreamableHTTPSessionManager):
     """Session manager with a limit of sessions per key; a new session replaces the one that is idle longest.
 
     Each session stores its events, so that clients can resume broken streams.
@@ -220,12 +220,12 @@ class Sessions(StreamableHTTPSessionManager):
     def __init__(self, server: Server[Any], *, max_request_body_size: int) -> None:
         super().__init__(
             server,
-            retry_interval=RETRY_MS,
+            retry_interval=RECONNECT_DELAY_MS,
             max_sessions=MAX_SESSIONS,
             session_idle_timeout=SESSION_IDLE_TIMEOUT_SECONDS,
             max_request_body_size=max_request_body_size,
         )
-        self._sent = SentEvents()
+        self._sent = EventReplayStore()
 
     @override
     def _admit_session(self, requestor: AuthorizationContext | None) -> StreamableHTTPServerTransport | None:
@@ -245,7 +245,7 @@ class Sessions(StreamableHTTPSessionManager):
     async def _discard_session(self, session_id: str, transport: StreamableHTTPServerTransport) -> None:
         # The only method that the SDK calls for every end of a session.
         await super()._discard_session(session_id, transport)
-        cast("SessionEvents", transport._event_store).end()  # noqa: SLF001
+        cast("SessionEventStore", transport._event_store).end()  # noqa: SLF001
 
     def _end_longest_idle(self, keys: Iterable[str]) -> bool:
         """End the longest idle of these sessions, so that its client gets 404; return False if none is idle."""
@@ -261,13 +261,13 @@ class Sessions(StreamableHTTPSessionManager):
         return True
 
 
-class Served:
+class McpService:
     """MCP server of some stores; serves while `running` is active."""
 
-    def __init__(self, graphs: Graphs, threads: Admission, forwarder: NodeProxy) -> None:
-        self.notifications = Notifications(graphs.pool)
-        self.manager = Sessions(
-            make_server(graphs, threads, forwarder, self.notifications),
+    def __init__(self, graphs: StoreHandles, threads: AdmissionControl, forwarder: NodeHttpClient) -> None:
+        self.notifications = NotificationService(graphs.pool)
+        self.manager = SessionManager(
+            create_mcp_server(graphs, threads, forwarder, self.notifications),
             max_request_body_size=min(graphs.settings.max_body_mb, MAX_BODY_MB) * MEBIBYTE,
         )
 
@@ -281,7 +281,7 @@ class Served:
     @staticmethod
     def check(scope: Any) -> None:
         """Check the tools and the answer format that a connection asks for. Raises InvalidInput if unknown."""
-        check_wishes(wished(scope))
+        check_connection_options(read_connection_options(scope))
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
@@ -290,10 +290,12 @@ class Served:
             yield
 
 
-def make_server(graphs: Graphs, threads: Admission, forwarder: NodeProxy, notifications: Notifications) -> Server[Any]:
+def create_mcp_server(
+    graphs: StoreHandles, threads: AdmissionControl, forwarder: NodeHttpClient, notifications: NotificationService
+) -> Server[Any]:
     """Return the SDK server with the handlers of tools, resources, prompts and notifications."""
-    calls, notices = ToolCaller(graphs, threads, forwarder), Notices(graphs, threads)
-    resources = Resources(graphs, threads, forwarder)
+    calls, notices = ToolDispatcher(graphs, threads, forwarder), ClientLog(graphs, threads)
+    resources = ResourceHandlers(graphs, threads, forwarder)
 
     async def call(context: Context, params: types.CallToolRequestParams) -> Any:
         result = await calls.call(context, params)
@@ -308,7 +310,7 @@ def make_server(graphs: Graphs, threads: Admission, forwarder: NodeProxy, notifi
         notifications.unsubscribe(context, params.uri)
         return types.EmptyResult()
 
-    server = Announcing(
+    server = KgserveMcpServer(
         "kgserve",
         version=__version__,
         title="kgserve knowledge graphs",
@@ -329,7 +331,7 @@ def make_server(graphs: Graphs, threads: Admission, forwarder: NodeProxy, notifi
         on_subscriptions_listen=notifications.listen,
         on_list_prompts=list_prompts,
         on_get_prompt=get_prompt,
-        on_completion=Completions(graphs, threads).complete,
+        on_completion=ArgumentCompleter(graphs, threads).complete,
     )
     # Removes the SDK's tracing, which slows every request and has no exporter here.
     server.middleware.clear()

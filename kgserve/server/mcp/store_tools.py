@@ -12,33 +12,40 @@ from kgserve.admin import stores
 from kgserve.admin.api import (
     DropAnswer,
     LinkManifest,
-    StoreChoices,
     StoreList,
     StoreSettingsAnswer,
     StoreSettingsRequest,
+    StoreSettingsSummary,
     StoreSummary,
 )
 from kgserve.errors import InvalidInput
 from kgserve.graph import reading
-from kgserve.graph.cross_store_links import store_links
-from kgserve.graph.handle import Graph
-from kgserve.graph.queries import DropQuery, NodesQuery, TagsQuery
-from kgserve.server.mcp.argument_fields import Arguments, as_request, with_fields_of
-from kgserve.server.mcp.replies import MAX_SUBJECT_CHARS, ToolReply, counted, joined, present, quoted
-from kgserve.server.mcp.tool import Tool
+from kgserve.graph.cross_store_links import get_link_manifest
+from kgserve.graph.handle import StoreHandle
+from kgserve.graph.queries import DropStoreQuery, NodesQuery, TagsQuery
+from kgserve.server.mcp.argument_fields import Arguments, add_fields_of, to_request
+from kgserve.server.mcp.replies import (
+    MAX_SUBJECT_CHARS,
+    ToolReply,
+    format_count,
+    join_fitting,
+    present_answer,
+    quote_text,
+)
+from kgserve.server.mcp.tool import McpTool
 from kgserve.server.mcp.values import (
     MAX_TEASER_CHARS,
     OMITTED_ATTRIBUTES,
-    as_json,
-    brief_attributes,
-    brief_tags,
-    first_fitting,
-    lines_within,
-    shortened,
+    encode_to_text,
+    shorten,
+    shorten_attributes,
+    shorten_tags,
+    take_fitting,
+    take_fitting_lines,
 )
 from kgserve.storage.model.fields import MAX_ID_BYTES
 from kgserve.storage.model.kinds import TagFreq
-from kgserve.storage.model.store_settings import MAX_NAME_BYTES, ConflictPolicy
+from kgserve.storage.model.store_settings import MAX_DISPLAY_NAME_BYTES, ConflictPolicy
 
 _MAX_TYPES_WITH_EXAMPLES = 20
 _EXAMPLES_PER_TYPE = 3
@@ -46,21 +53,21 @@ _MAX_SHOWN_EXAMPLES = 2
 _MAX_SHOWN_TAGS = 20
 
 
-class ListStores(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class ListStoresArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Page of the stores, by name."""
 
     offset: Annotated[int, Meta(ge=0, le=10_000, description="Stores to skip")] = 0
     limit: Annotated[int, Meta(ge=1, le=100)] = 50
 
 
-class DescribeStore(Arguments, kw_only=True):
+class DescribeStoreArguments(Arguments, kw_only=True):
     """Store to describe."""
 
     tags_prefix: Annotated[str, Meta(max_length=MAX_ID_BYTES, description="Only tags with this prefix, max 100")] = ""
 
 
-@with_fields_of(StoreSettingsRequest, "name", "history", "memory")
-class ConfigureStore(Arguments, kw_only=True):
+@add_fields_of(StoreSettingsRequest, "name", "history", "memory")
+class ConfigureStoreArguments(Arguments, kw_only=True):
     """Store, and the settings to change."""
 
     conflict_policy: (
@@ -69,14 +76,15 @@ class ConfigureStore(Arguments, kw_only=True):
     ) = UNSET
     # None instead of UNSET, because an empty text clears the description.
     description: (
-        Annotated[str, Meta(max_length=MAX_NAME_BYTES, description="For people; omitted: kept; empty: cleared")] | None
+        Annotated[str, Meta(max_length=MAX_DISPLAY_NAME_BYTES, description="For people; omitted: kept; empty: cleared")]
+        | None
     ) = None
     create: Annotated[bool, Meta(description="Create a store with these settings; an existing one keeps its own")] = (
         False
     )
 
 
-class Configured(msgspec.Struct, kw_only=True):
+class ConfigureStoreResult(msgspec.Struct, kw_only=True):
     """Settings of a store; ``kept``: it was to be created and existed already."""
 
     settings: StoreSettingsAnswer
@@ -84,14 +92,14 @@ class Configured(msgspec.Struct, kw_only=True):
     kept: bool
 
 
-class DropStore(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class DropStoreArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Store to drop permanently; the default store does not apply."""
 
     index: Annotated[str, Meta(description="Name of the store")]
     confirm: Annotated[str, Meta(description="The name of the store again")] = ""
 
 
-class Example(msgspec.Struct, kw_only=True):
+class NodeExample(msgspec.Struct, kw_only=True):
     """Example node that shows the form of ids and contents."""
 
     id: str
@@ -103,10 +111,10 @@ class TypeDescription(msgspec.Struct, kw_only=True):
 
     type: str
     count: int
-    examples: list[Example]
+    examples: list[NodeExample]
 
 
-class Description(msgspec.Struct, kw_only=True):
+class StoreOverview(msgspec.Struct, kw_only=True):
     """Description of a store's contents and settings."""
 
     name: str
@@ -125,19 +133,19 @@ class Description(msgspec.Struct, kw_only=True):
     links: Annotated[LinkManifest, Meta(description="Stores at the other end of relations, outbound and inbound")]
 
 
-def _list_stores(graph: Graph, given: ListStores) -> StoreList:
+def _list_stores(graph: StoreHandle, given: ListStoresArguments) -> StoreList:
     listed = stores.list_stores(graph.graphs)
     page = listed.stores[given.offset : given.offset + given.limit]
     return StoreList(stores=page, count=listed.count)
 
 
-def _describe(graph: Graph, given: DescribeStore) -> Description | StoreList:
-    return describe(graph, given.tags_prefix) if graph.name else stores.list_stores(graph.graphs)
+def _describe(graph: StoreHandle, given: DescribeStoreArguments) -> StoreOverview | StoreList:
+    return build_store_description(graph, given.tags_prefix) if graph.name else stores.list_stores(graph.graphs)
 
 
-def describe(graph: Graph, tags_prefix: str = "") -> Description:
+def build_store_description(graph: StoreHandle, tags_prefix: str = "") -> StoreOverview:
     """Return the description of a store. Raises NotFound."""
-    held, settings = stores.stats(graph), stores.store_settings(graph)
+    held, settings = stores.store_stats(graph), stores.store_settings(graph)
     types = [
         TypeDescription(
             type=type_,
@@ -146,7 +154,7 @@ def describe(graph: Graph, tags_prefix: str = "") -> Description:
         )
         for place, (type_, count) in enumerate(held.types.items())
     ]
-    return Description(
+    return StoreOverview(
         name=held.name,
         nodes=held.nodes,
         edges=held.edges,
@@ -160,53 +168,53 @@ def describe(graph: Graph, tags_prefix: str = "") -> Description:
         kind_whitelist=settings.kind_whitelist,
         indexed_attributes=settings.indexed_attributes,
         metadata=settings.metadata,
-        links=store_links(graph),
+        links=get_link_manifest(graph),
     )
 
 
-def _examples(graph: Graph, type_: str) -> list[Example]:
+def _examples(graph: StoreHandle, type_: str) -> list[NodeExample]:
     page = reading.list_nodes(graph, NodesQuery(type=[type_], limit=_EXAMPLES_PER_TYPE))
-    return [Example(id=node.id, content=shortened(node.content or "", MAX_TEASER_CHARS)) for node in page.nodes]
+    return [NodeExample(id=node.id, content=shorten(node.content or "", MAX_TEASER_CHARS)) for node in page.nodes]
 
 
-def _configure(graph: Graph, given: ConfigureStore) -> Configured:
-    asked = as_request(StoreSettingsRequest, given)
+def _configure(graph: StoreHandle, given: ConfigureStoreArguments) -> ConfigureStoreResult:
+    asked = to_request(StoreSettingsRequest, given)
     asked.name = given.description
     if not given.create:
-        return Configured(settings=stores.update_store(graph, asked), created=False, kept=False)
+        return ConfigureStoreResult(settings=stores.update_store(graph, asked), created=False, kept=False)
     created = stores.create_store(graph, asked).created
-    return Configured(settings=stores.store_settings(graph), created=created, kept=not created)
+    return ConfigureStoreResult(settings=stores.store_settings(graph), created=created, kept=not created)
 
 
-def _drop_store(graph: Graph, given: DropStore) -> DropAnswer:
+def _drop_store(graph: StoreHandle, given: DropStoreArguments) -> DropAnswer:
     if given.confirm != given.index:
         raise InvalidInput.at("confirm", "must repeat the name of the store; nothing was dropped")
-    return stores.drop_store(graph.graphs.graph(given.index), as_request(DropQuery, given))
+    return stores.drop_store(graph.graphs.graph(given.index), to_request(DropStoreQuery, given))
 
 
-@present.register
-def _dropped_reply(found: DropAnswer, _given: DropStore, _store: str) -> ToolReply:
-    left = f" {counted(found.inbound, 'relation')} of other stores still lead there." if found.inbound else ""
+@present_answer.register
+def _dropped_reply(found: DropAnswer, _given: DropStoreArguments, _store: str) -> ToolReply:
+    left = f" {format_count(found.inbound, 'relation')} of other stores still lead there." if found.inbound else ""
     text = f'Dropped the store "{found.dropped}" and everything in it.{left}'
     return ToolReply(text, msgspec.to_builtins(found))
 
 
-@present.register
+@present_answer.register
 def _stores_reply(found: StoreList, given: msgspec.Struct, _store: str) -> ToolReply:
-    offset = given.offset if isinstance(given, ListStores) else 0
-    fitting = first_fitting(map(_store_values, found.stores), MAX_SUBJECT_CHARS)
-    lines = lines_within(map(_store_line, fitting), MAX_SUBJECT_CHARS)
+    offset = given.offset if isinstance(given, ListStoresArguments) else 0
+    fitting = take_fitting(map(_store_values, found.stores), MAX_SUBJECT_CHARS)
+    lines = take_fitting_lines(map(_store_line, fitting), MAX_SUBJECT_CHARS)
     named = fitting[: len(lines)]
     shown = offset + len(lines)
     more = f"the next stores: list_stores with offset={shown}" if lines and shown < found.count else ""
     hint = "" if found.count else "there are no stores yet; inject_knowledge_graph creates one"
-    text = "\n".join([counted(found.count, "store"), *lines])
+    text = "\n".join([format_count(found.count, "store"), *lines])
     return ToolReply(text, {"stores": named, "count": found.count}, more, hint)
 
 
 def _store_line(each: dict[str, Any]) -> str:
     links = f", {each['links']['outbound']:,} links out, {each['links']['inbound']:,} in" if "links" in each else ""
-    counts = f"  {each['name']}: {counted(each['nodes'], 'node')}, {counted(each['edges'], 'edge')}{links}"
+    counts = f"  {each['name']}: {format_count(each['nodes'], 'node')}, {format_count(each['edges'], 'edge')}{links}"
     return ", ".join([counts, *_settings_texts(each)])
 
 
@@ -216,14 +224,14 @@ def _store_values(each: StoreSummary) -> dict[str, Any]:
     return {"name": each.name, "nodes": each.nodes, "edges": each.edges} | links | chosen
 
 
-def _settings_values(chosen: StoreChoices | StoreSettingsAnswer | Description, room: int) -> dict[str, Any]:
+def _settings_values(chosen: StoreSettingsSummary | StoreSettingsAnswer | StoreOverview, room: int) -> dict[str, Any]:
     """Return the nonempty settings of a store. Lists and metadata of more than ``room`` characters are shortened."""
-    about = chosen.description if isinstance(chosen, Description) else chosen.name
-    metadata = OMITTED_ATTRIBUTES if chosen.metadata is UNSET else brief_attributes(chosen.metadata, room)
+    about = chosen.description if isinstance(chosen, StoreOverview) else chosen.name
+    metadata = OMITTED_ATTRIBUTES if chosen.metadata is UNSET else shorten_attributes(chosen.metadata, room)
     found = {
         "description": about,
-        "kind_whitelist": brief_tags(chosen.kind_whitelist, room),
-        "indexed_attributes": brief_tags(chosen.indexed_attributes, room),
+        "kind_whitelist": shorten_tags(chosen.kind_whitelist, room),
+        "indexed_attributes": shorten_tags(chosen.indexed_attributes, room),
         "metadata": metadata,
     }
     return {"conflict_policy": chosen.conflict_policy} | {name: value for name, value in found.items() if value}
@@ -237,13 +245,13 @@ def _settings_texts(values: dict[str, Any]) -> Iterator[str]:
     if "indexed_attributes" in values:
         yield f"search indexes the attributes {', '.join(values['indexed_attributes'])}"
     if "description" in values:
-        yield f"description {quoted(values['description'])}"
+        yield f"description {quote_text(values['description'])}"
     if "metadata" in values:
-        yield f"metadata {as_json(values['metadata'])}"
+        yield f"metadata {encode_to_text(values['metadata'])}"
 
 
-@present.register
-def _configured_reply(found: Configured, _given: ConfigureStore, store: str) -> ToolReply:
+@present_answer.register
+def _configured_reply(found: ConfigureStoreResult, _given: ConfigureStoreArguments, store: str) -> ToolReply:
     values = _settings_values(found.settings, MAX_SUBJECT_CHARS // 3)
     hint = "the store exists and keeps its settings; omit create to change them" if found.kept else ""
     done = f'{"Created" if found.created else "Settings of"} "{store}"'
@@ -251,14 +259,14 @@ def _configured_reply(found: Configured, _given: ConfigureStore, store: str) -> 
     return ToolReply(text, {"name": store, "created": found.created, **values}, hint=hint)
 
 
-@present.register
-def _described_reply(found: Description, given: msgspec.Struct, _store: str) -> ToolReply:
+@present_answer.register
+def _described_reply(found: StoreOverview, given: msgspec.Struct, _store: str) -> ToolReply:
     tags = found.tags if getattr(given, "tags_prefix", "") else found.tags[:_MAX_SHOWN_TAGS]
-    types = first_fitting((_type_values(each) for each in found.types), MAX_SUBJECT_CHARS * 2 // 5)
-    relations = dict(first_fitting(found.relation_types.items(), MAX_SUBJECT_CHARS // 7))
-    shown_tags = first_fitting(((each.tag, each.count) for each in tags), MAX_SUBJECT_CHARS // 7)
+    types = take_fitting((_type_values(each) for each in found.types), MAX_SUBJECT_CHARS * 2 // 5)
+    relations = dict(take_fitting(found.relation_types.items(), MAX_SUBJECT_CHARS // 7))
+    shown_tags = take_fitting(((each.tag, each.count) for each in tags), MAX_SUBJECT_CHARS // 7)
     chosen = _settings_values(found, MAX_SUBJECT_CHARS // 12)
-    lines = [f'Store "{found.name}": {counted(found.nodes, "node")}, {counted(found.edges, "edge")}']
+    lines = [f'Store "{found.name}": {format_count(found.nodes, "node")}, {format_count(found.edges, "edge")}']
     lines += [f"  {each}" for each in _settings_texts(chosen)]
     lines += ["Types:", *map(_type_line, types)] if types else []
     lines += ["Relation types:", *(f"  {name}: {count:,}" for name, count in relations.items())] if relations else []
@@ -280,17 +288,17 @@ def _described_reply(found: Description, given: msgspec.Struct, _store: str) -> 
         ]
     hints: list[str] = []
     if found.indexes_behind:
-        hints.append(f"search lags {counted(found.indexes_behind, 'commit')} behind")
+        hints.append(f"search lags {format_count(found.indexes_behind, 'commit')} behind")
     left = len(shown_tags) < len(found.tags) or len(types) < len(found.types)
     more = "less frequent ones are omitted: use tags_prefix for tags with a prefix" if left else ""
-    return ToolReply(joined(lines), values, more, "; ".join(hints))
+    return ToolReply(join_fitting(lines), values, more, "; ".join(hints))
 
 
 def _links_by_store(links: LinkManifest) -> dict[str, dict[str, int]]:
     """Return the number of links by direction and store, as far as they fit."""
     sides = {"outbound": links.outbound, "inbound": links.inbound}
     named = {side: ((each.graph_id, each.edge_count) for each in found) for side, found in sides.items() if found}
-    return {side: dict(first_fitting(each, MAX_SUBJECT_CHARS // 20)) for side, each in named.items()}
+    return {side: dict(take_fitting(each, MAX_SUBJECT_CHARS // 20)) for side, each in named.items()}
 
 
 def _type_values(each: TypeDescription) -> dict[str, Any]:
@@ -303,7 +311,7 @@ def _type_values(each: TypeDescription) -> dict[str, Any]:
 
 def _type_line(each: dict[str, Any]) -> str:
     examples = ", ".join(
-        quoted(one["id"]) + (f" {quoted(one['content'])}" if "content" in one else "")
+        quote_text(one["id"]) + (f" {quote_text(one['content'])}" if "content" in one else "")
         for one in each.get("examples", ())
     )
     return f"  {each['type']}: {each['count']:,}" + (f", such as {examples}" if examples else "")
@@ -311,45 +319,45 @@ def _type_line(each: dict[str, Any]) -> str:
 
 _EMPTY_STORE_RESULT: dict[str, Any] = {"nodes": 0, "edges": 0, "types": [], "relation_types": {}}
 
-STORE_TOOLS: tuple[Tool[Any], ...] = (
-    Tool(
+STORE_TOOLS: tuple[McpTool[Any], ...] = (
+    McpTool(
         "describe_store",
         "Describe a store",
         "Before writing to a graph, to reuse its terms: the contents of a store, types with examples, relation types "
         "and tags (by `tags_prefix`) with counts. Without a store: the list of stores.",
-        DescribeStore,
+        DescribeStoreArguments,
         "describing the store",
         _describe,
         without_store=True,
         nothing=_EMPTY_STORE_RESULT,
     ),
-    Tool(
+    McpTool(
         "list_stores",
         "List the stores",
         "When it is not clear which store to use: all stores, with their counts.",
-        ListStores,
+        ListStoresArguments,
         "listing the stores",
         _list_stores,
         without_store=True,
     ),
-    Tool(
+    McpTool(
         "configure_store",
         "Create a store, or change its settings",
         "When the user asks for a separate store, or for other settings: a description, the conflict policy, the "
         "types that may be written, metadata. Omitted settings stay. describe_store shows them.",
-        ConfigureStore,
+        ConfigureStoreArguments,
         "changing the settings",
         _configure,
         "writes",
         administers=True,
         makes_with="create",
     ),
-    Tool(
+    McpTool(
         "drop_store",
         "Drop a store",
         "Delete a store with everything in it, permanently. `confirm` must repeat its name. Only when the user "
         "explicitly asks for this.",
-        DropStore,
+        DropStoreArguments,
         "dropping the store",
         _drop_store,
         "deletes",

@@ -8,13 +8,13 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from kgserve.graph.handle import Graph
+from kgserve.graph.handle import StoreHandle
 from kgserve.platform.access.authentication import Role
 
 G = TypeVar("G", bound=msgspec.Struct)
 
 
-class Tool(NamedTuple, Generic[G]):
+class McpTool(NamedTuple, Generic[G]):
     """MCP tool.
 
     doing: text of progress reports while the tool runs.
@@ -36,7 +36,7 @@ class Tool(NamedTuple, Generic[G]):
     description: str
     arguments: type[G]
     doing: str
-    run: Callable[[Graph, G], msgspec.Struct | Future[Any]]
+    run: Callable[[StoreHandle, G], msgspec.Struct | Future[Any]]
     effect: Literal["reads", "writes", "overwrites", "deletes"] = "reads"
     administers: bool = False
     administers_with: str = ""

@@ -19,14 +19,14 @@ from kgserve.server.mcp.cypher_tools import CYPHER_TOOLS
 from kgserve.server.mcp.entity_memory import ENTITY_MEMORY_TOOLS
 from kgserve.server.mcp.entity_tools import ENTITY_TOOLS
 from kgserve.server.mcp.history_tools import HISTORY_TOOLS
-from kgserve.server.mcp.input_schema import input_schema
+from kgserve.server.mcp.input_schema import build_input_schema
 from kgserve.server.mcp.memory_server import MEMORY_SERVER_TOOLS
 from kgserve.server.mcp.memory_tools import MEMORY_TOOLS
 from kgserve.server.mcp.schema_tools import SCHEMA_TOOLS
 from kgserve.server.mcp.search_tools import SEARCH_TOOLS
 from kgserve.server.mcp.store_tools import STORE_TOOLS
-from kgserve.server.mcp.tool import Tool
-from kgserve.server.mcp.values import shortened
+from kgserve.server.mcp.tool import McpTool
+from kgserve.server.mcp.values import shorten
 from kgserve.server.mcp.version_tools import VERSION_TOOLS
 from kgserve.server.mcp.write_tools import WRITE_TOOLS
 
@@ -44,21 +44,21 @@ _TIME_TOOL_NAMES = ("put_node", "put_subgraph", "merge_entities", "retire", "ent
 _STORE_TOOL_NAMES = ("describe_store", "list_stores", "configure_store", "drop_store")
 
 
-def _ordered(tools: Sequence[Tool[Any]]) -> list[Tool[Any]]:
+def _ordered(tools: Sequence[McpTool[Any]]) -> list[McpTool[Any]]:
     """Return graph tools in the order of tool lists: in the order of their toolsets, store tools last."""
     order = {name: place for place, name in enumerate((*_GRAPH_TOOL_NAMES, *_TIME_TOOL_NAMES))}
     last = {name: len(order) + 1 + place for place, name in enumerate(_STORE_TOOL_NAMES)}
     return sorted(tools, key=lambda tool: order.get(tool.name, last.get(tool.name, len(order))))
 
 
-_ENTITY_MEMORY_TOOLS_BY_NAME: dict[str, Tool[Any]] = {tool.name: tool for tool in ENTITY_MEMORY_TOOLS}
+_ENTITY_MEMORY_TOOLS_BY_NAME: dict[str, McpTool[Any]] = {tool.name: tool for tool in ENTITY_MEMORY_TOOLS}
 GRAPH_TOOLS = _ordered(
     (
         *(*SEARCH_TOOLS, *ENTITY_TOOLS, *WRITE_TOOLS, *CYPHER_TOOLS),
         *(*VERSION_TOOLS, *HISTORY_TOOLS, *SCHEMA_TOOLS, *STORE_TOOLS),
     )
 )
-TOOLS: dict[str, Tool[Any]] = {
+TOOLS: dict[str, McpTool[Any]] = {
     tool.name: tool for tool in (*MEMORY_TOOLS, *GRAPH_TOOLS, *ENTITY_MEMORY_TOOLS, *MEMORY_SERVER_TOOLS)
 }
 """All tools by name, in the order of tool lists. For a shared name, the tool of the memory server."""
@@ -77,7 +77,7 @@ TOOLSETS[TOOLSET_ALL] = tuple(tool.name for tool in (*MEMORY_TOOLS, *GRAPH_TOOLS
 _TOOLSETS_WITH_ENTITY_MEMORY = frozenset({TOOLSET_ENTITY_MEMORY, TOOLSET_ALL})
 
 
-def chosen(asked: str) -> Sequence[Tool[Any]]:
+def select_tools(asked: str) -> Sequence[McpTool[Any]]:
     """Return the tools of comma-separated toolsets and tool names, in the order of `TOOLS`.
 
     Raises InvalidInput for unknown names, and for two toolsets that share names.
@@ -89,7 +89,7 @@ def chosen(asked: str) -> Sequence[Tool[Any]]:
     for name in wanted:
         if name not in TOOLSETS and name not in TOOLS:
             known = f"toolsets: {', '.join(TOOLSETS)}; tools: {', '.join(TOOLS)}"
-            unknown = f"{shortened(name, 80)!r} is neither a toolset nor a tool; {known}"
+            unknown = f"{shorten(name, 80)!r} is neither a toolset nor a tool; {known}"
             raise errors.InvalidInput.at("tools", unknown)
         names.update(TOOLSETS.get(name, (name,)))
     tools = TOOLS | _ENTITY_MEMORY_TOOLS_BY_NAME if _has_entity_memory(wanted) else TOOLS
@@ -97,7 +97,7 @@ def chosen(asked: str) -> Sequence[Tool[Any]]:
     return [tool for tool in tools.values() if tool.name in listed]
 
 
-def called(name: str, asked: str, arguments: Mapping[str, Any] | None) -> Tool[Any] | None:
+def resolve_tool(name: str, asked: str, arguments: Mapping[str, Any] | None) -> McpTool[Any] | None:
     """Return the tool that a call means, on a connection that selected ``asked``; None for an unknown name."""
     if name not in SHARED_TOOL_NAMES:
         return TOOLS.get(name)
@@ -121,7 +121,7 @@ def _split(text: str) -> list[str]:
     return [name for name in map(str.strip, text.split(",")) if name]
 
 
-def _fits(tool: Tool[Any], arguments: Mapping[str, Any] | None) -> bool:
+def _fits(tool: McpTool[Any], arguments: Mapping[str, Any] | None) -> bool:
     try:
         convert(dict(arguments or {}), tool.arguments)
     except (msgspec.ValidationError, RecursionError):
@@ -132,10 +132,10 @@ def _fits(tool: Tool[Any], arguments: Mapping[str, Any] | None) -> bool:
 @lru_cache(64)
 def list_tools_result(tools: str) -> types.ListToolsResult:
     """Return the answer to tools/list for comma-separated toolsets and tool names. Raises InvalidInput."""
-    return types.ListToolsResult(tools=[_describe_tool(tool) for tool in chosen(tools)])
+    return types.ListToolsResult(tools=[_describe_tool(tool) for tool in select_tools(tools)])
 
 
-def _describe_tool(tool: Tool[Any]) -> types.Tool:
+def _describe_tool(tool: McpTool[Any]) -> types.Tool:
     reads = tool.effect == "reads" and not tool.writes_with
     # Both hints are meaningful for tools that write only.
     writing = {
@@ -147,6 +147,6 @@ def _describe_tool(tool: Tool[Any]) -> types.Tool:
         name=tool.name,
         title=tool.title,
         description=tool.description,
-        input_schema=input_schema(tool.arguments),
+        input_schema=build_input_schema(tool.arguments),
         annotations=hints,
     )

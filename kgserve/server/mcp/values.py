@@ -46,7 +46,7 @@ T = TypeVar("T")
 encode = msgspec.json.Encoder().encode
 
 
-def as_json(value: Any) -> str:
+def encode_to_text(value: Any) -> str:
     """Return a value as JSON."""
     return encode(value).decode()
 
@@ -70,10 +70,10 @@ _WALK_OMITTED_FIELDS = ("summary", "tags", "attributes")
 _DEFAULT_WEIGHT = 1.0
 
 
-def item(thing: Any, *, detail: bool, content: int = MAX_TEASER_CHARS) -> dict[str, Any]:
+def list_item(thing: Any, *, detail: bool, content: int = MAX_TEASER_CHARS) -> dict[str, Any]:
     """Return a node, edge, hit or state as a list item, with at most ``content`` characters of its content."""
     brief = _SHORTENERS[type(thing)](thing, MAX_DETAIL_CHARS if detail else content)
-    return msgspec.to_builtins(brief) if detail and not is_missing(thing) else lean(brief)
+    return msgspec.to_builtins(brief) if detail and not is_missing(thing) else strip_defaults(brief)
 
 
 def is_missing(thing: object) -> bool:
@@ -81,24 +81,26 @@ def is_missing(thing: object) -> bool:
     return isinstance(thing, answers.ReachedNode) and bool(thing.missing)
 
 
-def items(things: Iterable[Any], room: int, *, detail: bool, content: int = MAX_TEASER_CHARS) -> list[dict[str, Any]]:
-    """Return the first things, each as `item`, that fit into ``room`` characters of JSON."""
-    return first_fitting((item(each, detail=detail, content=content) for each in things), room)
+def list_items(
+    things: Iterable[Any], room: int, *, detail: bool, content: int = MAX_TEASER_CHARS
+) -> list[dict[str, Any]]:
+    """Return the first things, each as `list_item`, that fit into ``room`` characters of JSON."""
+    return take_fitting((list_item(each, detail=detail, content=content) for each in things), room)
 
 
-def outline(node: answers.ReachedNode) -> dict[str, Any]:
+def outline_node(node: answers.ReachedNode) -> dict[str, Any]:
     """Return a node of a walk with id, type and the beginning of its content."""
     return {
         name: value
-        for name, value in lean(_brief_node(node, MAX_TEASER_CHARS)).items()
+        for name, value in strip_defaults(_brief_node(node, MAX_TEASER_CHARS)).items()
         if name not in _WALK_OMITTED_FIELDS
     }
 
 
-def lean(thing: Any) -> Any:
+def strip_defaults(thing: Any) -> Any:
     """Return ``thing`` as builtins without fields that need ``detail``, and without empty and default values."""
     if isinstance(thing, list):
-        return [lean(each) for each in thing]
+        return [strip_defaults(each) for each in thing]
     if isinstance(thing, answers.FieldChange):
         return msgspec.to_builtins(thing)
     if not isinstance(thing, msgspec.Struct):
@@ -106,9 +108,9 @@ def lean(thing: Any) -> Any:
     values = msgspec.structs.asdict(thing)
     names = zip(thing.__struct_fields__, thing.__struct_encode_fields__, strict=True)
     unasked = _OMITTED_FIELDS_BY_STRUCT.get(type(thing), ())
-    found = {wire: lean(values[name]) for name, wire in names if name not in unasked}
+    found = {wire: strip_defaults(values[name]) for name, wire in names if name not in unasked}
     if isinstance(thing, answers.Edge):
-        found["attributes"] = own_attributes(thing)
+        found["attributes"] = without_timestamps(thing)
         if thing.weight == _DEFAULT_WEIGHT:
             del found["weight"]
     if isinstance(thing, answers.SearchHit | answers.BatchHit):
@@ -124,7 +126,7 @@ def _is_former_version(name: str, value: object) -> bool:
     return name == "is_current" and value is False
 
 
-def own_attributes(edge: answers.Edge) -> dict[str, Any]:
+def without_timestamps(edge: answers.Edge) -> dict[str, Any]:
     """Return the attributes of an edge without its timestamps."""
     return {name: value for name, value in edge.attributes.items() if name not in TIMESTAMP_NAMES}
 
@@ -134,12 +136,12 @@ def fits(value: object, room: int) -> bool:
     return len(encode(value)) <= room
 
 
-def first_fitting(things: Iterable[T], room: int) -> list[T]:
+def take_fitting(things: Iterable[T], room: int) -> list[T]:
     """Return the first things whose JSON fits into ``room`` bytes in total."""
     return _take_fitting(things, room, lambda thing: len(encode(thing)))
 
 
-def lines_within(lines: Iterable[str], room: int) -> list[str]:
+def take_fitting_lines(lines: Iterable[str], room: int) -> list[str]:
     """Return the first lines that fit into ``room`` characters, line ends included."""
     return _take_fitting(lines, room, len)
 
@@ -154,18 +156,18 @@ def _take_fitting(things: Iterable[T], room: int, size: Callable[[T], int]) -> l
     return kept
 
 
-def brief_attributes(attributes: dict[str, Any], room: int) -> dict[str, Any]:
+def shorten_attributes(attributes: dict[str, Any], room: int) -> dict[str, Any]:
     """Return the attributes, or a placeholder if they take more than ``room`` characters."""
     return attributes if not attributes or fits(attributes, room) else OMITTED_ATTRIBUTES
 
 
-def brief_tags(tags: list[str], room: int) -> list[str]:
+def shorten_tags(tags: list[str], room: int) -> list[str]:
     """Return the tags; if they take more than ``room`` characters, the first ones and an ellipsis."""
-    kept = first_fitting(tags, room)
+    kept = take_fitting(tags, room)
     return tags if len(kept) == len(tags) else [*kept, "…"]
 
 
-def shortened(text: str, most: int, mark: str = "…") -> str:
+def shorten(text: str, most: int, mark: str = "…") -> str:
     """Return ``text`` truncated to ``most`` characters, ``mark`` included."""
     return text if len(text) <= most else text[: most - len(mark)] + mark
 
@@ -173,15 +175,15 @@ def shortened(text: str, most: int, mark: str = "…") -> str:
 def _brief_node(node: answers.Node | answers.ListedNode, content: int) -> answers.Node | answers.ListedNode:
     return replace(
         node,
-        content=node.content and shortened(node.content, content),
-        attributes=node.attributes and brief_attributes(node.attributes, max(content, _MIN_ATTRIBUTES_CHARS)),
-        summary=node.summary and shortened(node.summary, _MAX_SUMMARY_CHARS),
-        tags=node.tags and brief_tags(node.tags, _MAX_TAGS_CHARS),
+        content=node.content and shorten(node.content, content),
+        attributes=node.attributes and shorten_attributes(node.attributes, max(content, _MIN_ATTRIBUTES_CHARS)),
+        summary=node.summary and shorten(node.summary, _MAX_SUMMARY_CHARS),
+        tags=node.tags and shorten_tags(node.tags, _MAX_TAGS_CHARS),
     )
 
 
 def _brief_edge(edge: answers.Edge, content: int) -> answers.Edge:
-    return replace(edge, attributes=brief_attributes(edge.attributes, max(content, _MIN_ATTRIBUTES_CHARS)))
+    return replace(edge, attributes=shorten_attributes(edge.attributes, max(content, _MIN_ATTRIBUTES_CHARS)))
 
 
 def _brief_hit(hit: answers.SearchHit | answers.BatchHit, content: int) -> answers.SearchHit | answers.BatchHit:
@@ -190,7 +192,7 @@ def _brief_hit(hit: answers.SearchHit | answers.BatchHit, content: int) -> answe
 
 def _brief_state(state: answers.NodeState, content: int) -> answers.NodeState:
     changes = [replace(each, before=_brief_value(each.before), after=_brief_value(each.after)) for each in state.diff]
-    kept = first_fitting(changes, _MAX_CHANGES_CHARS)
+    kept = take_fitting(changes, _MAX_CHANGES_CHARS)
     if len(kept) < len(changes):
         kept.append(answers.FieldChange(path="…", before=None, after=f"{len(changes) - len(kept):,} more changes"))
     return replace(state, node=_brief_node(state.node, content), diff=kept)
@@ -198,7 +200,7 @@ def _brief_state(state: answers.NodeState, content: int) -> answers.NodeState:
 
 def _brief_value(value: Any) -> Any:
     if isinstance(value, str):
-        return shortened(value, _MAX_VALUE_CHARS)
+        return shorten(value, _MAX_VALUE_CHARS)
     return value if fits(value, 2 * _MAX_VALUE_CHARS) else "… omitted because of its size"
 
 

@@ -17,26 +17,34 @@ from kgserve.graph.compat.versioned_api import EdgeResult, NodeResult, PutNodeAn
 from kgserve.server.mcp.argument_fields import (
     UNLISTED_FIELD,
     Arguments,
+    ArgumentsType,
     AuthorField,
     FieldNameArguments,
     LabelField,
-    MomentField,
     NameField,
-    S,
-    as_request,
-    with_fields_of,
+    TimeField,
+    add_fields_of,
+    to_request,
 )
-from kgserve.server.mcp.replies import MAX_SUBJECT_CHARS, ToolReply, counted, joined, node_facts, present, quoted
-from kgserve.server.mcp.tool import Tool
-from kgserve.server.mcp.values import fits, item, shortened
+from kgserve.server.mcp.replies import (
+    MAX_SUBJECT_CHARS,
+    ToolReply,
+    format_count,
+    join_fitting,
+    node_facts,
+    present_answer,
+    quote_text,
+)
+from kgserve.server.mcp.tool import McpTool
+from kgserve.server.mcp.values import fits, list_item, shorten
 from kgserve.storage.model.fields import MAX_TAGS
 
 _MAX_ERROR_CHARS = 120
 _Based = Annotated[int, Meta(ge=0, lt=1 << 53, description="The version that you read; omitted: overwrite any")] | None
 
 
-@with_fields_of(versioned_api.PutNodeRequest, "graph_id", "lineage_id", "kind", "metadata")
-class PutNode(FieldNameArguments, kw_only=True):
+@add_fields_of(versioned_api.PutNodeRequest, "graph_id", "lineage_id", "kind", "metadata")
+class PutNodeArguments(FieldNameArguments, kw_only=True):
     """Complete version of a node: omitted fields become empty."""
 
     id: Annotated[NameField, Meta(description="Omitted: a new node with a new id")] | UnsetType = UNSET
@@ -47,8 +55,8 @@ class PutNode(FieldNameArguments, kw_only=True):
     attributes: dict[str, Any] | UnsetType = UNSET
     freshness_at: Annotated[str, Meta(max_length=64, description="RFC 3339; stale from then on")] | UnsetType = UNSET
     created_by: AuthorField = UNSET
-    valid_from: MomentField = UNSET
-    valid_to: MomentField = UNSET
+    valid_from: TimeField = UNSET
+    valid_to: TimeField = UNSET
     # None instead of UNSET, because 0 differs from an omitted value here.
     based_on_version: _Based = None
     lineage_id: Annotated[NameField | UnsetType, UNLISTED_FIELD] = UNSET
@@ -56,7 +64,7 @@ class PutNode(FieldNameArguments, kw_only=True):
     metadata: Annotated[dict[str, Any] | UnsetType, UNLISTED_FIELD] = UNSET
 
 
-class SubgraphNode(versioned_api.NodeSpec, kw_only=True):
+class SubgraphNodeArguments(versioned_api.NodeSpec, kw_only=True):
     """Complete node of a subgraph: omitted fields become empty. Without an id a new node is created."""
 
     ref: Annotated[NameField, Meta(description="Name for relations of this call")] | None = None
@@ -68,7 +76,7 @@ class SubgraphNode(versioned_api.NodeSpec, kw_only=True):
     metadata: Annotated[dict[str, Any] | None, UNLISTED_FIELD] = None
 
 
-class SubgraphEdge(versioned_api.EdgeSpec, kw_only=True):
+class SubgraphEdgeArguments(versioned_api.EdgeSpec, kw_only=True):
     """Relation of a subgraph."""
 
     source: Annotated[NameField, Meta(description="A ref of this call, or an existing id")] | None = field(
@@ -85,52 +93,55 @@ class SubgraphEdge(versioned_api.EdgeSpec, kw_only=True):
     metadata: Annotated[dict[str, Any] | None, UNLISTED_FIELD] = None
 
 
-class PutSubgraph(Arguments, kw_only=True):
+class PutSubgraphArguments(Arguments, kw_only=True):
     """Nodes, then edges, each written independently."""
 
-    nodes: Annotated[list[SubgraphNode], Meta(description=f"At most {versioned_api.MAX_SUBGRAPH_NODES}")] = []  # noqa: RUF012 - msgspec copies it
-    edges: Annotated[list[SubgraphEdge], Meta(description=f"At most {versioned_api.MAX_SUBGRAPH_EDGES}")] = []  # noqa: RUF012 - msgspec copies it
-    apart: ClassVar[Mapping[str, type[msgspec.Struct]]] = {"nodes": SubgraphNode, "edges": SubgraphEdge}
+    nodes: Annotated[list[SubgraphNodeArguments], Meta(description=f"At most {versioned_api.MAX_SUBGRAPH_NODES}")] = []  # noqa: RUF012 - msgspec copies it
+    edges: Annotated[list[SubgraphEdgeArguments], Meta(description=f"At most {versioned_api.MAX_SUBGRAPH_EDGES}")] = []  # noqa: RUF012 - msgspec copies it
+    apart: ClassVar[Mapping[str, type[msgspec.Struct]]] = {
+        "nodes": SubgraphNodeArguments,
+        "edges": SubgraphEdgeArguments,
+    }
 
 
-def subgraph(given: PutSubgraph) -> versioned_api.PutSubgraphRequest:
+def build_subgraph_request(given: PutSubgraphArguments) -> versioned_api.PutSubgraphRequest:
     """Return the request for the arguments, with the field names of versioned writes."""
-    nodes: list[SubgraphNode | versioned_api.UnreadItem] = [*given.nodes]
-    edges: list[SubgraphEdge | versioned_api.UnreadItem] = [*given.edges]
+    nodes: list[SubgraphNodeArguments | versioned_api.UndecodedItem] = [*given.nodes]
+    edges: list[SubgraphEdgeArguments | versioned_api.UndecodedItem] = [*given.edges]
     refs = {node.ref for node in nodes if node.ref}
     return versioned_api.PutSubgraphRequest(
-        nodes=[node if isinstance(node, versioned_api.UnreadItem) else _node_spec(node) for node in nodes],
-        edges=[edge if isinstance(edge, versioned_api.UnreadItem) else _edge_spec(edge, refs) for edge in edges],
+        nodes=[node if isinstance(node, versioned_api.UndecodedItem) else _node_spec(node) for node in nodes],
+        edges=[edge if isinstance(edge, versioned_api.UndecodedItem) else _edge_spec(edge, refs) for edge in edges],
     )
 
 
-def _node_spec(node: SubgraphNode) -> versioned_api.NodeSpec:
+def _node_spec(node: SubgraphNodeArguments) -> versioned_api.NodeSpec:
     return _spec(versioned_api.NodeSpec, node, {"lineage_id": node.id, **_named(node.type, node)})
 
 
-def _edge_spec(edge: SubgraphEdge, refs: AbstractSet[str | None]) -> versioned_api.EdgeSpec:
+def _edge_spec(edge: SubgraphEdgeArguments, refs: AbstractSet[str | None]) -> versioned_api.EdgeSpec:
     return _spec(versioned_api.EdgeSpec, edge, _ends(edge, refs) | _named(edge.relation_type, edge))
 
 
-def _named(kind: str | None, given: SubgraphNode | SubgraphEdge) -> dict[str, Any]:
+def _named(kind: str | None, given: SubgraphNodeArguments | SubgraphEdgeArguments) -> dict[str, Any]:
     return {"kind": kind, "metadata": given.attributes}
 
 
-def _ends(edge: SubgraphEdge, refs: AbstractSet[str | None]) -> dict[str, Any]:
+def _ends(edge: SubgraphEdgeArguments, refs: AbstractSet[str | None]) -> dict[str, Any]:
     ends = (("from", edge.source), ("to", edge.target))
     return {f"{side}_ref" if end in refs else f"{side}_lineage": end for side, end in ends}
 
 
-def _spec(kind: type[S], given: msgspec.Struct, ours: dict[str, Any]) -> S:
+def _spec(kind: type[ArgumentsType], given: msgspec.Struct, ours: dict[str, Any]) -> ArgumentsType:
     """Build a spec from its own field names and ours; where both are used, its own name wins."""
     values = {name: getattr(given, name) for name in kind.__struct_fields__}
     return kind(**{name: ours.get(name) if value is None else value for name, value in values.items()})
 
 
-@present.register
-def _put_reply(found: PutNodeAnswer, _given: PutNode, _store: str) -> ToolReply:
+@present_answer.register
+def _put_reply(found: PutNodeAnswer, _given: PutNodeArguments, _store: str) -> ToolReply:
     node = found.node
-    named = f"{quoted(node.id)} ({node.type})"
+    named = f"{quote_text(node.id)} ({node.type})"
     done = f"Created {named}" if found.created else f"{named} is now"
     hints: list[str] = []
     if found.replaced_version:
@@ -148,7 +159,7 @@ def _put_reply(found: PutNodeAnswer, _given: PutNode, _store: str) -> ToolReply:
 
 def written_values(node: answers.Node) -> dict[str, Any]:
     """Return the written node with its version and the beginning of its content."""
-    return {"node": {"version": node.version, **item(node, detail=False)}}
+    return {"node": {"version": node.version, **list_item(node, detail=False)}}
 
 
 def conflict_reply(error: ConflictManual) -> ToolReply:
@@ -156,24 +167,25 @@ def conflict_reply(error: ConflictManual) -> ToolReply:
     node: answers.Node = error.node
     others = ", ".join(map(str, node.conflicts or ()))
     hint = (
-        f"to resolve it read each other head (get_entity with id={quoted(node.id)} and version={others}), merge them "
-        f"with yours, and put_node the result with id={quoted(node.id)} and based_on_version={node.version}. "
+        f"to resolve it read each other head (get_entity with id={quote_text(node.id)} and version={others}), "
+        "merge them "
+        f"with yours, and put_node the result with id={quote_text(node.id)} and based_on_version={node.version}. "
         "Until then all of these versions are kept"
     )
     values = {"ok": False, **written_values(node), "created": False, "sequence": node.sequence}
     return ToolReply(f"conflict_manual: {error}.", values, hint=hint)
 
 
-@present.register
-def _put_subgraph_reply(found: PutSubgraphAnswer, _given: PutSubgraph, store: str) -> ToolReply:
+@present_answer.register
+def _put_subgraph_reply(found: PutSubgraphAnswer, _given: PutSubgraphArguments, store: str) -> ToolReply:
     created = sum(node.created for node in found.nodes)
-    nodes = counted(sum(not node.error for node in found.nodes), "node")
-    edges = counted(sum(not edge.error for edge in found.edges), "edge")
+    nodes = format_count(sum(not node.error for node in found.nodes), "node")
+    edges = format_count(sum(not edge.error for edge in found.edges), "edge")
     lines = [f'Stored in "{store}": {nodes} ({created} new) and {edges}. Sequence {found.sequence}.']
     wrong = [f"  nodes[{place}]: {node.error}" for place, node in enumerate(found.nodes) if node.error]
     wrong += [f"  edges[{place}]: {edge.error}" for place, edge in enumerate(found.edges) if edge.error]
     made = [
-        f"  nodes[{place}]: {quoted(node.lineage_id)}, version {node.version}"
+        f"  nodes[{place}]: {quote_text(node.lineage_id)}, version {node.version}"
         for place, node in enumerate(found.nodes)
         if node.lineage_id
     ]
@@ -183,45 +195,45 @@ def _put_subgraph_reply(found: PutSubgraphAnswer, _given: PutSubgraph, store: st
     lines += [f"Existed already, the results list the replaced values: {', '.join(existing)}."] if existing else []
     values = msgspec.to_builtins(found)
     if fits(values, MAX_SUBJECT_CHARS):
-        return ToolReply(joined(lines), values)
+        return ToolReply(join_fitting(lines), values)
     values["nodes"] = list(map(_short_node_result, found.nodes))
     values["edges"] = list(map(_short_edge_result, found.edges))
     more = "refs, ids of edges and long errors were omitted because of their size; the order is as sent"
-    return ToolReply(joined(lines), values, more)
+    return ToolReply(join_fitting(lines), values, more)
 
 
 def _short_node_result(result: NodeResult) -> dict[str, Any]:
-    short = replace(result, ref=None, error=result.error and shortened(result.error, _MAX_ERROR_CHARS))
+    short = replace(result, ref=None, error=result.error and shorten(result.error, _MAX_ERROR_CHARS))
     return msgspec.to_builtins(short)
 
 
 def _short_edge_result(result: EdgeResult) -> dict[str, Any]:
     if result.error:
-        return {"error": shortened(result.error, _MAX_ERROR_CHARS)}
+        return {"error": shorten(result.error, _MAX_ERROR_CHARS)}
     return {"created": False} if result.created is False else {}
 
 
-VERSION_TOOLS: tuple[Tool[Any], ...] = (
-    Tool(
+VERSION_TOOLS: tuple[McpTool[Any], ...] = (
+    McpTool(
         "put_node",
         "Write a version of an entity",
         "Write one complete entity as its next version: omitted fields become empty, and the answer lists them. "
         "With based_on_version, the version that you read, no later change is overwritten silently: the answer names "
         "it, or, if the store's conflict policy is manual, keeps both and explains how to resolve the conflict.",
-        PutNode,
+        PutNodeArguments,
         "writing the entity",
-        lambda graph, given: versions.put_node(graph, as_request(versioned_api.PutNodeRequest, given)),
+        lambda graph, given: versions.put_node(graph, to_request(versioned_api.PutNodeRequest, given)),
         "overwrites",
         retry_hint="get_entity, or search_knowledge with its words, shows whether it was written",
     ),
-    Tool(
+    McpTool(
         "put_subgraph",
         "Write entities and relations independently",
         "Write versions of up to 50 entities, then up to 100 relations, which may name new entities by `ref`. Each is "
         "independent: one result for each, in order. For an atomic batch: inject_knowledge_graph.",
-        PutSubgraph,
+        PutSubgraphArguments,
         "writing the subgraph",
-        lambda graph, given: versions.put_subgraph(graph, subgraph(given)),
+        lambda graph, given: versions.put_subgraph(graph, build_subgraph_request(given)),
         "overwrites",
         retry_hint="get_entity, or search_knowledge with their words, shows which of them were written",
         is_long=True,

@@ -13,39 +13,39 @@ from kgserve.errors import InvalidInput
 from kgserve.graph import answers, merge, mutations, queries, reading, requests
 from kgserve.graph.compat import versioned_api
 from kgserve.graph.compat.versioned_api import RetireAnswer
-from kgserve.graph.handle import Graph
-from kgserve.graph.merge_api import MergeAnswer, MergeNode, UnmergeAnswer, UnmergeNode
+from kgserve.graph.handle import StoreHandle
+from kgserve.graph.merge_api import MergeAnswer, MergeNodeRequest, UnmergeAnswer, UnmergeNodeRequest
 from kgserve.graph.queries import MAX_PAGE_ROWS
 from kgserve.server.mcp.argument_fields import (
     UNLISTED_FIELD,
     Arguments,
     AttributesField,
     AuthorField,
-    EndField,
     FieldNameArguments,
     IdField,
     LabelField,
     TagsField,
     TargetStoreField,
     TypesField,
-    as_request,
-    with_fields_of,
+    ValidToField,
+    add_fields_of,
+    to_request,
 )
-from kgserve.server.mcp.history_tools import EntityHistory, RevertEntity, revert_reply
+from kgserve.server.mcp.history_tools import EntityHistoryArguments, RevertEntityArguments, revert_reply
 from kgserve.server.mcp.replies import (
     MAX_SUBJECT_CHARS,
     ToolReply,
-    arrow,
-    counted,
-    joined,
-    moment,
-    present,
-    quoted,
+    format_arrow,
+    format_count,
+    join_fitting,
+    present_answer,
+    quote_text,
     store_suffix,
+    trim_zero_fraction,
     write_counts,
 )
-from kgserve.server.mcp.tool import Tool
-from kgserve.server.mcp.values import first_fitting
+from kgserve.server.mcp.tool import McpTool
+from kgserve.server.mcp.values import take_fitting
 from kgserve.server.mcp.version_tools import written_values
 
 _When = Annotated[str, Meta(max_length=64)] | None
@@ -53,7 +53,7 @@ _MAX_SHOWN_SKIPPED = 20
 _FORGET_HINT = "forget with these ids withdraws the memories; so does POST /api/v1/forget"
 
 
-class InjectNode(requests.NodeInput):
+class InjectNodeArguments(requests.NodeInput):
     """Entity."""
 
     id: IdField
@@ -68,7 +68,7 @@ class InjectNode(requests.NodeInput):
     valid_to: _When = None
 
 
-class InjectEdge(requests.EdgeInput):
+class InjectEdgeArguments(requests.EdgeInput):
     """Relation."""
 
     source: IdField = field(name="from")
@@ -82,15 +82,15 @@ class InjectEdge(requests.EdgeInput):
     valid_to: _When = None
 
 
-@with_fields_of(requests.InjectRequest, "touch")
-class Inject(Arguments, kw_only=True):
+@add_fields_of(requests.InjectRequest, "touch")
+class InjectArguments(Arguments, kw_only=True):
     """Nodes and edges to create or update, in one atomic batch."""
 
-    nodes: list[InjectNode] = []  # noqa: RUF012 - msgspec copies it
-    edges: list[InjectEdge] = []  # noqa: RUF012 - msgspec copies it
+    nodes: list[InjectNodeArguments] = []  # noqa: RUF012 - msgspec copies it
+    edges: list[InjectEdgeArguments] = []  # noqa: RUF012 - msgspec copies it
 
 
-class DeleteNodeArguments(Arguments, kw_only=True):
+class DeleteEntityArguments(Arguments, kw_only=True):
     """Nodes to delete, by id or by filters."""
 
     id: IdField | UnsetType = UNSET
@@ -101,7 +101,7 @@ class DeleteNodeArguments(Arguments, kw_only=True):
     dry_run: Annotated[bool, Meta(description="Only list what would be deleted")] = False
 
 
-class DeleteRelation(Arguments, kw_only=True):
+class DeleteRelationArguments(Arguments, kw_only=True):
     """Edge to delete."""
 
     source: IdField = field(name="from")
@@ -110,24 +110,24 @@ class DeleteRelation(Arguments, kw_only=True):
     to_graph: TargetStoreField = UNSET
 
 
-@with_fields_of(versioned_api.RetireRequest)
-class RetireEntity(Arguments, kw_only=True):
+@add_fields_of(versioned_api.RetireRequest)
+class RetireEntityArguments(Arguments, kw_only=True):
     """Node, and the end of its valid time."""
 
     id: IdField
-    valid_to: EndField = UNSET
+    valid_to: ValidToField = UNSET
     created_by: AuthorField = UNSET
 
 
-@with_fields_of(versioned_api.RetireEdgeRequest)
-class RetireRelation(DeleteRelation, kw_only=True):
+@add_fields_of(versioned_api.RetireEdgeRequest)
+class RetireRelationArguments(DeleteRelationArguments, kw_only=True):
     """Edge, and the end of its valid time."""
 
-    valid_to: EndField = UNSET
+    valid_to: ValidToField = UNSET
     created_by: AuthorField = UNSET
 
 
-class MergeEntities(FieldNameArguments, kw_only=True):
+class MergeEntitiesArguments(FieldNameArguments, kw_only=True):
     """Entity to merge, and the one to merge it into; or a merge to undo."""
 
     id: Annotated[LabelField, Meta(description="Id to remove")]
@@ -136,7 +136,7 @@ class MergeEntities(FieldNameArguments, kw_only=True):
     created_by: Annotated[AuthorField, UNLISTED_FIELD] = UNSET
 
 
-class Retire(Arguments, kw_only=True):
+class RetireArguments(Arguments, kw_only=True):
     """Entity by id, or relation by ends and type, and the end of its valid time."""
 
     id: Annotated[LabelField, Meta(description="Id of an entity")] | UnsetType = UNSET
@@ -146,19 +146,19 @@ class Retire(Arguments, kw_only=True):
     target: LabelField | UnsetType = field(name="to", default=UNSET)
     relation_type: LabelField | UnsetType = UNSET
     to_graph: TargetStoreField = UNSET
-    valid_to: EndField = UNSET
+    valid_to: ValidToField = UNSET
     created_by: AuthorField = UNSET
 
 
-def end_of(given: Retire) -> RetireEntity | RetireRelation:
+def split_retire_arguments(given: RetireArguments) -> RetireEntityArguments | RetireRelationArguments:
     """Return the entity or relation to retire. Raises InvalidInput if the arguments name neither or both."""
     edge = (given.source, given.target, given.relation_type)
     if given.id and not any((*edge, given.to_graph)):
-        return RetireEntity(id=given.id, valid_to=given.valid_to, created_by=given.created_by)
+        return RetireEntityArguments(id=given.id, valid_to=given.valid_to, created_by=given.created_by)
     source, target, relation_type = edge
     if given.id or not (source and target and relation_type):
         raise InvalidInput.at("id", "send either the id of an entity, or from, to and relation_type of a relation")
-    return RetireRelation(
+    return RetireRelationArguments(
         source=source,
         target=target,
         relation_type=relation_type,
@@ -169,52 +169,52 @@ def end_of(given: Retire) -> RetireEntity | RetireRelation:
 
 
 def _delete_entity(
-    graph: Graph, given: DeleteNodeArguments
+    graph: StoreHandle, given: DeleteEntityArguments
 ) -> Future[answers.DeleteNodeAnswer] | Future[answers.DeleteNodesAnswer]:
     filters = (given.ids, given.types, given.tags, given.attributes)
     if given.id and not any(filters) and not given.dry_run:
-        return mutations.delete_node(graph, as_request(queries.NodeId, given))
-    asked = as_request(requests.DeleteNodesRequest, given)
+        return mutations.delete_node(graph, to_request(queries.NodeIdRequest, given))
+    asked = to_request(requests.DeleteNodesRequest, given)
     if given.id:
         asked.ids = [given.id, *(given.ids or ())]
     return reading.delete_nodes(graph, asked)
 
 
-def _merge(graph: Graph, given: MergeEntities) -> Future[MergeAnswer] | Future[UnmergeAnswer]:
+def _merge(graph: StoreHandle, given: MergeEntitiesArguments) -> Future[MergeAnswer] | Future[UnmergeAnswer]:
     if given.undo:
-        return merge.unmerge(graph, as_request(UnmergeNode, given))
+        return merge.unmerge_node(graph, to_request(UnmergeNodeRequest, given))
     if not given.into:
         raise InvalidInput.at("into", "is required, unless undo is true: the id of the entity to keep")
-    return merge.merge(graph, as_request(MergeNode, given))
+    return merge.merge_nodes(graph, to_request(MergeNodeRequest, given))
 
 
-def _retire(graph: Graph, given: Retire) -> Future[versioned_api.RetireAnswer]:
-    named = end_of(given)
-    if isinstance(named, RetireEntity):
-        return mutations.retire_node(graph, as_request(queries.RetireNode, named))
-    return mutations.retire_edge(graph, as_request(versioned_api.RetireEdgeRequest, named))
+def _retire(graph: StoreHandle, given: RetireArguments) -> Future[versioned_api.RetireAnswer]:
+    named = split_retire_arguments(given)
+    if isinstance(named, RetireEntityArguments):
+        return mutations.retire_node(graph, to_request(queries.RetireNodeRequest, named))
+    return mutations.retire_edge(graph, to_request(versioned_api.RetireEdgeRequest, named))
 
 
-@present.register
+@present_answer.register
 def _inject_reply(found: answers.InjectAnswer, given: msgspec.Struct, store: str) -> ToolReply:
-    if isinstance(given, RevertEntity):
+    if isinstance(given, RevertEntityArguments):
         return revert_reply(found, given.id, given.version)
-    if isinstance(given, EntityHistory):
+    if isinstance(given, EntityHistoryArguments):
         return revert_reply(found, given.id, given.revert_to or 0)
     made = ", ".join(_changed(found, "nodes") + _changed(found, "edges")) or "nothing"
-    lines = [f'Stored in "{store}": {made}. Sequence {found.sequence}.', *merged_lines(found)]
+    lines = [f'Stored in "{store}": {made}. Sequence {found.sequence}.', *describe_merged_items(found)]
     counts = write_counts(found) | ({"merged_count": found.merged_count} if found.merged_count else {})
     if not found.edges_skipped_count:
-        return ToolReply(joined(lines), counts, hint=redirect_hint(found.redirected))
-    lines.append(f"Skipped {counted(found.edges_skipped_count, 'edge')}:")
-    lines += [f"  {arrow(edge)}: {edge.reason}" for edge in found.edges_skipped[:_MAX_SHOWN_SKIPPED]]
-    skipped = first_fitting(map(msgspec.to_builtins, found.edges_skipped[:_MAX_SHOWN_SKIPPED]), MAX_SUBJECT_CHARS // 2)
+        return ToolReply(join_fitting(lines), counts, hint=describe_redirected_ends(found.redirected))
+    lines.append(f"Skipped {format_count(found.edges_skipped_count, 'edge')}:")
+    lines += [f"  {format_arrow(edge)}: {edge.reason}" for edge in found.edges_skipped[:_MAX_SHOWN_SKIPPED]]
+    skipped = take_fitting(map(msgspec.to_builtins, found.edges_skipped[:_MAX_SHOWN_SKIPPED]), MAX_SUBJECT_CHARS // 2)
     hint = "add the missing nodes and send the skipped edges again"
-    hint = "; ".join(filter(None, (hint, redirect_hint(found.redirected))))
-    return ToolReply(joined(lines), {**counts, "edges_skipped": skipped}, hint=hint)
+    hint = "; ".join(filter(None, (hint, describe_redirected_ends(found.redirected))))
+    return ToolReply(join_fitting(lines), {**counts, "edges_skipped": skipped}, hint=hint)
 
 
-def merged_lines(found: answers.InjectAnswer) -> list[str]:
+def describe_merged_items(found: answers.InjectAnswer) -> list[str]:
     """Return the line about items of a batch that were merged with an earlier item, if any."""
     if not found.merged:
         return []
@@ -222,25 +222,27 @@ def merged_lines(found: answers.InjectAnswer) -> list[str]:
     return [f"Written as one, later values win: {named}."]
 
 
-def redirect_hint(redirected: dict[str, str] | UnsetType) -> str:
+def describe_redirected_ends(redirected: dict[str, str] | UnsetType) -> str:
     """Return the hint about edges whose ends were redirected because those nodes had been merged."""
-    each = [f"{quoted(source)} is {quoted(to)}" for source, to in [*(redirected or {}).items()][:_MAX_SHOWN_SKIPPED]]
+    each = [
+        f"{quote_text(source)} is {quote_text(to)}" for source, to in [*(redirected or {}).items()][:_MAX_SHOWN_SKIPPED]
+    ]
     return f"ends that were merged were redirected: {', '.join(each)}" if each else ""
 
 
 def _changed(found: answers.InjectAnswer, what: str) -> list[str]:
     words = {"created": "new", "updated": "changed", "unchanged": "unchanged"}
     numbers = ((getattr(found, f"{what}_{name}"), word) for name, word in words.items())
-    return [f"{counted(number, what[:-1])} {word}" for number, word in numbers if number]
+    return [f"{format_count(number, what[:-1])} {word}" for number, word in numbers if number]
 
 
-@present.register
-def _delete_entity_reply(found: answers.DeleteNodeAnswer, _given: DeleteNodeArguments, _store: str) -> ToolReply:
+@present_answer.register
+def _delete_entity_reply(found: answers.DeleteNodeAnswer, _given: DeleteEntityArguments, _store: str) -> ToolReply:
     if not found.existed:
         return ToolReply(
-            f"There was no entity {quoted(found.deleted_id)}; nothing changed.", msgspec.to_builtins(found)
+            f"There was no entity {quote_text(found.deleted_id)}; nothing changed.", msgspec.to_builtins(found)
         )
-    text = f"Deleted {quoted(found.deleted_id)} with {counted(found.edges_deleted, 'edge')}."
+    text = f"Deleted {quote_text(found.deleted_id)} with {format_count(found.edges_deleted, 'edge')}."
     hint = ""
     if found.memories_about:
         text += f" {_memories_left(found)}"
@@ -248,14 +250,14 @@ def _delete_entity_reply(found: answers.DeleteNodeAnswer, _given: DeleteNodeArgu
     return ToolReply(text, msgspec.to_builtins(found), hint=hint)
 
 
-@present.register
-def _delete_entities_reply(found: answers.DeleteNodesAnswer, _given: DeleteNodeArguments, _store: str) -> ToolReply:
+@present_answer.register
+def _delete_entities_reply(found: answers.DeleteNodesAnswer, _given: DeleteEntityArguments, _store: str) -> ToolReply:
     done = "Would delete" if found.dry_run else "Deleted"
-    ids = first_fitting(found.ids, MAX_SUBJECT_CHARS // 2)
-    missing = first_fitting(found.missing, MAX_SUBJECT_CHARS // 4)
-    text = f"{done} {counted(found.count, 'entity', 'entities')} with {counted(found.edges_deleted, 'edge')}"
-    lines = [f"{text}{': ' + ', '.join(map(quoted, ids)) if ids else ''}."]
-    lines += [f"Not found, or not matching: {', '.join(map(quoted, missing))}."] if missing else []
+    ids = take_fitting(found.ids, MAX_SUBJECT_CHARS // 2)
+    missing = take_fitting(found.missing, MAX_SUBJECT_CHARS // 4)
+    text = f"{done} {format_count(found.count, 'entity', 'entities')} with {format_count(found.edges_deleted, 'edge')}"
+    lines = [f"{text}{': ' + ', '.join(map(quote_text, ids)) if ids else ''}."]
+    lines += [f"Not found, or not matching: {', '.join(map(quote_text, missing))}."] if missing else []
     lines += [_memories_left(found)] if found.memories_about else []
     values: dict[str, Any] = {"dry_run": found.dry_run, "count": found.count, "ids": ids}
     values |= {"missing": missing} if missing else {}
@@ -263,20 +265,20 @@ def _delete_entities_reply(found: answers.DeleteNodesAnswer, _given: DeleteNodeA
         values |= {"memories_about": found.memories_about, "memory_ids": found.memory_ids}
     more = "more entities match than one call deletes: repeat the call" if found.more else ""
     values |= {"edges_deleted": found.edges_deleted, "sequence": found.sequence}
-    return ToolReply(joined(lines), values, more, _FORGET_HINT if found.memories_about else "")
+    return ToolReply(join_fitting(lines), values, more, _FORGET_HINT if found.memories_about else "")
 
 
 def _memories_left(found: answers.DeleteNodeAnswer | answers.DeleteNodesAnswer) -> str:
     """Return the sentence about memories that mention the deleted entities."""
     count, ids = found.memories_about or 0, found.memory_ids or []
     what = "it" if isinstance(found, answers.DeleteNodeAnswer) else "what is deleted"
-    text = counted(count, f"memory mentions {what} and stays", f"memories mention {what} and stay")
+    text = format_count(count, f"memory mentions {what} and stays", f"memories mention {what} and stay")
     return f"{text}: {', '.join(f'[{each}]' for each in ids)}{' and more' if count > len(ids) else ''}."
 
 
-@present.register
-def _merged_reply(found: MergeAnswer, _given: MergeEntities, _store: str) -> ToolReply:
-    named = f"{quoted(found.id)} into {quoted(found.into)}"
+@present_answer.register
+def _merged_reply(found: MergeAnswer, _given: MergeEntitiesArguments, _store: str) -> ToolReply:
+    named = f"{quote_text(found.id)} into {quote_text(found.into)}"
     values: dict[str, Any] = {
         "id": found.id,
         "into": found.into,
@@ -288,113 +290,114 @@ def _merged_reply(found: MergeAnswer, _given: MergeEntities, _store: str) -> Too
     counts = {"edges_moved": found.edges_moved, "edges_dropped": found.edges_dropped + found.loops_dropped}
     values |= {name: number for name, number in counts.items() if number}
     values |= {name: each for name in ("taken_over", "not_taken") if (each := getattr(found, name))}
-    text = f"Merged {named}: {counted(found.edges_moved, 'edge')} moved"
+    text = f"Merged {named}: {format_count(found.edges_moved, 'edge')} moved"
     text += f", copied: {', '.join(found.taken_over)}" if found.taken_over else ""
-    kept = f"the two differ in {', '.join(found.not_taken)}, where {quoted(found.into)} kept its own"
+    kept = f"the two differ in {', '.join(found.not_taken)}, where {quote_text(found.into)} kept its own"
     hint = kept if found.not_taken else ""
     return ToolReply(f"{text}. Sequence {found.sequence}.", values | {"sequence": found.sequence}, hint=hint)
 
 
-@present.register
-def _unmerged_reply(found: UnmergeAnswer, _given: MergeEntities, _store: str) -> ToolReply:
+@present_answer.register
+def _unmerged_reply(found: UnmergeAnswer, _given: MergeEntitiesArguments, _store: str) -> ToolReply:
     if not found.changed:
-        return ToolReply(f"{quoted(found.id)} is not merged; nothing changed.", {"id": found.id, "changed": False})
-    text = (
-        f"Unmerged {quoted(found.id)} from {quoted(found.out_of or '')}, with {counted(found.edges_restored, 'edge')}"
-    )
+        return ToolReply(f"{quote_text(found.id)} is not merged; nothing changed.", {"id": found.id, "changed": False})
+    edges = format_count(found.edges_restored, "edge")
+    text = f"Unmerged {quote_text(found.id)} from {quote_text(found.out_of or '')}, with {edges}"
     values = {"id": found.id, "out_of": found.out_of, "changed": True, **written_values(found.node)}
     values |= {"edges_restored": found.edges_restored, "sequence": found.sequence}
-    lost = [f"{arrow(edge)}: {edge.reason}" for edge in found.not_restored[:_MAX_SHOWN_SKIPPED]]
+    lost = [f"{format_arrow(edge)}: {edge.reason}" for edge in found.not_restored[:_MAX_SHOWN_SKIPPED]]
     hint = f"not restored: {'; '.join(lost)}" if lost else ""
     return ToolReply(f"{text}. Sequence {found.sequence}.", values, hint=hint)
 
 
-@present.register
-def _delete_relation_reply(found: answers.DeleteEdgeAnswer, given: DeleteRelation, _store: str) -> ToolReply:
-    edge = f"{arrow(given)}{store_suffix(given.to_graph)}"
+@present_answer.register
+def _delete_relation_reply(found: answers.DeleteEdgeAnswer, given: DeleteRelationArguments, _store: str) -> ToolReply:
+    edge = f"{format_arrow(given)}{store_suffix(given.to_graph)}"
     text = f"Deleted {edge}." if found.existed else f"There was no {edge}; nothing changed."
     return ToolReply(text, msgspec.to_builtins(found))
 
 
-@present.register
+@present_answer.register
 def _retire_reply(found: RetireAnswer, given: msgspec.Struct, _store: str) -> ToolReply:
-    named = end_of(given) if isinstance(given, Retire) else given
-    is_relation = isinstance(named, DeleteRelation)
-    what = f"{arrow(named)}{store_suffix(named.to_graph)}" if is_relation else quoted(getattr(named, "id", ""))
-    end = moment(found.valid_to)
+    named = split_retire_arguments(given) if isinstance(given, RetireArguments) else given
+    is_relation = isinstance(named, DeleteRelationArguments)
+    what = (
+        f"{format_arrow(named)}{store_suffix(named.to_graph)}" if is_relation else quote_text(getattr(named, "id", ""))
+    )
+    end = trim_zero_fraction(found.valid_to)
     done = f"{what} is true until {end}" if found.changed else f"{what} had ended at {end} already; nothing changed"
     values = msgspec.to_builtins(replace(found, valid_to=end))
     return ToolReply(f"{done}. Version {found.version}, sequence {found.sequence}.", values)
 
 
-WRITE_TOOLS: tuple[Tool[Any], ...] = (
-    Tool(
+WRITE_TOOLS: tuple[McpTool[Any], ...] = (
+    McpTool(
         "inject_knowledge_graph",
         "Record nodes and edges",
         "When things and their relations should be recorded: create or update entities and relations in one atomic "
         "batch; creates the store if needed. Omitted fields keep their value, and repeating the call changes "
         "nothing. Edges without both ends are skipped and listed. Single facts: retain.",
-        Inject,
+        InjectArguments,
         "writing the batch",
-        lambda graph, given: mutations.inject(graph, as_request(requests.InjectRequest, given)),
+        lambda graph, given: mutations.inject_batch(graph, to_request(requests.InjectRequest, given)),
         "writes",
         is_long=True,
     ),
-    Tool(
+    McpTool(
         "delete_graph_entity",
         "Delete an entity",
         "When something was never true: delete it with its relations, one by `id`, or all that match `ids`, `types`, "
         "`tags` and `attributes`; `dry_run` first. If it was true and ended: set its valid_to.",
-        DeleteNodeArguments,
+        DeleteEntityArguments,
         "deleting",
         _delete_entity,
         "deletes",
     ),
-    Tool(
+    McpTool(
         "delete_graph_relation",
         "Delete a relation",
         "When a relation was never true: delete it, named by its ends and type.",
-        DeleteRelation,
+        DeleteRelationArguments,
         "deleting the relation",
-        lambda graph, given: mutations.delete_edge(graph, as_request(requests.EdgeKeyRequest, given)),
+        lambda graph, given: mutations.delete_edge(graph, to_request(requests.EdgeKeyRequest, given)),
         "deletes",
     ),
-    Tool(
+    McpTool(
         "merge_entities",
         "Merge two entities",
         "For two ids of one thing: relations, tags and missing fields move to `into`, and `id` redirects there. "
         "`undo` reverts it.",
-        MergeEntities,
+        MergeEntitiesArguments,
         "merging",
         _merge,
         "writes",
     ),
-    Tool(
+    McpTool(
         "retire",
         "End the validity of something",
         "For something that is no longer true: sets valid_to of an entity (`id`) or a relation (`from`, `to`, "
         "`relation_type`). It stays; reads with valid_at respect it.",
-        Retire,
+        RetireArguments,
         "retiring",
         _retire,
         "writes",
     ),
-    Tool(
+    McpTool(
         "retire_entity",
         "End the validity of an entity",
         "For an entity that is no longer true: sets valid_to instead of deleting. It stays, with its relations.",
-        RetireEntity,
+        RetireEntityArguments,
         "retiring the entity",
-        lambda graph, given: mutations.retire_node(graph, as_request(queries.RetireNode, given)),
+        lambda graph, given: mutations.retire_node(graph, to_request(queries.RetireNodeRequest, given)),
         "writes",
     ),
-    Tool(
+    McpTool(
         "retire_relation",
         "End the validity of a relation",
         "For a relation that is no longer true: sets valid_to instead of deleting.",
-        RetireRelation,
+        RetireRelationArguments,
         "retiring the relation",
-        lambda graph, given: mutations.retire_edge(graph, as_request(versioned_api.RetireEdgeRequest, given)),
+        lambda graph, given: mutations.retire_edge(graph, to_request(versioned_api.RetireEdgeRequest, given)),
         "writes",
     ),
 )

@@ -20,26 +20,34 @@ from kgserve.platform.codecs import msgpack_decoder
 from kgserve.platform.lazy_pyarrow import pa
 from kgserve.storage.journal.snapshot import (
     EDGES_FILE,
+    MAX_SNAPSHOT_BATCH_BYTES,
+    MAX_SNAPSHOT_BATCH_ROWS,
     NODES_FILE,
-    SNAPSHOT_BATCH_BYTES,
-    SNAPSHOT_BATCH_ROWS,
-    parquet_writer,
+    arrow_schema_for,
+    open_parquet_writer,
+    read_column_set,
     read_rows,
-    schema_of,
-    verify,
-    width_of_rows,
+    verify_snapshot,
 )
 from kgserve.storage.model.change import ChangeSet, NetChange, StoreState
 from kgserve.storage.model.digest import rows_digest
 from kgserve.storage.model.fields import EDGE, NODE, ColumnSet
-from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow, RowTuple, edge_values, node_values, width_of
+from kgserve.storage.model.rows import (
+    EdgeKey,
+    EdgeRow,
+    NodeRow,
+    RowTuple,
+    column_set_of,
+    edge_column_values,
+    node_column_values,
+)
 
-MAX_IN_MEMORY_FOLD_BYTES = 128 << 20
+MAX_IN_MEMORY_CHANGES_BYTES = 128 << 20
 """Bytes of rows in change sets that are merged in memory, which takes two to three times as much."""
 _FOLDED_ROW_OVERHEAD_BYTES = 200
 """Bytes per row in addition to its texts."""
 Row = TypeVar("Row", NodeRow, EdgeRow)
-FOLD_PARTITIONS = 256
+SPILL_PARTITIONS = 256
 """Partition files, all open while they are merged; 100 GB of rows make partitions of 400 MB."""
 _LENGTH_BYTES = 4
 _PARTITION_BUFFER_BYTES = 64 << 20
@@ -50,7 +58,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _DICTIONARY_COLUMNS = ["type", "relation_type", "created_by"]
 
 
-class Folded(msgspec.Struct, frozen=True):
+class MaterializedRows(msgspec.Struct, frozen=True):
     """State of the rows written, and the state that the journal ``expected``. They differ only if rows were wrong."""
 
     state: StoreState
@@ -62,14 +70,14 @@ class Folded(msgspec.Struct, frozen=True):
         return self.state != self.expected
 
 
-def fold(
+def materialize_rows(
     base: Path | None,
     changes: Iterable[ChangeSet],
     target: Path,
     *,
     drop_loose: bool = False,
-    memory_bytes: int = MAX_IN_MEMORY_FOLD_BYTES,
-) -> Folded:
+    memory_bytes: int = MAX_IN_MEMORY_CHANGES_BYTES,
+) -> MaterializedRows:
     """Write nodes.parquet and edges.parquet of the state after applying ``changes`` to snapshot ``base``.
 
     memory_bytes: size of change sets beyond which they are partitioned on disk, in ``target``.
@@ -90,9 +98,9 @@ def fold(
     return _fold_in_memory(base, NetChange(first), target, drop_loose=drop_loose)
 
 
-def write_rows(
+def write_row_files(
     nodes: Iterable[list[NodeRow]], edges: Iterable[list[EdgeRow]], expected: StoreState, target: Path, width: ColumnSet
-) -> Folded:
+) -> MaterializedRows:
     """Write both files from batches of all rows of a store; ``width`` is that of the widest row."""
     found = ([*map(astuple, rows)] for rows in nodes)
     written = _write(target / NODES_FILE, found, iter(()), width=width)
@@ -100,9 +108,9 @@ def write_rows(
     return _fold_result(expected, written, _write(target / EDGES_FILE, found, iter(()), width=width))
 
 
-def _fold_in_memory(base: Path | None, net: NetChange, target: Path, *, drop_loose: bool) -> Folded:
-    expected = net.state or (verify(base).state if base is not None else StoreState())
-    width = max(net.width, width_of_rows(base))
+def _fold_in_memory(base: Path | None, net: NetChange, target: Path, *, drop_loose: bool) -> MaterializedRows:
+    expected = net.state or (verify_snapshot(base).state if base is not None else StoreState())
+    width = max(net.width, read_column_set(base))
     nodes = _merge(base, NODES_FILE, net.nodes_created.keys() | net.nodes_updated.keys() | net.nodes_deleted, 1)
     fresh_nodes = (astuple(row) for row in (*net.nodes_created.values(), *net.nodes_updated.values()))
     written = _write(target / NODES_FILE, nodes, fresh_nodes, width=width)
@@ -111,9 +119,11 @@ def _fold_in_memory(base: Path | None, net: NetChange, target: Path, *, drop_loo
     return _fold_result(expected, written, _write_edges(kept, fresh, target, drop_loose=drop_loose, width=width))
 
 
-def _fold_on_disk(base: Path | None, changes: Iterable[ChangeSet], target: Path, *, drop_loose: bool) -> Folded:
+def _fold_on_disk(
+    base: Path | None, changes: Iterable[ChangeSet], target: Path, *, drop_loose: bool
+) -> MaterializedRows:
     expected = StoreState()
-    width = width_of_rows(base)
+    width = read_column_set(base)
     with ExitStack() as stack:
         nodes = stack.enter_context(_RowSpill(target / "nodes.spill", NodeRow))
         edges = stack.enter_context(_RowSpill(target / "edges.spill", EdgeRow))
@@ -138,10 +148,10 @@ def _spill_changes(change: ChangeSet, nodes: _RowSpill[NodeRow], edges: _RowSpil
     width = ColumnSet.PLAIN
     for node in (*change.nodes_created, *change.nodes_updated):
         nodes.put(node)
-        width = max(width, width_of(node.extras))
+        width = max(width, column_set_of(node.extras))
     for edge in (*change.edges_created, *change.edges_updated, *change.edges_touched):
         edges.put(edge)
-        width = max(width, width_of(edge.extras))
+        width = max(width, column_set_of(edge.extras))
     return width
 
 
@@ -158,10 +168,10 @@ def _size(change: ChangeSet) -> int:
     return nodes + sum(len(row.attributes) for row in edges) + _FOLDED_ROW_OVERHEAD_BYTES * change.size
 
 
-def _fold_result(expected: StoreState, nodes: tuple[int, int], edges: tuple[int, int]) -> Folded:
+def _fold_result(expected: StoreState, nodes: tuple[int, int], edges: tuple[int, int]) -> MaterializedRows:
     """Return the result for the digests and counts that were written."""
     digest = (nodes[0] + edges[0]) % (1 << 128)
-    return Folded(StoreState(expected.sequence, expected.time, digest, nodes[1], edges[1]), expected)
+    return MaterializedRows(StoreState(expected.sequence, expected.time, digest, nodes[1], edges[1]), expected)
 
 
 def _write_edges(
@@ -192,9 +202,9 @@ def _write(
 ) -> tuple[int, int]:
     """Write rows with the columns of a width; return their digest and count."""
     digest = count = 0
-    schema = schema_of(path.name, width)
+    schema = arrow_schema_for(path.name, width)
     values = _value_getter(path.name, width)
-    with parquet_writer(path, schema, _DICTIONARY_COLUMNS) as writer:
+    with open_parquet_writer(path, schema, _DICTIONARY_COLUMNS) as writer:
         for rows in _row_batches(kept, fresh):
             columns = zip(*map(values, rows), strict=True)
             arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
@@ -206,7 +216,7 @@ def _write(
 
 def _value_getter(name: str, width: ColumnSet) -> Callable[[RowTuple], RowTuple]:
     """Return the function that maps a row of the named file to its column values."""
-    fields, values = (NODE, node_values) if name == NODES_FILE else (EDGE, edge_values)
+    fields, values = (NODE, node_column_values) if name == NODES_FILE else (EDGE, edge_column_values)
     wanted = itemgetter(slice(len(fields.columns(width))))
     return wanted if width is ColumnSet.PLAIN else lambda row: wanted(values(row))
 
@@ -219,7 +229,7 @@ def _row_batches(kept: Iterable[list[RowTuple]], fresh: Iterable[RowTuple]) -> I
     for row in fresh:
         rows.append(row)
         size += sum(len(value) for value in row if isinstance(value, str))
-        if len(rows) == SNAPSHOT_BATCH_ROWS or size >= SNAPSHOT_BATCH_BYTES:
+        if len(rows) == MAX_SNAPSHOT_BATCH_ROWS or size >= MAX_SNAPSHOT_BATCH_BYTES:
             yield rows
             rows, size = [], 0
     if rows:
@@ -239,7 +249,7 @@ class _RowSpill(Generic[Row]):
         self._folder = folder
         self._decode = msgpack_decoder(kind | bytes).decode
         self._decode_key = msgpack_decoder(str | EdgeKey).decode
-        self._buffers = [bytearray() for _ in range(FOLD_PARTITIONS)]
+        self._buffers = [bytearray() for _ in range(SPILL_PARTITIONS)]
         self._buffered = 0
 
     def __enter__(self) -> Self:
@@ -264,12 +274,12 @@ class _RowSpill(Generic[Row]):
     def rows(self) -> Iterator[Row]:
         """Return the remaining rows by sequence. Call once; add nothing afterwards."""
         self._flush()
-        for part in range(FOLD_PARTITIONS):
+        for part in range(SPILL_PARTITIONS):
             self._compact_partition(self._path(part))
-        return heapq.merge(*(self._read(self._path(part)) for part in range(FOLD_PARTITIONS)), key=_sequence)
+        return heapq.merge(*(self._read(self._path(part)) for part in range(SPILL_PARTITIONS)), key=_sequence)
 
     def _write(self, key: str | EdgeKey, record: bytes) -> None:
-        buffer = self._buffers[xxhash.xxh3_64_intdigest(_encode(key)) % FOLD_PARTITIONS]
+        buffer = self._buffers[xxhash.xxh3_64_intdigest(_encode(key)) % SPILL_PARTITIONS]
         buffer += len(record).to_bytes(_LENGTH_BYTES)
         buffer += record
         self._buffered += _LENGTH_BYTES + len(record)

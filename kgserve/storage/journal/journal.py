@@ -28,13 +28,20 @@ import xxhash
 
 from kgserve.errors import Internal, JournalDamaged, Unavailable
 from kgserve.platform.codecs import msgpack_decoder
-from kgserve.platform.durable_files import named, storage_error, storing, sync_file, sync_folder, write_all
+from kgserve.platform.durable_files import (
+    shorten_journal_path,
+    sync_file,
+    sync_folder,
+    translate_os_error,
+    translate_storage_errors,
+    write_all_bytes,
+)
 from kgserve.storage.journal import snapshot
 from kgserve.storage.model.change import ChangeSet
 
 FRAME_MAGIC, PACKED_FRAME_MAGIC = b"KGF1", b"KGF2"
 _MAGIC_PREFIX = b"KGF"
-MIN_PACKED_ROWS = 250
+MIN_COMPRESSED_FRAME_ROWS = 250
 """Rows from which on a frame may be packed. Compressing fewer, larger rows takes longer than planning them."""
 _PACKING_SAMPLE_BYTES = 1 << 15
 _MIN_PACKING_RATIO = 2.5
@@ -48,7 +55,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgpack_decoder(list[ChangeSet]).decode
 
 
-class FrameError(Exception):
+class JournalFrameError(Exception):
     """Bytes at an offset are not a whole frame; ``reason`` describes the fault."""
 
     def __init__(self, offset: int, reason: str) -> None:
@@ -57,14 +64,14 @@ class FrameError(Exception):
         self.reason = reason
 
 
-class OutOfOrder(FrameError):
+class FrameOutOfOrder(JournalFrameError):
     """Whole frame whose sequence is not ``due``; a crash never causes this."""
 
     def __init__(self, offset: int, first: int, due: int) -> None:
         super().__init__(offset, f"sequence {first} where {due} was due")
 
 
-class Frame(msgspec.Struct, frozen=True):
+class JournalFrame(msgspec.Struct, frozen=True):
     """One frame as read: its place in the file, and its payload as stored.
 
     Checks of a journal need no payload, so callers that do decode it call `changes`.
@@ -104,16 +111,16 @@ class EncodedFrame(NamedTuple):
     spared: int
 
 
-def encode_packed(changes: list[ChangeSet]) -> EncodedFrame:
+def encode_compressed_frame(changes: list[ChangeSet]) -> EncodedFrame:
     """Return a frame that is packed if it has enough rows and compresses well."""
     payload = _encode(changes)
-    if sum(change.size for change in changes) < MIN_PACKED_ROWS or not _is_worth_packing(payload):
+    if sum(change.size for change in changes) < MIN_COMPRESSED_FRAME_ROWS or not _is_worth_packing(payload):
         return EncodedFrame(_build_frame(FRAME_MAGIC, payload, changes), 0)
     packed = zlib.compress(payload, _COMPRESSION_LEVEL)
     return EncodedFrame(_build_frame(PACKED_FRAME_MAGIC, packed, changes), len(payload) - len(packed))
 
 
-def frame_bytes(frame: Frame) -> bytes:
+def encode_uncompressed(frame: JournalFrame) -> bytes:
     """Return the unpacked encoding of a frame that was read."""
     return _build_frame(FRAME_MAGIC, frame.payload, frame.changes())
 
@@ -128,25 +135,27 @@ def _build_frame(magic: bytes, payload: bytes, changes: list[ChangeSet]) -> byte
     return header + _FRAME_CHECKSUM_STRUCT.pack(_checksum(header, payload)) + payload
 
 
-def read_frame(file: BinaryIO, offset: int, end: int) -> Frame:
+def read_frame(file: BinaryIO, offset: int, end: int) -> JournalFrame:
     """Return the frame at ``offset`` of a file of ``end`` bytes. Raises FrameError."""
     if end - offset < FRAME_HEADER_BYTES:
-        raise FrameError(offset, "a cut-off header")
+        raise JournalFrameError(offset, "a cut-off header")
     file.seek(offset)
     header = file.read(_FRAME_HEADER_STRUCT.size)
     checksum: int = _FRAME_CHECKSUM_STRUCT.unpack(file.read(_FRAME_CHECKSUM_STRUCT.size))[0]
     magic, length, first, count, _time = _FRAME_HEADER_STRUCT.unpack(header)
     if magic not in (FRAME_MAGIC, PACKED_FRAME_MAGIC):
-        raise FrameError(offset, "no frame")
+        raise JournalFrameError(offset, "no frame")
     if end - offset - FRAME_HEADER_BYTES < length:
-        raise FrameError(offset, "a frame longer than the file")
+        raise JournalFrameError(offset, "a frame longer than the file")
     payload = file.read(length)
     if _checksum(header, payload) != checksum:
-        raise FrameError(offset, "a frame whose checksum does not fit")
-    return Frame(offset, offset + FRAME_HEADER_BYTES + length, first, count, payload, magic == PACKED_FRAME_MAGIC)
+        raise JournalFrameError(offset, "a frame whose checksum does not fit")
+    return JournalFrame(
+        offset, offset + FRAME_HEADER_BYTES + length, first, count, payload, magic == PACKED_FRAME_MAGIC
+    )
 
 
-def read_frames(file: BinaryIO, offset: int, end: int, due: int | None) -> Iterator[Frame]:
+def read_frames(file: BinaryIO, offset: int, end: int, due: int | None) -> Iterator[JournalFrame]:
     """Yield the frames from ``offset`` on; the first must begin with sequence ``due`` unless that is None.
 
     Raises FrameError at the first frame that is not whole, OutOfOrder at one that is not consecutive.
@@ -154,7 +163,7 @@ def read_frames(file: BinaryIO, offset: int, end: int, due: int | None) -> Itera
     while offset < end:
         frame = read_frame(file, offset, end)
         if due is not None and frame.first != due:
-            raise OutOfOrder(offset, frame.first, due)
+            raise FrameOutOfOrder(offset, frame.first, due)
         yield frame
         due, offset = frame.last + 1, frame.end
 
@@ -168,19 +177,19 @@ def skip_frames(file: BinaryIO, offset: int, end: int, sequence: int) -> int:
         while end - offset >= FRAME_HEADER_BYTES:
             magic, length, first, count, _time = _FRAME_HEADER_STRUCT.unpack_from(data, offset)
             if magic not in (FRAME_MAGIC, PACKED_FRAME_MAGIC):
-                raise FrameError(offset, "no frame")
+                raise JournalFrameError(offset, "no frame")
             if first + count > sequence:
                 return offset
             offset += FRAME_HEADER_BYTES + length
     return end
 
 
-def find_frame(file: BinaryIO, offset: int, end: int) -> int | None:
+def find_next_frame(file: BinaryIO, offset: int, end: int) -> int | None:
     """Return the offset of the first whole frame that starts after ``offset``, or None."""
     while (offset := _find_magic(file, offset + 1, end)) >= 0:
         try:
             read_frame(file, offset, end)
-        except FrameError:
+        except JournalFrameError:
             continue
         return offset
     return None
@@ -206,7 +215,7 @@ SEGMENT_SUFFIX = ".log"
 DAMAGED_SUFFIX = ".damaged"
 
 
-class Segment(msgspec.Struct, frozen=True):
+class JournalSegment(msgspec.Struct, frozen=True):
     """File of the journal: the first sequence that it holds, and its size in bytes."""
 
     first: int
@@ -222,7 +231,7 @@ class JournalEnd(msgspec.Struct, frozen=True):
     sequence: int
 
 
-class Witness(msgspec.Struct, frozen=True):
+class CommitWitness(msgspec.Struct, frozen=True):
     """Projection that was notified of durable commits, and the last sequence it has seen."""
 
     name: str
@@ -234,42 +243,46 @@ def segment_path(folder: Path, first: int) -> Path:
     return folder / f"{first:020d}{SEGMENT_SUFFIX}"
 
 
-def list_segments(folder: Path) -> list[Segment]:
+def list_segments(folder: Path) -> list[JournalSegment]:
     """Return the segments of a folder, oldest first. Raises JournalDamaged if one is not a regular file."""
     found = [path for path in folder.iterdir() if path.suffix == SEGMENT_SUFFIX and path.stem.isdecimal()]
     for path in found:
         if path.is_symlink() or path.is_dir():
-            raise JournalDamaged(f"{named(path)}: not a regular file; restore the file, for example from a backup")
-    return sorted((Segment(int(path.stem), path, path.stat().st_size) for path in found), key=lambda s: s.first)
+            raise JournalDamaged(
+                f"{shorten_journal_path(path)}: not a regular file; restore the file, for example from a backup"
+            )
+    return sorted((JournalSegment(int(path.stem), path, path.stat().st_size) for path in found), key=lambda s: s.first)
 
 
-def read_segment(segment: Segment, expected: int | None) -> Iterator[Frame]:
+def read_segment(segment: JournalSegment, expected: int | None) -> Iterator[JournalFrame]:
     """Yield the frames of one segment. Raises FrameError at the first that is not whole or not consecutive."""
     with segment.path.open("rb") as file:
         yield from read_frames(file, 0, segment.size, expected)
 
 
-def whole_part(segment: Segment, expected: int | None) -> tuple[Frame | None, FrameError | None]:
+def find_last_whole_frame(
+    segment: JournalSegment, expected: int | None
+) -> tuple[JournalFrame | None, JournalFrameError | None]:
     """Return the last frame of a segment before its first fault, and the fault; each None if it does not exist."""
-    last: Frame | None = None
+    last: JournalFrame | None = None
     try:
         for frame in read_segment(segment, expected):
             last = frame
-    except FrameError as error:
+    except JournalFrameError as error:
         return last, error
     return last, None
 
 
-def _whole_sequences(segment: Segment) -> tuple[int, int, FrameError | None]:
+def _whole_sequences(segment: JournalSegment) -> tuple[int, int, JournalFrameError | None]:
     """Return the last sequence before the first fault, the offset where it ends, and the fault."""
-    frame, fault = whole_part(segment, segment.first)
+    frame, fault = find_last_whole_frame(segment, segment.first)
     return (segment.first - 1, 0, fault) if frame is None else (frame.last, frame.end, fault)
 
 
 class Journal:
     """Append-only log with one writer; any thread may read what is durable."""
 
-    def __init__(self, folder: Path, segments: list[Segment], last: int, segment_bytes: int) -> None:
+    def __init__(self, folder: Path, segments: list[JournalSegment], last: int, segment_bytes: int) -> None:
         """Prefer `Journal.open` or `Journal.create`."""
         self.folder = folder
         self.last = last
@@ -296,7 +309,7 @@ class Journal:
         segment_bytes: int,
         after: int,
         trusted: JournalEnd | None = None,
-        seen: Iterable[Witness] = (),
+        seen: Iterable[CommitWitness] = (),
     ) -> Journal:
         """Open a journal of which the frames after sequence ``after`` are needed.
 
@@ -307,11 +320,11 @@ class Journal:
         """
         segments = list_segments(folder) if folder.is_dir() else []
         if not segments:
-            raise JournalDamaged(f"{named(folder)}: no segment is left; run `kgserve doctor --salvage`")
+            raise JournalDamaged(f"{shorten_journal_path(folder)}: no segment is left; run `kgserve doctor --salvage`")
         newest = segments[-1]
         if trusted is not None and (newest.first, newest.size) == (trusted.segment, trusted.size):
             return cls(folder, segments, trusted.sequence, segment_bytes)
-        closed = Witness("the clean-close marker", trusted.sequence if trusted is not None else 0)
+        closed = CommitWitness("the clean-close marker", trusted.sequence if trusted is not None else 0)
         last = _verify(segments, after, max([closed, *seen], key=lambda each: each.sequence))
         # A killed process leaves unsynced writes in the page cache; projections are about to rely on them.
         sync_file(newest.path)
@@ -330,7 +343,7 @@ class Journal:
             return JournalEnd(newest.first, newest.size, self.last)
 
     @property
-    def segments(self) -> list[Segment]:
+    def segments(self) -> list[JournalSegment]:
         """Segments, oldest first, with their durable sizes."""
         with self._lock:
             return list(self._segments)
@@ -351,7 +364,7 @@ class Journal:
         if self.before_packing is None:
             self.append_frame(encode_frame(changes), first, last)
             return
-        data, spared = encode_packed(changes)
+        data, spared = encode_compressed_frame(changes)
         if spared:
             self.before_packing()
         self.append_frame(data, first, last)
@@ -369,19 +382,19 @@ class Journal:
             self._rotate()
         newest = self._segments[-1]
         try:
-            write_all(self._descriptor, data)
+            write_all_bytes(self._descriptor, data)
             if durable:
                 os.fdatasync(self._descriptor)
         except OSError as error:
             self._truncate_failed_write(newest)
-            raise storage_error(error, "appending to the journal") from error
+            raise translate_os_error(error, "appending to the journal") from error
         with self._lock:
-            self._segments[-1] = Segment(newest.first, newest.path, newest.size + len(data))
+            self._segments[-1] = JournalSegment(newest.first, newest.path, newest.size + len(data))
             self.last = last
 
     def sync(self) -> None:
         """Make frames durable that were appended with ``durable=False``. Raises StorageFull or Unavailable."""
-        with storing("writing the journal"):
+        with translate_storage_errors("writing the journal"):
             for segment in self.segments:
                 sync_file(segment.path)
             sync_folder(self.folder)
@@ -391,7 +404,7 @@ class Journal:
         for frame in self.frames(after):
             yield from (change for change in frame.changes() if change.sequence > after)
 
-    def frames(self, after: int) -> Iterator[Frame]:
+    def frames(self, after: int) -> Iterator[JournalFrame]:
         """Yield the durable frames that hold the change sets after a sequence. Raises JournalDamaged."""
         segments = self.segments
         due = after + 1
@@ -405,7 +418,7 @@ class Journal:
                     due = frame.last + 1
                     if frame.last > after:
                         yield frame
-            except FrameError as error:
+            except JournalFrameError as error:
                 raise _damaged_segment_error(segment, error) from error
 
     @property
@@ -426,7 +439,7 @@ class Journal:
                 s for s, after in zip(self._segments, self._segments[1:], strict=False) if after.first <= sequence + 1
             ]
             excess = sum(segment.size for segment in spare) - keep_bytes
-            removed: list[Segment] = []
+            removed: list[JournalSegment] = []
             for segment in spare:
                 if excess <= 0:
                     break
@@ -445,7 +458,7 @@ class Journal:
             self._descriptor = -1
 
     def _rotate(self) -> None:
-        with storing("starting a journal segment"):
+        with translate_storage_errors("starting a journal segment"):
             segment = _new_segment(self.folder, self.last + 1)
             descriptor = os.open(segment.path, os.O_WRONLY | os.O_APPEND)
         os.close(self._descriptor)
@@ -453,7 +466,7 @@ class Journal:
         with self._lock:
             self._segments.append(segment)
 
-    def _truncate_failed_write(self, segment: Segment) -> None:
+    def _truncate_failed_write(self, segment: JournalSegment) -> None:
         try:
             os.ftruncate(self._descriptor, segment.size)
             os.fdatasync(self._descriptor)
@@ -462,21 +475,21 @@ class Journal:
             self._broken = f"{segment.path.name} could not be truncated after a failed write ({error.strerror})"
 
 
-def _is_damage(segment: Segment, error: FrameError) -> bool:
+def _is_damage(segment: JournalSegment, error: JournalFrameError) -> bool:
     """Return True unless the fault is a frame that a crash cut short at the end."""
     with segment.path.open("rb") as file:
-        return isinstance(error, OutOfOrder) or find_frame(file, error.offset, segment.size) is not None
+        return isinstance(error, FrameOutOfOrder) or find_next_frame(file, error.offset, segment.size) is not None
 
 
-def _new_segment(folder: Path, first: int) -> Segment:
+def _new_segment(folder: Path, first: int) -> JournalSegment:
     path = segment_path(folder, first)
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
     with contextlib.suppress(FileNotFoundError):
         sync_folder(folder)
-    return Segment(first, path, path.stat().st_size)
+    return JournalSegment(first, path, path.stat().st_size)
 
 
-def _verify(segments: list[Segment], after: int, newest_witness: Witness) -> int:
+def _verify(segments: list[JournalSegment], after: int, newest_witness: CommitWitness) -> int:
     """Check all frames after a sequence and cut a torn tail; return the last whole sequence.
 
     Raises JournalDamaged if that is before the one that ``newest_witness`` has seen.
@@ -508,23 +521,25 @@ def _truncate(path: Path, size: int) -> None:
 
 def _missing_commits_error(folder: Path, last: int) -> JournalDamaged:
     return JournalDamaged(
-        f"{named(folder)}: the commits after sequence {last} are missing; run `kgserve doctor --salvage`"
+        f"{shorten_journal_path(folder)}: the commits after sequence {last} are missing; run `kgserve doctor --salvage`"
     )
 
 
-def _journal_behind_error(path: Path, last: int, seen: Witness, fault: str = "") -> JournalDamaged:
-    whole = f"{named(path)}: it is whole up to sequence {last}{fault}"
+def _journal_behind_error(path: Path, last: int, seen: CommitWitness, fault: str = "") -> JournalDamaged:
+    whole = f"{shorten_journal_path(path)}: it is whole up to sequence {last}{fault}"
     return JournalDamaged(
         f"{whole}, but {seen.name} has seen sequence {seen.sequence}: durable commits are missing; "
         "`kgserve doctor --salvage` restores what the history holds"
     )
 
 
-def _damaged_segment_error(segment: Segment, error: FrameError) -> JournalDamaged:
-    return JournalDamaged(f"{named(segment.path)}: {error}; `kgserve doctor --salvage` keeps everything before it")
+def _damaged_segment_error(segment: JournalSegment, error: JournalFrameError) -> JournalDamaged:
+    return JournalDamaged(
+        f"{shorten_journal_path(segment.path)}: {error}; `kgserve doctor --salvage` keeps everything before it"
+    )
 
 
-def segment_fault(segment: Segment) -> str:
+def describe_segment(segment: JournalSegment) -> str:
     """Return a segment's contents in words. Raises JournalDamaged naming the offset of its first fault."""
     last, _, fault = _whole_sequences(segment)
     if fault is not None:
@@ -532,12 +547,12 @@ def segment_fault(segment: Segment) -> str:
     return f"sequences {segment.first} to {last}" if last >= segment.first else "empty"
 
 
-def salvage(folder: Path) -> Iterator[str]:
+def salvage_segments(folder: Path) -> Iterator[str]:
     """Cut a journal at its first damage and set aside what follows; yield a message for each change.
 
     Damage before the newest whole snapshot loses nothing: the journal then continues from the snapshot.
     """
-    newest = snapshot.newest_whole(folder)
+    newest = snapshot.find_newest_whole_snapshot(folder)
     base = newest.sequence if newest is not None else 0
     segments = list_segments(folder)
     last = base
@@ -561,7 +576,7 @@ def salvage(folder: Path) -> Iterator[str]:
     sync_folder(folder)
 
 
-def _cut_segment(segment: Segment, end: int, last: int) -> str:
+def _cut_segment(segment: JournalSegment, end: int, last: int) -> str:
     kept = segment.path.read_bytes()
     segment.path.with_name(segment.path.name + DAMAGED_SUFFIX).write_bytes(kept)
     _truncate(segment.path, end)
@@ -570,6 +585,6 @@ def _cut_segment(segment: Segment, end: int, last: int) -> str:
     return f"{where}; {lost} bytes are lost, a copy of the file is in the same folder"
 
 
-def _set_aside(segment: Segment) -> str:
+def _set_aside(segment: JournalSegment) -> str:
     segment.path.rename(segment.path.with_name(segment.path.name + DAMAGED_SUFFIX))
     return f"{segment.path.name} was set aside: its sequences are not consecutive"

@@ -22,13 +22,21 @@ from msgspec.structs import astuple
 
 from kgserve.errors import JournalDamaged
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.durable_files import named, sync_file, sync_folder, write_whole
+from kgserve.platform.durable_files import shorten_journal_path, sync_file, sync_folder, write_file_atomically
 from kgserve.platform.lazy_pyarrow import arrow_type, pa, pq
 from kgserve.storage.model import fields
-from kgserve.storage.model.change import Access, LinksState, StoreState
-from kgserve.storage.model.digest import from_text, rows_digest, shift_links, to_text
+from kgserve.storage.model.change import AccessRecord, LinksState, StoreState
+from kgserve.storage.model.digest import format_digest, parse_digest, rows_digest, shift_links
 from kgserve.storage.model.fields import LINK_STORE_FIELD, ColumnSet
-from kgserve.storage.model.rows import EdgeRow, LinkRow, NodeRow, RowTuple, edge_tuples, edge_values, node_tuples
+from kgserve.storage.model.rows import (
+    EdgeRow,
+    LinkRow,
+    NodeRow,
+    RowTuple,
+    edge_column_values,
+    edge_rows_from_columns,
+    node_rows_from_columns,
+)
 
 SNAPSHOT_PREFIX = "snapshot."
 _REMOVED_SUFFIX = ".removed"
@@ -36,36 +44,36 @@ NODES_FILE = "nodes.parquet"
 EDGES_FILE = "edges.parquet"
 ACCESSES_FILE = "accesses.parquet"
 LINKS_FILE = "links.parquet"
-ENDED_FILE = "ended.parquet"
+LAST_VERSIONS_FILE = "ended.parquet"
 SNAPSHOT_MANIFEST_FILE = "manifest.json"
 SNAPSHOT_FORMAT = 1
-SNAPSHOT_BATCH_ROWS = 10_000
+MAX_SNAPSHOT_BATCH_ROWS = 10_000
 # Without a buffer size, pyarrow reads whole columns of a row group at once.
 PARQUET_READ_BUFFER_BYTES = 1 << 20
-SNAPSHOT_BATCH_BYTES = 16 << 20
+MAX_SNAPSHOT_BATCH_BYTES = 16 << 20
 """Bytes of the rows read at a time, by their average size; a text may have 1 MiB."""
 
 _FIELDS = {NODES_FILE: fields.NODE, EDGES_FILE: fields.EDGE}
 
 
-def schema_of(name: str, width: ColumnSet) -> pa.Schema:
+def arrow_schema_for(name: str, width: ColumnSet) -> pa.Schema:
     """Return the Arrow schema of one of the two files; columns for extras depend on ``width``."""
     return pa.schema([(field.wire, arrow_type(field.type.arrow)) for field in _FIELDS[name].columns(width)])
 
 
-def width_of_rows(folder: Path | None) -> ColumnSet:
+def read_column_set(folder: Path | None) -> ColumnSet:
     """Return the column set of the rows in a folder; PLAIN for None."""
     return ColumnSet.PLAIN if folder is None else fields.NODE.width(len(pq.read_schema(folder / NODES_FILE)))
 
 
-class FileEntry(msgspec.Struct, frozen=True):
+class SnapshotFileEntry(msgspec.Struct, frozen=True):
     """File of a snapshot: size in bytes and XXH3 checksum of 128 bits, in hexadecimal."""
 
     bytes: int
     xxh3: str
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class SnapshotManifest(msgspec.Struct, frozen=True):
     """Contents of manifest.json: the state of the store, and the snapshot's files by name."""
 
     format: int
@@ -74,12 +82,12 @@ class Manifest(msgspec.Struct, frozen=True):
     digest: str
     nodes: int
     edges: int
-    files: dict[str, FileEntry]
+    files: dict[str, SnapshotFileEntry]
 
     @property
     def state(self) -> StoreState:
         """State of the store in the snapshot."""
-        return StoreState(self.sequence, self.time, from_text(self.digest), self.nodes, self.edges)
+        return StoreState(self.sequence, self.time, parse_digest(self.digest), self.nodes, self.edges)
 
 
 def list_snapshots(folder: Path) -> list[Path]:
@@ -87,23 +95,23 @@ def list_snapshots(folder: Path) -> list[Path]:
     found = (
         p for p in folder.iterdir() if p.name.startswith(SNAPSHOT_PREFIX) and p.name[len(SNAPSHOT_PREFIX) :].isdecimal()
     )
-    return sorted(found, key=sequence_of, reverse=True)
+    return sorted(found, key=snapshot_sequence_of, reverse=True)
 
 
-def newest_sequence(folder: Path) -> int:
+def newest_snapshot_sequence(folder: Path) -> int:
     """Return the sequence of the newest snapshot in a journal's folder; 0 if it has none."""
-    return max(map(sequence_of, list_snapshots(folder)), default=0)
+    return max(map(snapshot_sequence_of, list_snapshots(folder)), default=0)
 
 
-def sequence_of(snapshot: Path) -> int:
+def snapshot_sequence_of(snapshot: Path) -> int:
     """Return the sequence in a snapshot's name."""
     return int(snapshot.name[len(SNAPSHOT_PREFIX) :])
 
 
 def read_rows(file: Path) -> Iterator[list[RowTuple]]:
     """Yield the rows of a snapshot's Parquet file in batches, as tuples in the order of the Structs' fields."""
-    tuples = node_tuples if file.name == NODES_FILE else edge_tuples
-    for batch in record_batches(file):
+    tuples = node_rows_from_columns if file.name == NODES_FILE else edge_rows_from_columns
+    for batch in read_record_batches(file):
         yield list(tuples([column.to_pylist() for column in batch.columns]))
 
 
@@ -119,36 +127,38 @@ def read_edges(folder: Path) -> Iterator[EdgeRow]:
         yield from (EdgeRow(*row) for row in rows)
 
 
-def read_accesses(snapshot: Path) -> Iterator[list[Access]]:
+def read_accesses(snapshot: Path) -> Iterator[list[AccessRecord]]:
     """Yield batches of the accesses in a snapshot; nothing if it has none. Raises JournalDamaged."""
-    if (file := part_file(snapshot, ACCESSES_FILE)) is not None:
-        for batch in record_batches(file):
-            yield [Access(*row) for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)]
+    if (file := optional_file(snapshot, ACCESSES_FILE)) is not None:
+        for batch in read_record_batches(file):
+            yield [AccessRecord(*row) for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)]
 
 
 def read_links(snapshot: Path) -> Iterator[list[LinkRow]]:
     """Yield batches of the links in a snapshot; nothing if it has none. Raises JournalDamaged."""
-    if (file := part_file(snapshot, LINKS_FILE)) is not None:
+    if (file := optional_file(snapshot, LINKS_FILE)) is not None:
         yield from _read_links_file(file)
 
 
 def _read_links_file(file: Path) -> Iterator[list[LinkRow]]:
-    for batch in record_batches(file):
+    for batch in read_record_batches(file):
         stores, *edges = (column.to_pylist() for column in batch.columns)
-        yield [LinkRow(store, EdgeRow(*edge)) for store, edge in zip(stores, edge_tuples(edges), strict=True)]
+        yield [
+            LinkRow(store, EdgeRow(*edge)) for store, edge in zip(stores, edge_rows_from_columns(edges), strict=True)
+        ]
 
 
-def read_ended(snapshot: Path) -> Iterator[list[tuple[str, int]]]:
+def read_last_versions(snapshot: Path) -> Iterator[list[tuple[str, int]]]:
     """Yield batches of the last versions of deleted nodes in a snapshot; nothing if it has none.
 
     Raises JournalDamaged.
     """
-    if (file := part_file(snapshot, ENDED_FILE)) is not None:
-        for batch in record_batches(file):
+    if (file := optional_file(snapshot, LAST_VERSIONS_FILE)) is not None:
+        for batch in read_record_batches(file):
             yield [*zip(*(column.to_pylist() for column in batch.columns), strict=True)]
 
 
-def part_file(snapshot: Path, name: str) -> Path | None:
+def optional_file(snapshot: Path, name: str) -> Path | None:
     """Return the path of an optional file of a snapshot, or None. Raises JournalDamaged if its checksum is wrong."""
     entry = _manifest(snapshot).files.get(name)
     if entry is None:
@@ -157,7 +167,7 @@ def part_file(snapshot: Path, name: str) -> Path | None:
     return snapshot / name
 
 
-def write_accesses(accesses: Iterable[list[Access]], folder: Path) -> None:
+def write_accesses(accesses: Iterable[list[AccessRecord]], folder: Path) -> None:
     """Write batches of accesses into a folder of rows; no file if there are no batches."""
     texts, whole, real = (arrow_type(name) for name in ("string", "int64", "double"))
     schema = pa.schema([("id", texts), ("count", whole), ("last", arrow_type("timestamp[us]")), ("confidence", real)])
@@ -166,18 +176,18 @@ def write_accesses(accesses: Iterable[list[Access]], folder: Path) -> None:
 
 def write_links(links: Iterable[list[LinkRow]], folder: Path) -> None:
     """Write batches of links into a folder of rows, as the target store followed by the columns of the edge."""
-    schema = pa.schema([(LINK_STORE_FIELD, arrow_type("string")), *schema_of(EDGES_FILE, ColumnSet.MEMORY)])
-    values = ([(row.store, *edge_values(astuple(row.edge))) for row in some] for some in links)
+    schema = pa.schema([(LINK_STORE_FIELD, arrow_type("string")), *arrow_schema_for(EDGES_FILE, ColumnSet.MEMORY)])
+    values = ([(row.store, *edge_column_values(astuple(row.edge))) for row in some] for some in links)
     _write_part(folder / LINKS_FILE, schema, values)
 
 
-def write_ended(ended: Iterable[list[tuple[str, int]]], folder: Path) -> None:
+def write_last_versions(ended: Iterable[list[tuple[str, int]]], folder: Path) -> None:
     """Write batches of deleted nodes' last versions into a folder of rows."""
     schema = pa.schema([("id", arrow_type("string")), ("version", arrow_type("int64"))])
-    _write_part(folder / ENDED_FILE, schema, ended)
+    _write_part(folder / LAST_VERSIONS_FILE, schema, ended)
 
 
-def parquet_writer(file: Path, schema: pa.Schema, repeated: Iterable[str] = ()) -> pq.ParquetWriter:
+def open_parquet_writer(file: Path, schema: pa.Schema, repeated: Iterable[str] = ()) -> pq.ParquetWriter:
     """Return a writer of a snapshot's file; ``repeated`` names the columns with few distinct values.
 
     zstd halves the size that pyarrow's default leaves, at the same speed. All versions read both.
@@ -192,22 +202,22 @@ def _write_part(file: Path, schema: pa.Schema, slices: Iterable[Iterable[RowTupl
     first = next(coming, None)
     if first is None:
         return
-    with parquet_writer(file, schema) as writer:
+    with open_parquet_writer(file, schema) as writer:
         for some in chain([first], coming):
             columns = zip(*some, strict=True)
             arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
             writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
 
 
-def table(file: Path) -> pa.Table:
+def read_snapshot_table(file: Path) -> pa.Table:
     """Return all rows of a snapshot's Parquet file under their field names; missing columns are null."""
     found = pq.read_table(file)
-    for field in list(schema_of(file.name, ColumnSet.MEMORY))[found.num_columns :]:
+    for field in list(arrow_schema_for(file.name, ColumnSet.MEMORY))[found.num_columns :]:
         found = found.append_column(field, pa.nulls(found.num_rows, field.type))
-    return found.rename_columns(fields.names(_FIELDS[file.name].whole))
+    return found.rename_columns(fields.field_names_of(_FIELDS[file.name].whole))
 
 
-def record_batches(file: Path) -> Iterator[pa.RecordBatch]:
+def read_record_batches(file: Path) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a snapshot's Parquet file as Arrow batches, times as integers of microseconds."""
     with pq.ParquetFile(file, pre_buffer=False, buffer_size=PARQUET_READ_BUFFER_BYTES) as parquet:
         for batch in parquet.iter_batches(_rows_per_batch(parquet.metadata)):
@@ -218,14 +228,14 @@ def record_batches(file: Path) -> Iterator[pa.RecordBatch]:
 
 def _rows_per_batch(metadata: pq.FileMetaData) -> int:
     # Sizes are summed by column: the total that the engine writes for a row group is wrong.
-    at_a_time = SNAPSHOT_BATCH_ROWS
+    at_a_time = MAX_SNAPSHOT_BATCH_ROWS
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         size = sum(group.column(at).total_uncompressed_size for at in range(group.num_columns))
-        at_a_time = min(at_a_time, SNAPSHOT_BATCH_BYTES * group.num_rows // max(size, 1))
+        at_a_time = min(at_a_time, MAX_SNAPSHOT_BATCH_BYTES * group.num_rows // max(size, 1))
     return max(1, at_a_time)
 
 
-def measure(folder: Path) -> tuple[int, int, int]:
+def measure_row_files(folder: Path) -> tuple[int, int, int]:
     """Return digest, nodes and edges of the rows in a folder."""
     digest = 0
     counts: list[int] = []
@@ -246,7 +256,7 @@ def measure_links(folder: Path) -> LinksState | None:
     return reduce(lambda state, some: shift_links(state, some, ()), _read_links_file(file), LinksState())
 
 
-def install(folder: Path, journal_folder: Path, state: StoreState) -> Path:
+def publish_snapshot(folder: Path, journal_folder: Path, state: StoreState) -> Path:
     """Write the manifest of a folder of rows and rename it to a snapshot of the journal; return its path.
 
     A snapshot of the same sequence is replaced and must not be in use.
@@ -254,15 +264,15 @@ def install(folder: Path, journal_folder: Path, state: StoreState) -> Path:
     names = (
         NODES_FILE,
         EDGES_FILE,
-        *(name for name in (ACCESSES_FILE, LINKS_FILE, ENDED_FILE) if (folder / name).exists()),
+        *(name for name in (ACCESSES_FILE, LINKS_FILE, LAST_VERSIONS_FILE) if (folder / name).exists()),
     )
     for name in names:
         sync_file(folder / name)
     files = {name: _file_entry(folder / name) for name in names}
-    manifest = Manifest(
-        SNAPSHOT_FORMAT, state.sequence, state.time, to_text(state.digest), state.nodes, state.edges, files
+    manifest = SnapshotManifest(
+        SNAPSHOT_FORMAT, state.sequence, state.time, format_digest(state.digest), state.nodes, state.edges, files
     )
-    write_whole(folder / SNAPSHOT_MANIFEST_FILE, msgspec.json.format(msgspec.json.encode(manifest)))
+    write_file_atomically(folder / SNAPSHOT_MANIFEST_FILE, msgspec.json.format(msgspec.json.encode(manifest)))
     target = journal_folder / f"{SNAPSHOT_PREFIX}{state.sequence}"
     if target.exists():
         _remove_snapshot(target)
@@ -271,7 +281,7 @@ def install(folder: Path, journal_folder: Path, state: StoreState) -> Path:
     return target
 
 
-def verify(snapshot: Path) -> Manifest:
+def verify_snapshot(snapshot: Path) -> SnapshotManifest:
     """Return the manifest of a snapshot after checking all files. Raises JournalDamaged naming the wrong file."""
     manifest = _manifest(snapshot)
     for name, entry in manifest.files.items():
@@ -279,39 +289,43 @@ def verify(snapshot: Path) -> Manifest:
     return manifest
 
 
-def _manifest(snapshot: Path) -> Manifest:
+def _manifest(snapshot: Path) -> SnapshotManifest:
     try:
-        manifest = decode_json((snapshot / SNAPSHOT_MANIFEST_FILE).read_bytes(), Manifest)
+        manifest = decode_json((snapshot / SNAPSHOT_MANIFEST_FILE).read_bytes(), SnapshotManifest)
     except (OSError, msgspec.MsgspecError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise JournalDamaged(f"{named(snapshot / SNAPSHOT_MANIFEST_FILE)} cannot be read: {reason}") from error
-    if manifest.format != SNAPSHOT_FORMAT or manifest.sequence != sequence_of(snapshot):
-        raise JournalDamaged(f"{named(snapshot / SNAPSHOT_MANIFEST_FILE)} has another format or sequence")
+        raise JournalDamaged(
+            f"{shorten_journal_path(snapshot / SNAPSHOT_MANIFEST_FILE)} cannot be read: {reason}"
+        ) from error
+    if manifest.format != SNAPSHOT_FORMAT or manifest.sequence != snapshot_sequence_of(snapshot):
+        raise JournalDamaged(
+            f"{shorten_journal_path(snapshot / SNAPSHOT_MANIFEST_FILE)} has another format or sequence"
+        )
     return manifest
 
 
-def _check_file(path: Path, entry: FileEntry) -> None:
+def _check_file(path: Path, entry: SnapshotFileEntry) -> None:
     if not path.is_file() or _file_entry(path) != entry:
-        raise JournalDamaged(f"{named(path)} is missing or does not match its checksum")
+        raise JournalDamaged(f"{shorten_journal_path(path)} is missing or does not match its checksum")
 
 
-def newest_whole(journal_folder: Path, until: int | None = None) -> Manifest | None:
+def find_newest_whole_snapshot(journal_folder: Path, until: int | None = None) -> SnapshotManifest | None:
     """Return the manifest of the newest whole snapshot, optionally up to a sequence; None if none is whole."""
     for snapshot in list_snapshots(journal_folder):
-        if until is None or sequence_of(snapshot) <= until:
+        if until is None or snapshot_sequence_of(snapshot) <= until:
             with suppress(JournalDamaged):
-                return verify(snapshot)
+                return verify_snapshot(snapshot)
     return None
 
 
-def remove_but_newest(journal_folder: Path, keep: int) -> int:
+def remove_old_snapshots(journal_folder: Path, keep: int) -> int:
     """Remove all but the newest ``keep`` snapshots; return the oldest remaining sequence, 0 if none remains."""
     snapshots = list_snapshots(journal_folder)
     for snapshot in snapshots[keep:]:
         _remove_snapshot(snapshot)
     for left in journal_folder.glob(f"{SNAPSHOT_PREFIX}*{_REMOVED_SUFFIX}"):
         shutil.rmtree(left, ignore_errors=True)
-    return sequence_of(snapshots[:keep][-1]) if snapshots else 0
+    return snapshot_sequence_of(snapshots[:keep][-1]) if snapshots else 0
 
 
 def _remove_snapshot(snapshot: Path) -> None:
@@ -327,9 +341,9 @@ def _times_as_integers(column: pa.Array) -> pa.Array:
     return column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
 
 
-def _file_entry(path: Path) -> FileEntry:
+def _file_entry(path: Path) -> SnapshotFileEntry:
     hasher = xxhash.xxh3_128()
     with path.open("rb") as file:
         while block := file.read(1 << 20):
             hasher.update(block)
-    return FileEntry(path.stat().st_size, hasher.hexdigest())
+    return SnapshotFileEntry(path.stat().st_size, hasher.hexdigest())

@@ -14,22 +14,22 @@ import msgspec
 
 from kgserve.errors import Gone, JournalDamaged
 from kgserve.platform.codecs import msgpack_decoder
-from kgserve.platform.durable_files import named
+from kgserve.platform.durable_files import shorten_journal_path
 from kgserve.storage.journal.journal import (
-    Frame,
-    FrameError,
-    Segment,
+    JournalFrame,
+    JournalFrameError,
+    JournalSegment,
     list_segments,
     read_frames,
     segment_path,
     skip_frames,
 )
-from kgserve.storage.model.change import Access, ChangeSet, LinksState, NetChange
+from kgserve.storage.model.change import AccessRecord, ChangeSet, LinksState, NetChange
 from kgserve.storage.model.rows import LinkKey, LinkRow
 
-TAIL_BATCH_ROWS = 50_000
+MAX_TAIL_BATCH_ROWS = 50_000
 """Approximate number of rows in one page."""
-TAIL_BATCH_BYTES = 16 << 20
+MAX_TAIL_BATCH_BYTES = 16 << 20
 """Approximate bytes of journal in one page; they take two to three times as much in memory."""
 _split = msgpack_decoder(list[msgspec.Raw]).decode
 _decode = msgpack_decoder(ChangeSet).decode
@@ -43,7 +43,7 @@ def oldest_sequence(folder: Path) -> int:
     return segments[0].first
 
 
-class Tail:
+class JournalTail:
     """Reader of the change sets in a journal's folder, in order. Not thread-safe."""
 
     def __init__(self, folder: Path) -> None:
@@ -64,12 +64,12 @@ class Tail:
                 for change in self._read_segment(segment, first, last):
                     yield change
                     first = change.sequence + 1
-            except FrameError as error:
+            except JournalFrameError as error:
                 raise _damaged_segment_error(segment, str(error)) from error
             if first == wanted:
                 raise _damaged_segment_error(segment, f"sequence {wanted} is missing")
 
-    def page(self, after: int, last: int, rows: int = TAIL_BATCH_ROWS) -> list[ChangeSet]:
+    def page(self, after: int, last: int, rows: int = MAX_TAIL_BATCH_ROWS) -> list[ChangeSet]:
         """Return the change sets after ``after`` up to ``last``, limited to about ``rows`` rows and 16 MiB.
 
         Accesses count as rows. Raises the errors of `read`.
@@ -79,11 +79,11 @@ class Tail:
         for change in self.read(after + 1, last):
             found.append(change)
             size += change.size + len(change.accessed)
-            if size >= rows or self._bytes_read - begun >= TAIL_BATCH_BYTES:
+            if size >= rows or self._bytes_read - begun >= MAX_TAIL_BATCH_BYTES:
                 break
         return found
 
-    def _find_segment(self, first: int) -> Segment:
+    def _find_segment(self, first: int) -> JournalSegment:
         """Return the segment that holds a sequence; keep the current place if it is earlier in that segment."""
         segments = list_segments(self._folder)
         if not segments:
@@ -95,7 +95,7 @@ class Tail:
             self._segment, self._offset, self._first = segment.first, 0, segment.first
         return segment
 
-    def _read_segment(self, segment: Segment, first: int, last: int) -> Iterator[ChangeSet]:
+    def _read_segment(self, segment: JournalSegment, first: int, last: int) -> Iterator[ChangeSet]:
         with segment_path(self._folder, segment.first).open("rb") as file:
             size = file.seek(0, SEEK_END)
             offset = skip_frames(file, self._offset, size, first) if size else 0
@@ -109,14 +109,16 @@ class Tail:
                     return
 
 
-def _damaged_segment_error(segment: Segment, what: str) -> JournalDamaged:
-    return JournalDamaged(f"{named(segment.path)}: {what}; run `kgserve doctor` on the stopped server's folder")
+def _damaged_segment_error(segment: JournalSegment, what: str) -> JournalDamaged:
+    return JournalDamaged(
+        f"{shorten_journal_path(segment.path)}: {what}; run `kgserve doctor` on the stopped server's folder"
+    )
 
 
-def next_change(tail: Tail, after: int, last: int) -> NetChange:
+def read_net_change(tail: JournalTail, after: int, last: int) -> NetChange:
     """Return the net change of the commits after one, up to ``last`` or about 50,000 rows.
 
-    Raises the errors of `Tail.read`.
+    Raises the errors of `JournalTail.read`.
     """
     net = NetChange()
     for change in tail.page(after, last):
@@ -124,7 +126,7 @@ def next_change(tail: Tail, after: int, last: int) -> NetChange:
     return net
 
 
-Changed = dict[str, Access | None]
+AccessChanges = dict[str, AccessRecord | None]
 """Final accesses by node id; None for nodes that were deleted."""
 
 
@@ -141,7 +143,7 @@ Part = TypeVar("Part", bound=_ChangeSetPart)
 class _Accesses(msgspec.Struct, frozen=True):
     sequence: int
     nodes_deleted: list[str] = []
-    accessed: list[Access] = []
+    accessed: list[AccessRecord] = []
 
 
 class NodeDeletions(msgspec.Struct, frozen=True):
@@ -172,21 +174,21 @@ _ended = msgpack_decoder(list[NodeDeletions]).decode
 _links = msgpack_decoder(list[LinkChange]).decode
 
 
-def changed_accesses(frames: Iterable[Frame], after: int, last: int) -> Changed:
+def collect_access_changes(frames: Iterable[JournalFrame], after: int, last: int) -> AccessChanges:
     """Return the final accesses after the commits from ``after`` (exclusive) to ``last``."""
-    changed: Changed = {}
+    changed: AccessChanges = {}
     for part in _read_parts(frames, after, last, _accesses, b"accessed", b"nodes_deleted"):
         changed.update(dict.fromkeys(part.nodes_deleted))
         changed.update((access.id, access) for access in part.accessed)
     return changed
 
 
-def last_versions(frames: Iterable[Frame], after: int, last: int) -> dict[str, int]:
+def collect_last_versions(frames: Iterable[JournalFrame], after: int, last: int) -> dict[str, int]:
     """Return last versions by id of the nodes deleted by the commits after ``after`` up to ``last``."""
-    return last_versions_of(deletions(frames, after, last))
+    return extract_last_versions(read_node_deletions(frames, after, last))
 
 
-def last_versions_of(changes: Iterable[NodeDeletions | ChangeSet]) -> dict[str, int]:
+def extract_last_versions(changes: Iterable[NodeDeletions | ChangeSet]) -> dict[str, int]:
     """Return the last versions by id of the nodes that commits delete; 0 if the version is not needed.
 
     Commits written before last versions were recorded contribute nothing.
@@ -197,18 +199,18 @@ def last_versions_of(changes: Iterable[NodeDeletions | ChangeSet]) -> dict[str, 
     return found
 
 
-def deletions(frames: Iterable[Frame], after: int, last: int) -> Iterator[NodeDeletions]:
+def read_node_deletions(frames: Iterable[JournalFrame], after: int, last: int) -> Iterator[NodeDeletions]:
     """Yield the commits after ``after``, up to ``last``, that delete nodes."""
     return _read_parts(frames, after, last, _ended, b"last_versions")
 
 
-def link_changes(frames: Iterable[Frame], after: int, last: int) -> Iterator[LinkChange]:
+def read_link_changes(frames: Iterable[JournalFrame], after: int, last: int) -> Iterator[LinkChange]:
     """Return the commits after ``after``, up to ``last``, that change links."""
     return (part for part in _read_parts(frames, after, last, _links, b"links_") if part.links)
 
 
 def _read_parts(
-    frames: Iterable[Frame], after: int, last: int, decode: Callable[[bytes], list[Part]], *names: bytes
+    frames: Iterable[JournalFrame], after: int, last: int, decode: Callable[[bytes], list[Part]], *names: bytes
 ) -> Iterator[Part]:
     """Yield the partially decoded commits of frames that contain any of the field ``names``."""
     for frame in frames:

@@ -16,15 +16,17 @@ from msgspec import Meta
 from kgserve.platform.codecs import json_decoder
 from kgserve.storage.model.fields import MAX_ATTRIBUTES_BYTES
 
-MAX_CONDITIONS = 20
-MAX_ATTRIBUTES_TEXT = MAX_ATTRIBUTES_BYTES
+MAX_ATTRIBUTE_CONDITIONS = 20
+MAX_ATTRIBUTES_TEXT_BYTES = MAX_ATTRIBUTES_BYTES
 ATTRIBUTES_DESCRIPTION = (
     "Only nodes with all of these attributes, compared exactly. Values: string, number, true, false; "
     "null matches an attribute that is present and null"
 )
 
-Scalar = str | int | float | bool | None
-Wanted = Annotated[dict[str, Scalar], Meta(max_length=MAX_CONDITIONS, description=ATTRIBUTES_DESCRIPTION)]
+AttributeScalar = str | int | float | bool | None
+AttributeConditionsInput = Annotated[
+    dict[str, AttributeScalar], Meta(max_length=MAX_ATTRIBUTE_CONDITIONS, description=ATTRIBUTES_DESCRIPTION)
+]
 """Requested attribute values by key."""
 
 _DIGEST_BYTES = 16
@@ -33,7 +35,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = json_decoder(dict[str, Any]).decode
 
 
-class Condition(msgspec.Struct, frozen=True):
+class AttributeCondition(msgspec.Struct, frozen=True):
     """Condition on one attribute: its key and its value in MessagePack, where equal values are equal bytes."""
 
     key: str
@@ -45,12 +47,12 @@ class Condition(msgspec.Struct, frozen=True):
         return blake2b(_encode(self.key) + self.value, digest_size=_DIGEST_BYTES).digest()
 
 
-def conditions(wanted: Mapping[str, Scalar] | None) -> tuple[Condition, ...]:
+def build_conditions(wanted: Mapping[str, AttributeScalar] | None) -> tuple[AttributeCondition, ...]:
     """Return the conditions of a filter, ordered by key."""
-    return tuple(Condition(key, _canonical(value)) for key, value in sorted((wanted or {}).items()))
+    return tuple(AttributeCondition(key, _canonical(value)) for key, value in sorted((wanted or {}).items()))
 
 
-def has_all(attributes: str, wanted: tuple[Condition, ...]) -> bool:
+def matches_all_conditions(attributes: str, wanted: tuple[AttributeCondition, ...]) -> bool:
     """Return True if a node's attributes, as JSON, meet all conditions."""
     if not wanted:
         return True
@@ -58,19 +60,21 @@ def has_all(attributes: str, wanted: tuple[Condition, ...]) -> bool:
     return all(each.key in found and _matches(found[each.key], each.value) for each in wanted)
 
 
-def digests(attributes: str) -> set[bytes]:
+def attribute_digests(attributes: str) -> set[bytes]:
     """Return the digest of each attribute of a node that a condition can match."""
     if attributes == "{}":
         return set()
     found = _decode(attributes).items()
-    return {Condition(key, _canonical(value)).digest for key, value in found if not isinstance(value, dict | list)}
+    return {
+        AttributeCondition(key, _canonical(value)).digest for key, value in found if not isinstance(value, dict | list)
+    }
 
 
 def _matches(value: Any, wanted: bytes) -> bool:
     return not isinstance(value, dict | list) and _canonical(value) == wanted
 
 
-def _canonical(value: Scalar) -> bytes:
+def _canonical(value: AttributeScalar) -> bytes:
     """Return a value in MessagePack; a number without a fraction becomes an integer."""
     if isinstance(value, float) and value.is_integer() and int(value) in _INTEGER_KEY_RANGE:
         return _encode(int(value))

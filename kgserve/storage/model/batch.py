@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET
 
 from kgserve.errors import Conflict
-from kgserve.storage.model.change import Access
+from kgserve.storage.model.change import AccessRecord
 from kgserve.storage.model.fields import (
     AUTHOR_FIELD,
     NO_EDGE_EXTRAS,
@@ -22,7 +22,7 @@ from kgserve.storage.model.fields import (
     NodeExtras,
     NodeExtrasPut,
 )
-from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, edge_stamps
+from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, split_edge_attributes
 
 
 class NodePut(msgspec.Struct, frozen=True, gc=False):
@@ -141,7 +141,7 @@ class WriteBatch(msgspec.Struct, frozen=True, kw_only=True):
     delete_nodes: list[str] = []
     delete_edges: list[EdgeKey] = []
     delete_links: list[LinkKey] = []
-    accesses: list[Access] = []
+    accesses: list[AccessRecord] = []
     touch: bool = True
     partial: bool = False
     return_rows: bool = False
@@ -155,25 +155,25 @@ class WriteBatch(msgspec.Struct, frozen=True, kw_only=True):
         return puts + len(self.delete_nodes) + len(self.delete_edges) + len(self.delete_links)
 
 
-def node_extras(put: NodeExtrasPut | None, old: NodeExtras | None) -> NodeExtras | None:
+def next_node_extras(put: NodeExtrasPut | None, old: NodeExtras | None) -> NodeExtras | None:
     """Return the extras of a node's next state. A node that has extras keeps them, even if all are empty."""
     extras = (put or _NO_NODE_EXTRAS_PUT).onto(old or NO_EXTRAS) if put or old else NO_EXTRAS
     return None if old is None and extras == NO_EXTRAS else extras
 
 
-def edge_again(row: EdgeRow, key: EdgeKey) -> EdgePut:
+def copy_as_edge_put(row: EdgeRow, key: EdgeKey) -> EdgePut:
     """Return a put that gives the edge ``key`` the values of ``row``, including times and author."""
-    stamps = edge_stamps(row.attributes)
+    stamps = split_edge_attributes(row.attributes)
     extras = None if row.extras is None else EdgeExtrasPut(*msgspec.structs.astuple(row.extras))
     return EdgePut(0, key, row.weight, stamps.own, stamps.created_at, stamps.updated_at, row.version, extras)
 
 
-def link_again(row: LinkRow, key: LinkKey) -> LinkPut:
+def copy_as_link_put(row: LinkRow, key: LinkKey) -> LinkPut:
     """Return a put that gives the link ``key`` the values of ``row``, including times and author."""
-    return LinkPut(key.store, edge_again(row.edge, key.edge))
+    return LinkPut(key.store, copy_as_edge_put(row.edge, key.edge))
 
 
-def put_again(row: NodeRow) -> NodePut:
+def restore_node_put(row: NodeRow) -> NodePut:
     """Return a put that restores a node to a state; the author is the new writer."""
     values = [*_put_values(row.extras or NO_EXTRAS)]
     values[_AUTHOR_AT] = ""
@@ -185,28 +185,28 @@ _put_values = attrgetter(*NodeExtrasPut.__struct_fields__)
 _AUTHOR_AT = NodeExtrasPut.__struct_fields__.index(AUTHOR_FIELD)
 
 
-def edge_extras(put: EdgeExtrasPut | None, old: EdgeExtras | None) -> EdgeExtras | None:
+def next_edge_extras(put: EdgeExtrasPut | None, old: EdgeExtras | None) -> EdgeExtras | None:
     """Return the extras of an edge's next state; None if all are empty."""
     extras = (put or _NO_EDGE_EXTRAS_PUT).onto(old or NO_EDGE_EXTRAS) if put or old else NO_EDGE_EXTRAS
     return None if extras == NO_EDGE_EXTRAS else extras
 
 
-def with_heads(extras: NodeExtras | None, heads: tuple[int, ...]) -> NodeExtras:
+def with_conflicting_heads(extras: NodeExtras | None, heads: tuple[int, ...]) -> NodeExtras:
     """Return extras with the versions of conflicting heads set."""
     return msgspec.structs.replace(extras or NO_EXTRAS, conflicts=heads)
 
 
-def conflicts(row: NodeRow) -> tuple[int, ...]:
+def conflicting_versions(row: NodeRow) -> tuple[int, ...]:
     """Return the versions of a node's other heads."""
     return row.extras.conflicts if row.extras is not None else ()
 
 
-def same_extras(one: NodeExtras | None, other: NodeExtras | None) -> bool:
+def has_same_node_extras(one: NodeExtras | None, other: NodeExtras | None) -> bool:
     """Return True if extras are equal except for author and conflicts."""
     return one is other or _comparable_extras(one) == _comparable_extras(other)
 
 
-def same_edge_extras(one: EdgeExtras | None, other: EdgeExtras | None) -> bool:
+def has_same_edge_extras(one: EdgeExtras | None, other: EdgeExtras | None) -> bool:
     """Return True if extras are equal except for the author."""
     return one is other or _comparable_edge_extras(one) == _comparable_edge_extras(other)
 
@@ -224,9 +224,9 @@ _NO_EDGE_EXTRAS_PUT = EdgeExtrasPut()
 
 
 MAX_TYPES_IN_MESSAGE = 10
-MAX_HEADS = 100
+MAX_CONFLICTING_HEADS = 100
 
-Fault = tuple[str, str]
+FieldFault = tuple[str, str]
 """Field, and what is wrong with it."""
 
 
@@ -234,11 +234,11 @@ KIND_CONSOLIDATION = "consolidation"
 """Type of the node that reports a consolidation run."""
 KIND_REFLECTION = "reflection"
 """Type of the node that reports a reflection run."""
-OWN_KINDS = frozenset({KIND_CONSOLIDATION, KIND_REFLECTION})
+SYSTEM_NODE_TYPES = frozenset({KIND_CONSOLIDATION, KIND_REFLECTION})
 """Types of nodes that the store writes itself; a kind whitelist does not exclude them."""
 
 
-class Rules(msgspec.Struct, frozen=True):
+class WriteRules(msgspec.Struct, frozen=True):
     """Rules for writes from a store's settings. ``kinds``: the only allowed types; empty for any.
 
     keeps_both: a write based on a superseded version is kept next to the heads, as a conflict.
@@ -252,13 +252,13 @@ class Rules(msgspec.Struct, frozen=True):
 
     def allows(self, node_type: str | None) -> bool:
         """Return True if a node may have a type."""
-        return node_type is None or not self.kinds or node_type in self.kinds or node_type in OWN_KINDS
+        return node_type is None or not self.kinds or node_type in self.kinds or node_type in SYSTEM_NODE_TYPES
 
 
-NO_RULES = Rules()
+DEFAULT_WRITE_RULES = WriteRules()
 
 
-def node_fault(put: NodePut, old: NodeRow | None, rules: Rules) -> Fault | None:
+def find_node_fault(put: NodePut, old: NodeRow | None, rules: WriteRules) -> FieldFault | None:
     """Return what is wrong with a node, or None."""
     if put.type is None and old is None:
         return "type", "is required for a node that does not exist yet"
@@ -267,7 +267,7 @@ def node_fault(put: NodePut, old: NodeRow | None, rules: Rules) -> Fault | None:
     return _ENDS_BEFORE_START if _ends_before_start(put.extras, old and old.extras) else None
 
 
-def edge_fault(put: EdgePut, old: EdgeRow | None) -> Fault | None:
+def find_edge_fault(put: EdgePut, old: EdgeRow | None) -> FieldFault | None:
     """Return what is wrong with an edge, or None."""
     return _ENDS_BEFORE_START if _ends_before_start(put.extras, old and old.extras) else None
 
@@ -275,7 +275,7 @@ def edge_fault(put: EdgePut, old: EdgeRow | None) -> Fault | None:
 _ENDS_BEFORE_START = ("valid_to", "is before valid_from")
 
 
-def says_nothing_new(put: NodePut, old: NodeRow, rules: Rules) -> bool:
+def is_noop_put(put: NodePut, old: NodeRow, rules: WriteRules) -> bool:
     """Return True if an existing node needs no new state."""
     if put.is_head and not _extends_heads(put, old):
         return True
@@ -284,18 +284,18 @@ def says_nothing_new(put: NodePut, old: NodeRow, rules: Rules) -> bool:
     sent = ((put.type, old.type), (put.content, old.content), (put.attributes, old.attributes))
     if any(new is not None and new != was for new, was in sent):
         return False
-    resolved = put.resolves and conflicts(old) != () and not goes_beside(put, old, rules)
-    return not resolved and same_extras(node_extras(put.extras, old.extras), old.extras)
+    resolved = put.resolves and conflicting_versions(old) != () and not is_conflicting_put(put, old, rules)
+    return not resolved and has_same_node_extras(next_node_extras(put.extras, old.extras), old.extras)
 
 
-def goes_beside(put: NodePut, old: NodeRow, rules: Rules) -> bool:
+def is_conflicting_put(put: NodePut, old: NodeRow, rules: WriteRules) -> bool:
     """Return True if a state becomes a conflicting head.
 
     That is so if its base is superseded, or if it was in conflict in the store that it was copied from.
     """
     if _was_in_conflict(put, old):
         return True
-    stale = put.based_on is not None and put.based_on != old.version and put.based_on not in conflicts(old)
+    stale = put.based_on is not None and put.based_on != old.version and put.based_on not in conflicting_versions(old)
     return stale and rules.keeps_both
 
 
@@ -306,17 +306,22 @@ def _was_in_conflict(put: NodePut, old: NodeRow) -> bool:
 
 def _extends_heads(put: NodePut, old: NodeRow) -> bool:
     """Return True if a copied head is new here, and every head here was in conflict with it in its source store."""
-    heads = (old.version, *conflicts(old))
+    heads = (old.version, *conflicting_versions(old))
     return put.version not in heads and set(heads) <= {*put.heads}
 
 
-def check_heads(puts: Iterable[NodePut], nodes: Mapping[str, NodeRow], rules: Rules) -> None:
+def check_head_limit(puts: Iterable[NodePut], nodes: Mapping[str, NodeRow], rules: WriteRules) -> None:
     """Raise Conflict if a node would exceed 100 conflicting heads."""
     for put in puts:
         old = nodes.get(put.id)
-        if old is not None and len(conflicts(old)) + 1 >= MAX_HEADS and goes_beside(put, old, rules):
+        if (
+            old is not None
+            and len(conflicting_versions(old)) + 1 >= MAX_CONFLICTING_HEADS
+            and is_conflicting_put(put, old, rules)
+        ):
             raise Conflict(
-                f"node {put.id!r} has {MAX_HEADS} heads in conflict; put a version that is based on one of them first"
+                f"node {put.id!r} has {MAX_CONFLICTING_HEADS} heads in conflict; "
+                "put a version that is based on one of them first"
             )
 
 

@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from kgserve.storage.model.fields import ColumnSet
-from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, width_of
+from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, column_set_of
 
 _Key = TypeVar("_Key", str, EdgeKey, LinkKey)
 _Row = TypeVar("_Row", NodeRow, EdgeRow, LinkRow)
@@ -32,7 +32,7 @@ class LinksState(msgspec.Struct, frozen=True):
     digest: bytes = bytes(16)
 
 
-class Access(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class AccessRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Access record of a memory: read count, time of the last read in microseconds, and resulting confidence.
 
     Values are final. They belong to the node and are deleted with it, but are no part of its row.
@@ -44,7 +44,7 @@ class Access(msgspec.Struct, frozen=True, array_like=True, gc=False):
     confidence: float
 
 
-Kind = Literal["", "entity", "memory", "run"]
+MemoryCategory = Literal["", "entity", "memory", "run"]
 """Category of a node in memory events; "" for other nodes."""
 
 
@@ -52,7 +52,7 @@ class BeforeImage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Category of a node before a change, and the names of its changed fields; needed for memory events."""
 
     id: str
-    kind: Kind
+    kind: MemoryCategory
     changed: tuple[str, ...] = ()
 
 
@@ -88,7 +88,7 @@ class ChangeSet(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     links_updated: list[LinkRow] = []
     links_touched: list[LinkRow] = []
     links_deleted: list[LinkKey] = []
-    accessed: list[Access] = []
+    accessed: list[AccessRecord] = []
     former: list[BeforeImage] = []
     said: list[CoAuthor] = []
     digest: bytes
@@ -151,7 +151,7 @@ class NetChange:
         self.links_created: dict[LinkKey, LinkRow] = {}
         self.links_updated: dict[LinkKey, LinkRow] = {}
         self.links_deleted: set[LinkKey] = set()
-        self.accessed: dict[str, Access] = {}
+        self.accessed: dict[str, AccessRecord] = {}
         self.linked = False
         self.state: StoreState | None = None
         for change in changes:
@@ -171,7 +171,7 @@ class NetChange:
         """Column set of the widest row."""
         nodes = (*self.nodes_created.values(), *self.nodes_updated.values())
         edges = (*self.edges_created.values(), *self.edges_updated.values())
-        return max((width_of(row.extras) for row in (*nodes, *edges)), default=ColumnSet.PLAIN)
+        return max((column_set_of(row.extras) for row in (*nodes, *edges)), default=ColumnSet.PLAIN)
 
     def _start(self, change: ChangeSet) -> None:
         """Apply the first change set, faster than `add` does for the large change sets of imports."""

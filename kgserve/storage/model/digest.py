@@ -21,7 +21,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _hash = xxhash.xxh3_128_intdigest
 
 
-class Stated(msgspec.Struct, frozen=True):
+class SerializedStoreState(msgspec.Struct, frozen=True):
     """`StoreState` as it is written and sent; the 128-bit digest is a string."""
 
     sequence: int
@@ -33,12 +33,12 @@ class Stated(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, state: StoreState, **beside: Any) -> Self:
         """Create the serializable form of a state, with values for the subclass's other fields."""
-        return cls(state.sequence, state.time, to_text(state.digest), state.nodes, state.edges, **beside)
+        return cls(state.sequence, state.time, format_digest(state.digest), state.nodes, state.edges, **beside)
 
     @property
     def state(self) -> StoreState:
         """Decoded state. Raises ValueError for an invalid digest."""
-        return StoreState(self.sequence, self.time, from_text(self.digest), self.nodes, self.edges)
+        return StoreState(self.sequence, self.time, parse_digest(self.digest), self.nodes, self.edges)
 
 
 def row_hash(row: NodeRow | EdgeRow) -> int:
@@ -68,7 +68,7 @@ def _without_last(encoded: bytes) -> bytes:
     return bytes((encoded[0] - 1,)) + encoded[1:-1]
 
 
-def shift(digest: int, added: Iterable[NodeRow | EdgeRow], removed: Iterable[NodeRow | EdgeRow]) -> int:
+def shift_digest(digest: int, added: Iterable[NodeRow | EdgeRow], removed: Iterable[NodeRow | EdgeRow]) -> int:
     """Return the digest after rows were added and removed; a changed row is one of each."""
     return (digest + sum(map(row_hash, added)) - sum(map(row_hash, removed))) % _MODULUS
 
@@ -84,12 +84,12 @@ def shift_links(state: LinksState, added: Collection[LinkRow], removed: Collecti
     return LinksState(state.count + len(added) - len(removed), (digest % _MODULUS).to_bytes(16))
 
 
-def checksum(content: bytes) -> int:
+def checksum_63bit(content: bytes) -> int:
     """Return a checksum of 63 bits, which fits a signed integer of SQLite."""
     return xxhash.xxh3_64_intdigest(content) >> 1
 
 
-def measure(nodes: Iterable[NodeRow], edges: Iterable[EdgeRow]) -> tuple[int, int, int]:
+def measure_rows(nodes: Iterable[NodeRow], edges: Iterable[EdgeRow]) -> tuple[int, int, int]:
     """Return digest, nodes and edges of all rows of a store."""
     digest, counts = 0, [0, 0]
     for place, rows in enumerate((nodes, edges)):
@@ -99,11 +99,11 @@ def measure(nodes: Iterable[NodeRow], edges: Iterable[EdgeRow]) -> tuple[int, in
     return digest % _MODULUS, counts[0], counts[1]
 
 
-def to_text(digest: int) -> str:
+def format_digest(digest: int) -> str:
     """Return a digest as 32 hexadecimal digits."""
     return f"{digest:032x}"
 
 
-def from_text(text: str) -> int:
-    """Parse the hexadecimal digits of `to_text`."""
+def parse_digest(text: str) -> int:
+    """Parse the hexadecimal digits of `format_digest`."""
     return int(text, 16)

@@ -23,7 +23,7 @@ from kgserve.errors import InvalidInput
 from kgserve.platform.codecs import json_decoder
 from kgserve.platform.times import format_time
 from kgserve.storage.model.batch import KIND_CONSOLIDATION
-from kgserve.storage.model.change import BeforeImage, ChangeSet, Kind
+from kgserve.storage.model.change import BeforeImage, ChangeSet, MemoryCategory
 from kgserve.storage.model.fields import (
     EDGE,
     LINK_STORE_FIELD,
@@ -32,16 +32,16 @@ from kgserve.storage.model.fields import (
     TIMESTAMP_TYPE,
     EdgeExtras,
     NodeExtras,
-    names,
+    field_names_of,
 )
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, edge_id, link_id
 from kgserve.storage.model.store_names import check_store_name
 
-DONE_EVENT = "done"
+RUN_STATUS_DONE = "done"
 MemoryEvent = Literal["memory_created", "memory_updated", "memory_deleted", "entity_created", "consolidation_complete"]
 
 
-class Told(msgspec.Struct, frozen=True, gc=False):
+class MemoryEventData(msgspec.Struct, frozen=True, gc=False):
     """Data of a memory event: fields by name, and the type of the node if it is known."""
 
     fields: dict[str, Any]
@@ -64,65 +64,78 @@ class _RunReport(msgspec.Struct, frozen=True):
 _decode_run_report = json_decoder(_RunReport).decode
 _HIDDEN_EXTRAS = {"created_by", "conflicts", "ended", "former_from", "former_to", "belongs_to"}
 _REPORTED_FIELDS = ("type", "content", "attributes")
-_REPORTED_EXTRAS = tuple(name for name in names(NODE.optional) if name not in _HIDDEN_EXTRAS)
+_REPORTED_EXTRAS = tuple(name for name in field_names_of(NODE.optional) if name not in _HIDDEN_EXTRAS)
 _TIME_EXTRAS = {field.name for field in NODE.optional if field.type is TIMESTAMP_TYPE}
 
 
-def kind_of(row: NodeRow) -> Kind:
+def memory_category_of(row: NodeRow) -> MemoryCategory:
     """Return the category of a node in memory events; "" for none."""
     extras = row.extras
     if extras is not None and extras.confidence is not None:
         return "" if extras.ended else "memory"
     if row.type == KIND_CONSOLIDATION:
-        return "run" if _read_run_report(row).status == DONE_EVENT else ""
+        return "run" if _read_run_report(row).status == RUN_STATUS_DONE else ""
     return "entity" if extras is not None and extras.name else ""
 
 
-def former_of(old: NodeRow, new: NodeRow) -> BeforeImage | None:
+def before_image_of(old: NodeRow, new: NodeRow) -> BeforeImage | None:
     """Return the before-image of an updated node, or None if the change causes no memory event."""
-    kind = kind_of(old)
-    if not kind and not kind_of(new):
+    kind = memory_category_of(old)
+    if not kind and not memory_category_of(new):
         return None
     return BeforeImage(old.id, kind, tuple(_changed_fields(old, new)))
 
 
-def told(change: ChangeSet) -> Iterator[tuple[MemoryEvent, Told]]:
+def memory_events_of(change: ChangeSet) -> Iterator[tuple[MemoryEvent, MemoryEventData]]:
     """Yield the memory events of a change set: deletions, then creations, updates and completed runs."""
     former = {each.id: each for each in change.former}
     yield from _deleted_memory_events(change, former)
-    new: dict[Kind, list[NodeRow]] = {"": [], "entity": [], "memory": [], "run": []}
+    new: dict[MemoryCategory, list[NodeRow]] = {"": [], "entity": [], "memory": [], "run": []}
     for row in (*change.nodes_created, *(row for row in change.nodes_updated if _is_new(row, former))):
-        new[kind_of(row)].append(row)
+        new[memory_category_of(row)].append(row)
     for row in new["entity"]:
-        yield "entity_created", Told({"id": row.id, "name": (row.extras or NO_EXTRAS).name, "type": row.type}, row.type)
+        yield (
+            "entity_created",
+            MemoryEventData({"id": row.id, "name": (row.extras or NO_EXTRAS).name, "type": row.type}, row.type),
+        )
     for row in new["memory"]:
-        yield "memory_created", Told({"id": row.id, "content": row.content, "type": row.type}, row.type)
+        yield "memory_created", MemoryEventData({"id": row.id, "content": row.content, "type": row.type}, row.type)
     yield from _updated_memory_events(change, former)
     for row in new["run"]:
         run = _read_run_report(row)
-        yield "consolidation_complete", Told({"id": row.id, "merged": run.merged, "deleted": run.deleted}, row.type)
+        yield (
+            "consolidation_complete",
+            MemoryEventData({"id": row.id, "merged": run.merged, "deleted": run.deleted}, row.type),
+        )
 
 
-def _deleted_memory_events(change: ChangeSet, former: dict[str, BeforeImage]) -> Iterator[tuple[MemoryEvent, Told]]:
+def _deleted_memory_events(
+    change: ChangeSet, former: dict[str, BeforeImage]
+) -> Iterator[tuple[MemoryEvent, MemoryEventData]]:
     for node_id in change.nodes_deleted:
         if node_id in former and former[node_id].kind == "memory":
-            yield "memory_deleted", Told({"id": node_id, "reason": "deleted"})
+            yield "memory_deleted", MemoryEventData({"id": node_id, "reason": "deleted"})
     for row in change.nodes_updated:
-        if row.id in former and former[row.id].kind == "memory" and kind_of(row) != "memory":
+        if row.id in former and former[row.id].kind == "memory" and memory_category_of(row) != "memory":
             reason = (row.extras or NO_EXTRAS).ended or "withdrawn"
-            yield "memory_deleted", Told({"id": row.id, "reason": reason}, row.type)
+            yield "memory_deleted", MemoryEventData({"id": row.id, "reason": reason}, row.type)
 
 
-def _updated_memory_events(change: ChangeSet, former: dict[str, BeforeImage]) -> Iterator[tuple[MemoryEvent, Told]]:
+def _updated_memory_events(
+    change: ChangeSet, former: dict[str, BeforeImage]
+) -> Iterator[tuple[MemoryEvent, MemoryEventData]]:
     for row in change.nodes_updated:
         was = former.get(row.id)
-        if was is not None and was.kind == "memory" and was.changed and kind_of(row) == "memory":
-            yield "memory_updated", Told({"id": row.id, "changes": _current_values(row, was.changed)}, row.type)
+        if was is not None and was.kind == "memory" and was.changed and memory_category_of(row) == "memory":
+            yield (
+                "memory_updated",
+                MemoryEventData({"id": row.id, "changes": _current_values(row, was.changed)}, row.type),
+            )
 
 
 def _is_new(row: NodeRow, former: dict[str, BeforeImage]) -> bool:
     """Return True if an existing node entered its category with this change."""
-    return row.id in former and former[row.id].kind != kind_of(row)
+    return row.id in former and former[row.id].kind != memory_category_of(row)
 
 
 def _changed_fields(old: NodeRow, new: NodeRow) -> Iterator[str]:
@@ -171,30 +184,30 @@ EventKind = (
     ]
 )
 EVENT_KINDS: frozenset[str] = frozenset(name for part in get_args(EventKind) for name in get_args(part))
-BULK_ROWS = 1_000
+MAX_SINGLE_EVENT_ROWS = 1_000
 """Changed rows beyond which a write becomes one event with counts."""
 EVERY_OTHER_STORE = "*"
 """Key among positions for every store that is not named."""
 
-Subject = NodeRow | EdgeRow | LinkRow | str | EdgeKey | LinkKey | Told | dict[str, Any]
+EventSubject = NodeRow | EdgeRow | LinkRow | str | EdgeKey | LinkKey | MemoryEventData | dict[str, Any]
 """Subject of an event: a row, the id or key of a deleted row, data of a memory event, or other fields."""
 
 _POSITION_PATTERN = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,9}))?")
 
 
-class Position(msgspec.Struct, frozen=True, order=True):
+class FeedPosition(msgspec.Struct, frozen=True, order=True):
     """Position of a listener: the first event that it has not seen."""
 
     sequence: int
     index: int = 0
 
     @classmethod
-    def after(cls, sequence: int) -> Position:
+    def after(cls, sequence: int) -> FeedPosition:
         """Return the position after all events up to a sequence."""
         return cls(sequence + 1)
 
     @classmethod
-    def parse(cls, text: str) -> Position:
+    def parse(cls, text: str) -> FeedPosition:
         """Return the position after the event ``12-3``, or after all of write ``12``. Raises ValueError."""
         found = _POSITION_PATTERN.fullmatch(text)
         if found is None:
@@ -221,13 +234,13 @@ class StoreEvent(msgspec.Struct, frozen=True, gc=False):
     sequence: int
     index: int
     time: int
-    subject: Subject
+    subject: EventSubject
 
     @property
     def type(self) -> str | None:
         """Type of the node or relation if it is known; for deleted nodes it is not."""
         match self.subject:
-            case NodeRow() | Told():
+            case NodeRow() | MemoryEventData():
                 return self.subject.type
             case EdgeRow():
                 return self.subject.relation_type
@@ -252,7 +265,7 @@ class StoreEvent(msgspec.Struct, frozen=True, gc=False):
                 return 100 + len(self.subject.attributes)
             case LinkRow():
                 return 100 + len(self.subject.edge.attributes)
-            case Told():
+            case MemoryEventData():
                 return 100 + self.subject.cost
             case _:
                 return 100
@@ -262,7 +275,7 @@ class StoreEvent(msgspec.Struct, frozen=True, gc=False):
         return _encode({"store": self.store, "time": format_time(self.time), **_fields(self)})
 
 
-class Selection(msgspec.Struct, frozen=True):
+class EventSelection(msgspec.Struct, frozen=True):
     """Filter of events by kind and type; None matches all. Events without a type match any choice of types."""
 
     kinds: frozenset[str] | None = None
@@ -275,7 +288,7 @@ class Selection(msgspec.Struct, frozen=True):
         return self.types is None or (kind := event.type) is None or kind in self.types
 
 
-def expand(store: str, change: ChangeSet) -> list[StoreEvent]:
+def expand_events(store: str, change: ChangeSet) -> list[StoreEvent]:
     """Return the events of a change set in order: a row follows the rows it needs, and is deleted before them.
 
     Memory events follow the events of rows, so that the indexes of the latter are stable.
@@ -284,15 +297,15 @@ def expand(store: str, change: ChangeSet) -> list[StoreEvent]:
     means_more = change.former or any(
         row.extras is not None or row.type == KIND_CONSOLIDATION for row in change.nodes_created
     )
-    subjects = chain(_row_events(change), told(change) if means_more else ())
-    if (counts := counted(change)) and sum(counts.values()) > BULK_ROWS:
+    subjects = chain(_row_events(change), memory_events_of(change) if means_more else ())
+    if (counts := count_changed_rows(change)) and sum(counts.values()) > MAX_SINGLE_EVENT_ROWS:
         subjects = _bulk_events(counts, change)
     return [StoreEvent(kind, store, change.sequence, at, change.time, of) for at, (kind, of) in enumerate(subjects)]
 
 
-def _bulk_events(counts: dict[str, Any], change: ChangeSet) -> Iterator[tuple[EventKind, Subject]]:
+def _bulk_events(counts: dict[str, Any], change: ChangeSet) -> Iterator[tuple[EventKind, EventSubject]]:
     """Yield the events of a large change set: counts, and completed consolidations."""
-    meant = [*told(change)]
+    meant = [*memory_events_of(change)]
     numbers = Counter(kind for kind, _ in meant)
     yield "bulk_changed", counts | {name: numbers[kind] for kind, name in _COUNTED_EVENTS.items() if numbers[kind]}
     for kind, of in meant:
@@ -308,7 +321,7 @@ _COUNTED_EVENTS: dict[EventKind, str] = {
 }
 
 
-def counted(change: ChangeSet) -> dict[str, Any]:
+def count_changed_rows(change: ChangeSet) -> dict[str, Any]:
     """Return the number of rows with events, by kind of change; link counts only if links changed."""
     links = ("links_created", "links_updated", "links_deleted") if change.links is not None else ()
     return {name: len(getattr(change, name)) for name in (*_COUNTED_CHANGES, *links)}
@@ -324,20 +337,20 @@ _COUNTED_CHANGES = (
 )
 
 
-def parse_positions(text: str, path: str) -> dict[str, Position]:
+def parse_positions(text: str, path: str) -> dict[str, FeedPosition]:
     """Parse positions by store from ``a:12-3,b:4``; ``*`` stands for every other store. Raises InvalidInput."""
     return dict(_parse_one(part.strip(), path) for part in text.split(",") if part.strip())
 
 
-def parse_position(text: str, path: str) -> Position:
+def parse_position(text: str, path: str) -> FeedPosition:
     """Parse one position. Raises InvalidInput."""
     try:
-        return Position.parse(text.strip())
+        return FeedPosition.parse(text.strip())
     except ValueError as error:
         raise InvalidInput.at(path, str(error)) from None
 
 
-def format_positions(positions: Mapping[str, Position]) -> str:
+def format_positions(positions: Mapping[str, FeedPosition]) -> str:
     """Format positions as `parse_positions` reads them."""
     return ",".join(f"{store}:{position}" for store, position in positions.items())
 
@@ -352,7 +365,7 @@ def parse_kinds(names: Iterable[str]) -> frozenset[str]:
     return given
 
 
-def _parse_one(part: str, path: str) -> tuple[str, Position]:
+def _parse_one(part: str, path: str) -> tuple[str, FeedPosition]:
     store, colon, place = part.partition(":")
     if not colon:
         message = "expected store:id, such as project:12-3"
@@ -360,7 +373,7 @@ def _parse_one(part: str, path: str) -> tuple[str, Position]:
     return store if store == EVERY_OTHER_STORE else check_store_name(store), parse_position(place, path)
 
 
-def _row_events(change: ChangeSet) -> Iterator[tuple[EventKind, Subject]]:
+def _row_events(change: ChangeSet) -> Iterator[tuple[EventKind, EventSubject]]:
     return chain(
         (("link_deleted", key) for key in change.links_deleted),
         (("edge_deleted", key) for key in change.edges_deleted),
@@ -406,7 +419,7 @@ def _fields(event: StoreEvent) -> dict[str, Any]:
             fields = _edge_fields(row, event.time)
         case LinkRow() as row:
             fields = {**_edge_fields(row.edge, event.time), "id": link_id(row.key), LINK_STORE_FIELD: row.store}
-        case Told(fields):
+        case MemoryEventData(fields):
             pass
         case str() as node_id:
             fields = {"id": node_id}

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from typing_extensions import override
 
-from kgserve.platform.times import format_time, time_of
+from kgserve.platform.times import format_time, parse_stored_time
 
 MAX_ID_BYTES = 512
 MAX_CONTENT_BYTES = 1 << 20
@@ -29,9 +29,9 @@ MAX_CONTEXT_BYTES = 64 << 10
 MAX_TAGS = 100
 MAX_ORDINAL = 1 << 53
 
-Moment = int | None | UnsetType
+TimestampPut = int | None | UnsetType
 """Time to store in microseconds, None to clear it, UNSET to keep the stored one."""
-Number = float | None | UnsetType
+NumberPut = float | None | UnsetType
 _Text = str | UnsetType
 
 
@@ -62,7 +62,7 @@ class ColumnSet(IntEnum):
     LINKS = 3
 
 
-class Field(NamedTuple):
+class RowField(NamedTuple):
     """Field of a row: its name in rows and in the engine, its type, and ``wire``, its name in requests and answers.
 
     ``is_own`` fields are maintained by the store: callers cannot send them, and exports omit them. ``is_kept`` fields
@@ -77,28 +77,28 @@ class Field(NamedTuple):
     max_bytes: int = MAX_ID_BYTES
 
 
-class Fields(NamedTuple):
+class RowFields(NamedTuple):
     """Fields of a row: those of every row, the extras, and the extras of memories and named nodes.
 
     ``read`` fields come from access records: no row has them, but exports contain them.
     """
 
-    plain: tuple[Field, ...]
-    extras: tuple[Field, ...]
-    memory: tuple[Field, ...]
-    read: tuple[Field, ...] = ()
+    plain: tuple[RowField, ...]
+    extras: tuple[RowField, ...]
+    memory: tuple[RowField, ...]
+    read: tuple[RowField, ...] = ()
 
     @property
-    def optional(self) -> tuple[Field, ...]:
+    def optional(self) -> tuple[RowField, ...]:
         """All extras."""
         return self.extras + self.memory
 
     @property
-    def whole(self) -> tuple[Field, ...]:
+    def whole(self) -> tuple[RowField, ...]:
         """All fields of a row."""
         return self.plain + self.optional
 
-    def columns(self, width: ColumnSet) -> tuple[Field, ...]:
+    def columns(self, width: ColumnSet) -> tuple[RowField, ...]:
         """Return the fields of a column set."""
         parts = (self.plain, self.extras, self.memory)
         return tuple(field for part in parts[: width + 1] for field in part)
@@ -108,12 +108,12 @@ class Fields(NamedTuple):
         return next(width for width in ColumnSet if len(self.columns(width)) == columns)
 
     @property
-    def exchanged(self) -> tuple[Field, ...]:
+    def exchanged(self) -> tuple[RowField, ...]:
         """Fields in the lines of an export."""
         return tuple(field for field in (*self.whole, *self.read) if not field.is_own)
 
 
-def names(fields: tuple[Field, ...]) -> tuple[LiteralString, ...]:
+def field_names_of(fields: tuple[RowField, ...]) -> tuple[LiteralString, ...]:
     """Return the names of fields in rows and in the engine."""
     return tuple(field.name for field in fields)
 
@@ -126,11 +126,11 @@ def _field(
     is_own: bool = False,
     is_kept: bool = False,
     max_bytes: int = MAX_ID_BYTES,
-) -> Field:
-    return Field(name, type_, wire or name, is_own, is_kept, max_bytes)
+) -> RowField:
+    return RowField(name, type_, wire or name, is_own, is_kept, max_bytes)
 
 
-NODE = Fields(
+NODE = RowFields(
     plain=(
         _field("id", STRING_TYPE),
         _field("type", STRING_TYPE),
@@ -169,7 +169,7 @@ NODE = Fields(
         _field("access_confidence", DOUBLE_TYPE),
     ),
 )
-EDGE = Fields(
+EDGE = RowFields(
     plain=(
         _field("source", STRING_TYPE, "from"),
         _field("target", STRING_TYPE, "to"),
@@ -308,7 +308,7 @@ def _replace_nulls(nothing: tuple[Any, ...], values: Sequence[Any]) -> Iterator[
     return (none if value is None else value for none, value in zip(nothing, values, strict=False))
 
 
-_MEMORY_FIELD_NAMES = names(NODE.memory)
+_MEMORY_FIELD_NAMES = field_names_of(NODE.memory)
 _memory_of_node = attrgetter(*_MEMORY_FIELD_NAMES)
 NO_EXTRAS = NodeExtras()
 NO_EDGE_EXTRAS = EdgeExtras()
@@ -323,20 +323,20 @@ class NodeExtrasPut(msgspec.Struct, frozen=True):
 
     summary: str | None = None
     tags: tuple[str, ...] | None = None
-    freshness_at: Moment = UNSET
+    freshness_at: TimestampPut = UNSET
     created_by: str = ""
-    valid_from: Moment = UNSET
-    valid_to: Moment = UNSET
+    valid_from: TimestampPut = UNSET
+    valid_to: TimestampPut = UNSET
     name: _Text = UNSET
-    confidence: Number = UNSET
-    confidence_at: Moment = UNSET
-    importance: Number = UNSET
+    confidence: NumberPut = UNSET
+    confidence_at: TimestampPut = UNSET
+    importance: NumberPut = UNSET
     source: _Text = UNSET
     context: _Text = UNSET
-    layer: Moment = UNSET
+    layer: TimestampPut = UNSET
     ended: _Text = UNSET
-    former_from: Moment = UNSET
-    former_to: Moment = UNSET
+    former_from: TimestampPut = UNSET
+    former_to: TimestampPut = UNSET
     belongs_to: _Text = UNSET
 
     def onto(self, old: NodeExtras) -> NodeExtras:
@@ -366,11 +366,11 @@ class NodeExtrasPut(msgspec.Struct, frozen=True):
 class EdgeExtrasPut(msgspec.Struct, frozen=True):
     """Extras of an edge to write. Default values keep what is stored, except for ``created_by``."""
 
-    ordinal: Moment = UNSET
+    ordinal: TimestampPut = UNSET
     created_by: str = ""
-    valid_from: Moment = UNSET
-    valid_to: Moment = UNSET
-    confidence: Number = UNSET
+    valid_from: TimestampPut = UNSET
+    valid_to: TimestampPut = UNSET
+    confidence: NumberPut = UNSET
     context: _Text = UNSET
 
     def onto(self, old: EdgeExtras) -> EdgeExtras:
@@ -488,7 +488,7 @@ class EdgeExtrasLine(msgspec.Struct, kw_only=True):
     context: str | None = None
 
 
-class Shown(msgspec.Struct):
+class SparseReprStruct(msgspec.Struct):
     """Base of Structs whose repr omits absent fields."""
 
     @override
@@ -501,7 +501,7 @@ class Shown(msgspec.Struct):
         return [(name, value) for name, value in values if value is not UNSET and value is not None]
 
 
-class NodeExtrasShown(Shown, kw_only=True):
+class NodeExtrasAnswer(SparseReprStruct, kw_only=True):
     """Extras of a node in answers: those that are set, times as text.
 
     Three fields are computed when read. ``stale``: ``freshness_at`` is past. For a former state, ``superseded_by`` is
@@ -571,7 +571,7 @@ class NodeExtrasShown(Shown, kw_only=True):
         )
 
 
-class EdgeExtrasShown(Shown, kw_only=True):
+class EdgeExtrasAnswer(SparseReprStruct, kw_only=True):
     """Extras of an edge in answers: those that are set, times as text."""
 
     ordinal: int | UnsetType = UNSET
@@ -625,8 +625,8 @@ def _stored_value(stored_as: tuple[bool, Any], shown: Any) -> Any:
     is_time, none = stored_as
     if shown is UNSET or shown is None:
         return none
-    return time_of(shown) if is_time else shown
+    return parse_stored_time(shown) if is_time else shown
 
 
 def _time_of(text: _Text) -> int | None:
-    return time_of(text) if isinstance(text, str) else None
+    return parse_stored_time(text) if isinstance(text, str) else None

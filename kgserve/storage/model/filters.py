@@ -8,10 +8,10 @@ from typing import Generic, NamedTuple, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from kgserve.storage.model.attributes import Condition, has_all
+from kgserve.storage.model.attributes import AttributeCondition, matches_all_conditions
 from kgserve.storage.model.rows import NodeRow
 
-Item = TypeVar("Item")
+PageItem = TypeVar("PageItem")
 
 MAX_SCANNED_NODES = 20_000
 """Maximum nodes examined for one page."""
@@ -29,7 +29,7 @@ class NodeFilter(msgspec.Struct, frozen=True):
     types: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     valid_at: int | None = None
-    attributes: tuple[Condition, ...] = ()
+    attributes: tuple[AttributeCondition, ...] = ()
 
     def matches(self, row: NodeRow) -> bool:
         """Return True if a node passes the filter."""
@@ -37,14 +37,14 @@ class NodeFilter(msgspec.Struct, frozen=True):
             (not self.types or row.type in self.types)
             and (not self.tags or set(self.tags) <= set(row.extras.tags if row.extras else ()))
             and (self.valid_at is None or row.holds_at(self.valid_at))
-            and has_all(row.attributes, self.attributes)
+            and matches_all_conditions(row.attributes, self.attributes)
         )
 
 
 NO_NODE_FILTER = NodeFilter()
 
 
-class Counted(msgspec.Struct, frozen=True):
+class MatchCount(msgspec.Struct, frozen=True):
     """Number of matching nodes; a lower bound unless ``exact``."""
 
     count: int
@@ -58,32 +58,34 @@ class PagePosition(NamedTuple):
     skip: int = 0
 
 
-class Listed(NamedTuple, Generic[Item]):
+class ResultPage(NamedTuple, Generic[PageItem]):
     """Page of a list, and the position of the next page; None for the last.
 
     A page can be short or empty and still have a next one, because the number of examined nodes is bounded.
     """
 
-    items: list[Item]
+    items: list[PageItem]
     next: PagePosition | None
 
 
-def page_of(found: Iterable[tuple[str, Item, object]], place: PagePosition, limit: int) -> Listed[Item]:
+def take_result_page(
+    found: Iterable[tuple[str, PageItem, object]], place: PagePosition, limit: int
+) -> ResultPage[PageItem]:
     """Return the next ``limit`` matches. ``found`` yields id, item and match flag, in order, from after ``place``."""
-    items: list[Item] = []
+    items: list[PageItem] = []
     last, skip = place
     for number, (node_id, item, fits) in enumerate(found):
         if number == MAX_SCANNED_NODES or (fits and len(items) == limit):
-            return Listed(items, PagePosition(last, skip))
+            return ResultPage(items, PagePosition(last, skip))
         if fits and skip:
             skip -= 1
         elif fits:
             items.append(item)
         last = node_id
-    return Listed(items, None)
+    return ResultPage(items, None)
 
 
-ANY_END = "any"
+ANY_WITHDRAWAL = "any"
 
 
 class MemoryFilter(msgspec.Struct, frozen=True):

@@ -9,18 +9,18 @@ from kgserve.platform.codecs import json_decoder
 from kgserve.storage.model.fields import MAX_ID_BYTES
 from kgserve.storage.model.rows import NodeRow
 
-IS_ABOUT = "is_about"
+IS_ABOUT_RELATION = "is_about"
 """Relation from a memory to its subject; the weight is the degree of relevance."""
 UNKNOWN_TYPE = "unknown"
 """Type of an entity that was only mentioned."""
-ALIASES = "aliases"
+ALIASES_ATTRIBUTE = "aliases"
 """Attribute with the other names of a named node."""
 MAX_ALIASES = 100
 
 _decode = json_decoder(dict[str, Any]).decode
 
 
-def folded(name: str) -> str:
+def normalize_name(name: str) -> str:
     """Return the form in which names are compared: compatibility characters, case and whitespace are normalized."""
     if name.isascii():
         return " ".join(name.casefold().split())
@@ -28,19 +28,19 @@ def folded(name: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", once).split())
 
 
-def aliases_in(attributes: str) -> list[str]:
+def parse_aliases(attributes: str) -> list[str]:
     """Return the aliases in a node's attributes, as JSON: at most 100 non-empty strings of a list."""
-    if f'"{ALIASES}"' not in attributes:
+    if f'"{ALIASES_ATTRIBUTE}"' not in attributes:
         return []
-    found = _decode(attributes).get(ALIASES)
+    found = _decode(attributes).get(ALIASES_ATTRIBUTE)
     texts = [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
     return [each for each in texts if each.strip() and len(each.encode(errors="replace")) <= MAX_ID_BYTES][:MAX_ALIASES]
 
 
-def names_of(row: NodeRow) -> list[str]:
+def list_entity_names(row: NodeRow) -> list[str]:
     """Return all names of a named node, its own first."""
     name = "" if row.extras is None else row.extras.name
-    return [name, *aliases_in(row.attributes)] if name else []
+    return [name, *parse_aliases(row.attributes)] if name else []
 
 
 DEFAULT_MEMORY_TYPE = "observation"

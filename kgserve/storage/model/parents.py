@@ -6,18 +6,18 @@ from collections.abc import Iterable
 
 from kgserve.storage.model.rows import EdgeRow, edge_created_at
 
-CHILD_OF = "child_of"
+CHILD_OF_RELATION = "child_of"
 """Relation from a memory to its parent."""
 MAX_HIERARCHY_DEPTH = 100
 """Largest number of ancestors of a memory."""
 
 
-def is_upward(edge: EdgeRow) -> bool:
+def is_parent_edge(edge: EdgeRow) -> bool:
     """Return True if an edge is a parent relation in effect. One with an end date does not count."""
-    return edge.relation_type == CHILD_OF and (edge.extras is None or edge.extras.valid_to is None)
+    return edge.relation_type == CHILD_OF_RELATION and (edge.extras is None or edge.extras.valid_to is None)
 
 
-def newest(edges: Iterable[EdgeRow]) -> EdgeRow | None:
+def newest_parent_edge(edges: Iterable[EdgeRow]) -> EdgeRow | None:
     """Return the parent relation in effect among those of one child: the one created last.
 
     The creation time decides, not the commit: edges of one import share a commit.

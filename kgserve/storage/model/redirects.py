@@ -7,18 +7,18 @@ from collections.abc import Mapping
 from kgserve.storage.model.fields import NodeExtras
 from kgserve.storage.model.rows import EdgeKey, LinkKey
 
-MERGED_INTO = "MERGED_INTO"
+MERGED_INTO_RELATION = "MERGED_INTO"
 """Relation from a merged node to its survivor. Reserved: between other nodes it has no effect."""
 MAX_REDIRECTS = 100
 """Longest chain of redirects from a merged node to its survivor."""
 
 
-def is_withdrawn(extras: NodeExtras | None) -> bool:
+def is_never_valid(extras: NodeExtras | None) -> bool:
     """Return True if a node is never valid, as a merged node is."""
     return extras is not None and extras.valid_from is not None and extras.valid_from == extras.valid_to
 
 
-def survivor_of(steps: Mapping[str, str], node_id: str) -> str:
+def follow_redirect_chain(steps: Mapping[str, str], node_id: str) -> str:
     """Return the node at the end of the redirects from a node; the node itself if they form a cycle."""
     at = node_id
     for _ in range(len(steps) + 1):
@@ -28,7 +28,7 @@ def survivor_of(steps: Mapping[str, str], node_id: str) -> str:
     return node_id
 
 
-def moved_key(key: EdgeKey, absorbed: str, survivor: str) -> EdgeKey:
+def redirect_edge_key(key: EdgeKey, absorbed: str, survivor: str) -> EdgeKey:
     """Return the key of an edge after its endpoints moved from ``absorbed`` to ``survivor``."""
     source, target, relation_type = key
     return (
@@ -38,12 +38,12 @@ def moved_key(key: EdgeKey, absorbed: str, survivor: str) -> EdgeKey:
     )
 
 
-def moved_link(key: LinkKey, absorbed: str, survivor: str) -> LinkKey:
+def redirect_link_key(key: LinkKey, absorbed: str, survivor: str) -> LinkKey:
     """Return the key of a link after its source moved from ``absorbed`` to ``survivor``."""
     source, target, relation_type = key.edge
     return LinkKey(key.store, (survivor if source == absorbed else source, target, relation_type))
 
 
-def refusal(node_id: str, survivor: str) -> str:
+def merged_node_message(node_id: str, survivor: str) -> str:
     """Return the error message for a write to a merged node."""
     return f"node {node_id!r} was merged into {survivor!r}: write to {survivor!r}, or unmerge {node_id!r} first"

@@ -16,9 +16,18 @@ import msgspec
 
 from kgserve.errors import InvalidInput
 from kgserve.platform.times import parse_time
-from kgserve.storage.model.fields import AUTHOR_FIELD, EDGE, NODE, ColumnSet, EdgeExtras, Fields, NodeExtras, names
+from kgserve.storage.model.fields import (
+    AUTHOR_FIELD,
+    EDGE,
+    NODE,
+    ColumnSet,
+    EdgeExtras,
+    NodeExtras,
+    RowFields,
+    field_names_of,
+)
 
-NO_ATTRIBUTES = "{}"
+EMPTY_ATTRIBUTES_JSON = "{}"
 
 EdgeKey = tuple[str, str, str]
 """Source id, target id, relation type: unique among edges."""
@@ -42,7 +51,7 @@ class NodeRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     def holds_at(self, moment: int) -> bool:
         """Return True if the state is valid at a valid time, in microseconds."""
-        return holds(self.extras, moment)
+        return is_valid_at(self.extras, moment)
 
     @property
     def is_memory(self) -> bool:
@@ -51,7 +60,9 @@ class NodeRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class EdgeRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One state of a relation. ``attributes`` starts with created_at and updated_at, as `edge_attributes` writes it.
+    """One state of a relation.
+
+    ``attributes`` starts with created_at and updated_at, as `encode_edge_attributes` writes it.
 
     ``extras`` is None if all are empty.
     """
@@ -67,7 +78,7 @@ class EdgeRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     def holds_at(self, moment: int) -> bool:
         """Return True if the state is valid at a valid time, in microseconds."""
-        return holds(self.extras, moment)
+        return is_valid_at(self.extras, moment)
 
     @property
     def key(self) -> EdgeKey:
@@ -94,12 +105,12 @@ class LinkRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return LinkKey(self.store, self.edge.key)
 
 
-def width_of(extras: NodeExtras | EdgeExtras | None) -> ColumnSet:
+def column_set_of(extras: NodeExtras | EdgeExtras | None) -> ColumnSet:
     """Return the column set that a row with these extras needs."""
     return ColumnSet.PLAIN if extras is None else extras.width
 
 
-def holds(extras: NodeExtras | EdgeExtras | None, moment: int) -> bool:
+def is_valid_at(extras: NodeExtras | EdgeExtras | None, moment: int) -> bool:
     """Return True if a row with these extras is valid at a valid time, in microseconds."""
     if extras is None:
         return True
@@ -107,7 +118,7 @@ def holds(extras: NodeExtras | EdgeExtras | None, moment: int) -> bool:
     return begun and (extras.valid_to is None or moment < extras.valid_to)
 
 
-class Stamps(msgspec.Struct, frozen=True, gc=False):
+class EdgeAttributeParts(msgspec.Struct, frozen=True, gc=False):
     """Parts of an edge's attributes: two times as text, and the caller's own attributes as compact JSON."""
 
     created_at: str
@@ -120,30 +131,32 @@ _CREATED_AT_JSON = '{"created_at":"'
 _UPDATED_AT_JSON = '","updated_at":"'
 
 
-def edge_attributes(created_at: str, updated_at: str, own: str) -> str:
+def encode_edge_attributes(created_at: str, updated_at: str, own: str) -> str:
     """Return the stored text: both times first, then the caller's attributes. Times must be RFC 3339 (no quotes)."""
-    rest = "}" if own == NO_ATTRIBUTES else "," + own[1:]
+    rest = "}" if own == EMPTY_ATTRIBUTES_JSON else "," + own[1:]
     return f'{_CREATED_AT_JSON}{created_at}{_UPDATED_AT_JSON}{updated_at}"{rest}'
 
 
-def edge_created(attributes: str) -> str:
-    """Return the ``created_at`` in an edge's attributes, faster than `edge_stamps`."""
+def edge_created_text(attributes: str) -> str:
+    """Return the ``created_at`` in an edge's attributes, faster than `split_edge_attributes`."""
     return attributes[len(_CREATED_AT_JSON) : attributes.index('"', len(_CREATED_AT_JSON))]
 
 
 def edge_created_at(row: EdgeRow) -> int:
     """Return when an edge was created, in microseconds."""
-    return _time_of(edge_created(row.attributes))
+    return _time_of(edge_created_text(row.attributes))
 
 
-def edge_stamps(attributes: str) -> Stamps:
-    """Split an edge's stored attributes into the parts that `edge_attributes` joined."""
+def split_edge_attributes(attributes: str) -> EdgeAttributeParts:
+    """Split an edge's stored attributes into the parts that `encode_edge_attributes` joined."""
     created_end = attributes.index('"', len(_CREATED_AT_JSON))
     updated_start = created_end + len(_UPDATED_AT_JSON)
     updated_end = attributes.index('"', updated_start)
     tail = attributes[updated_end + 1 :]
-    own = NO_ATTRIBUTES if tail == "}" else "{" + tail[1:]
-    return Stamps(attributes[len(_CREATED_AT_JSON) : created_end], attributes[updated_start:updated_end], own)
+    own = EMPTY_ATTRIBUTES_JSON if tail == "}" else "{" + tail[1:]
+    return EdgeAttributeParts(
+        attributes[len(_CREATED_AT_JSON) : created_end], attributes[updated_start:updated_end], own
+    )
 
 
 _UNESCAPED_KEY = re.compile(r"[A-Za-z0-9_.-]+")
@@ -162,7 +175,7 @@ def edge_id(key: EdgeKey) -> str:
     return f"{_quoted(source)}~{_quoted(relation_type)}~{_quoted(target)}"
 
 
-def edge_key(text: str) -> EdgeKey:
+def parse_edge_id(text: str) -> EdgeKey:
     """Return the key in an edge's id. Raises InvalidInput for a text that is no such id."""
     parts = text.split("~")
     try:
@@ -179,59 +192,59 @@ def link_id(key: LinkKey) -> str:
     return f"{edge_id(key.edge)}~{_quoted(key.store)}"
 
 
-def any_edge_id(key: EdgeKey | LinkKey) -> str:
+def edge_or_link_id(key: EdgeKey | LinkKey) -> str:
     """Return the id of an edge or of a link."""
     return link_id(key) if isinstance(key, LinkKey) else edge_id(key)
 
 
-def any_edge_key(text: str) -> EdgeKey | LinkKey:
+def parse_edge_or_link_id(text: str) -> EdgeKey | LinkKey:
     """Return the key in the id of an edge or of a link. Raises InvalidInput for a text that is neither."""
     edge, _, store = text.rpartition("~")
     if edge.count("~") != _EDGE_KEY_PARTS - 1:
-        return edge_key(text)
-    return LinkKey(unquote(store), edge_key(edge))
+        return parse_edge_id(text)
+    return LinkKey(unquote(store), parse_edge_id(edge))
 
 
 def _quoted(text: str) -> str:
     return quote(text, safe="").replace("~", "%7E")
 
 
-NODE_FIELDS, EDGE_FIELDS = len(NODE.plain), len(EDGE.plain)
-NODE_EXTRAS, EDGE_EXTRAS = names(NODE.optional), names(EDGE.optional)
+NODE_FIELD_COUNT, EDGE_FIELD_COUNT = len(NODE.plain), len(EDGE.plain)
+NODE_EXTRA_NAMES, EDGE_EXTRA_NAMES = field_names_of(NODE.optional), field_names_of(EDGE.optional)
 
 RowTuple = tuple[Any, ...]
 """Fields of a row in order; extras of None may be omitted."""
 
-_NO_NODE_EXTRAS, _NO_EDGE_EXTRAS = (None,) * len(NODE_EXTRAS), (None,) * len(EDGE_EXTRAS)
+_NO_NODE_EXTRAS, _NO_EDGE_EXTRAS = (None,) * len(NODE_EXTRA_NAMES), (None,) * len(EDGE_EXTRA_NAMES)
 
 
-def node_tuples(columns: Sequence[Sequence[Any]]) -> Iterable[RowTuple]:
+def node_rows_from_columns(columns: Sequence[Sequence[Any]]) -> Iterable[RowTuple]:
     """Return node rows from columns; times are microseconds."""
     return _tuples(columns, NODE, NodeExtras.of_columns)
 
 
-def edge_tuples(columns: Sequence[Sequence[Any]]) -> Iterable[RowTuple]:
+def edge_rows_from_columns(columns: Sequence[Sequence[Any]]) -> Iterable[RowTuple]:
     """Return edge rows from columns; times are microseconds."""
     return _tuples(columns, EDGE, EdgeExtras.of_columns)
 
 
-def node_values(row: RowTuple) -> RowTuple:
+def node_column_values(row: RowTuple) -> RowTuple:
     """Return the column values of one node: its fields and those of its extras."""
-    extras: NodeExtras | None = row[NODE_FIELDS] if len(row) > NODE_FIELDS else None
-    return (*row[:NODE_FIELDS], *(_NO_NODE_EXTRAS if extras is None else extras.columns))
+    extras: NodeExtras | None = row[NODE_FIELD_COUNT] if len(row) > NODE_FIELD_COUNT else None
+    return (*row[:NODE_FIELD_COUNT], *(_NO_NODE_EXTRAS if extras is None else extras.columns))
 
 
-def edge_values(row: RowTuple) -> RowTuple:
+def edge_column_values(row: RowTuple) -> RowTuple:
     """Return the column values of one edge: its fields and those of its extras."""
-    extras: EdgeExtras | None = row[EDGE_FIELDS] if len(row) > EDGE_FIELDS else None
-    return (*row[:EDGE_FIELDS], *(_NO_EDGE_EXTRAS if extras is None else extras.columns))
+    extras: EdgeExtras | None = row[EDGE_FIELD_COUNT] if len(row) > EDGE_FIELD_COUNT else None
+    return (*row[:EDGE_FIELD_COUNT], *(_NO_EDGE_EXTRAS if extras is None else extras.columns))
 
 
 def _tuples(
-    columns: Sequence[Sequence[Any]], fields: Fields, extras_of: Callable[[Sequence[Any]], Any]
+    columns: Sequence[Sequence[Any]], fields: RowFields, extras_of: Callable[[Sequence[Any]], Any]
 ) -> Iterable[RowTuple]:
     plain, extras = columns[: len(fields.plain)], columns[len(fields.plain) :]
-    if not extras or _all_none(extras[names(fields.extras).index(AUTHOR_FIELD)]):
+    if not extras or _all_none(extras[field_names_of(fields.extras).index(AUTHOR_FIELD)]):
         return zip(*plain, strict=True)
     return _join_extras(plain, map(extras_of, zip(*extras, strict=True)))
 

@@ -1,7 +1,7 @@
 """Soft deletion of memories and relations: they are never valid from then on, and can be restored.
 
 A memory keeps its former validity in its row. A relation has no fields for that; it keeps its validity in the attribute
-`FORGOTTEN_BOUNDS` while it is withdrawn.
+`FORGOTTEN_BOUNDS_ATTRIBUTE` while it is withdrawn.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from typing import Any, TypeGuard
 import msgspec
 
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.times import time_of
+from kgserve.platform.times import parse_stored_time
 from kgserve.storage.model.batch import EdgePut, NodePut
 from kgserve.storage.model.fields import MAX_ATTRIBUTES_BYTES, NO_EDGE_EXTRAS, NO_EXTRAS, EdgeExtrasPut, NodeExtrasPut
-from kgserve.storage.model.redirects import MERGED_INTO, is_withdrawn
-from kgserve.storage.model.rows import EdgeRow, NodeRow, edge_stamps
+from kgserve.storage.model.redirects import MERGED_INTO_RELATION, is_never_valid
+from kgserve.storage.model.rows import EdgeRow, NodeRow, split_edge_attributes
 
-MERGED = "merged"
-PRUNED = "pruned"
-FORGOTTEN = "forgotten"
-SUPERSEDED = "superseded"
-VERSION_OF = "version_of"
+REASON_MERGED = "merged"
+REASON_PRUNED = "pruned"
+REASON_FORGOTTEN = "forgotten"
+REASON_SUPERSEDED = "superseded"
+VERSION_OF_RELATION = "version_of"
 """Relation from a former version of a memory to the memory. Written by the store itself."""
-FORGOTTEN_BOUNDS = "kgserve.forgotten"
-FORGOTTEN_BECAUSE = "kgserve.forgotten_because"
+FORGOTTEN_BOUNDS_ATTRIBUTE = "kgserve.forgotten"
+FORGOTTEN_REASON_ATTRIBUTE = "kgserve.forgotten_because"
 """Attribute with the reason for a withdrawal, while the memory is withdrawn."""
-_RELATIONS_UNMOVED_BY_MERGE = frozenset({MERGED_INTO, VERSION_OF})
+_RELATIONS_UNMOVED_BY_MERGE = frozenset({MERGED_INTO_RELATION, VERSION_OF_RELATION})
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
@@ -41,7 +41,7 @@ def is_live(row: NodeRow | None) -> TypeGuard[NodeRow]:
     if row is None or not row.is_memory:
         return False
     extras = row.extras or NO_EXTRAS
-    return not (extras.ended or extras.belongs_to or is_withdrawn(extras))
+    return not (extras.ended or extras.belongs_to or is_never_valid(extras))
 
 
 def is_version_of(row: NodeRow | None, memory: str) -> bool:
@@ -52,7 +52,7 @@ def is_version_of(row: NodeRow | None, memory: str) -> bool:
     return row is not None and row.is_memory and (row.extras or NO_EXTRAS).belongs_to == memory
 
 
-def withdrawal(row: NodeRow, ended: str, belongs_to: str = "", author: str = "") -> NodeExtrasPut:
+def withdrawal_extras(row: NodeRow, ended: str, belongs_to: str = "", author: str = "") -> NodeExtrasPut:
     """Return extras that make a memory never valid and record the reason and its former validity."""
     old = row.extras or NO_EXTRAS
     at = row.created_at if old.valid_from is None else old.valid_from
@@ -69,7 +69,7 @@ def withdrawal(row: NodeRow, ended: str, belongs_to: str = "", author: str = "")
 
 def soft_delete(row: NodeRow, ended: str, belongs_to: str = "", author: str = "") -> NodePut:
     """Return a put that withdraws a memory."""
-    return NodePut(0, row.id, extras=withdrawal(row, ended, belongs_to, author))
+    return NodePut(0, row.id, extras=withdrawal_extras(row, ended, belongs_to, author))
 
 
 def restore(row: NodeRow, author: str = "") -> NodePut:
@@ -87,50 +87,53 @@ def restore(row: NodeRow, author: str = "") -> NodePut:
     return NodePut(0, row.id, extras=extras)
 
 
-def forgotten(row: NodeRow, reason: str, author: str = "") -> NodePut:
+def forget_memory_put(row: NodeRow, reason: str, author: str = "") -> NodePut:
     """Return a put that withdraws a memory, or a former version of one, at a caller's request."""
     old = row.extras or NO_EXTRAS
-    put = soft_delete(row, FORGOTTEN, old.belongs_to, author or old.created_by)
+    put = soft_delete(row, REASON_FORGOTTEN, old.belongs_to, author or old.created_by)
     if not reason:
         return put
-    attributes = _encode({**_decode_attributes(row.attributes), FORGOTTEN_BECAUSE: reason}).decode()
+    attributes = _encode({**_decode_attributes(row.attributes), FORGOTTEN_REASON_ATTRIBUTE: reason}).decode()
     fits = len(attributes.encode()) <= MAX_ATTRIBUTES_BYTES
     return msgspec.structs.replace(put, attributes=attributes) if fits else put
 
 
-def remembered(row: NodeRow) -> NodePut:
-    """Return a put that reverts `forgotten`. A former version of a memory becomes superseded again."""
+def undo_forget_put(row: NodeRow) -> NodePut:
+    """Return a put that reverts `forget_memory_put`. A former version of a memory becomes superseded again."""
     old = row.extras or NO_EXTRAS
     put = restore(row, old.created_by)
-    ended = SUPERSEDED if old.belongs_to else ""
+    ended = REASON_SUPERSEDED if old.belongs_to else ""
     extras = msgspec.structs.replace(put.extras or NodeExtrasPut(), ended=ended, belongs_to=old.belongs_to)
     attributes = _decode_attributes(row.attributes)
-    reason = attributes.pop(FORGOTTEN_BECAUSE, None)
+    reason = attributes.pop(FORGOTTEN_REASON_ATTRIBUTE, None)
     own = None if reason is None else _encode(attributes).decode()
     return msgspec.structs.replace(put, extras=extras, attributes=own)
 
 
-def cascades(edge: EdgeRow) -> bool:
+def is_cascading_edge(edge: EdgeRow) -> bool:
     """Return True if a relation is withdrawn together with a memory at its end."""
-    return edge.relation_type not in _RELATIONS_UNMOVED_BY_MERGE and FORGOTTEN_BOUNDS not in _decode_attributes(
-        _own_attributes(edge)
+    return (
+        edge.relation_type not in _RELATIONS_UNMOVED_BY_MERGE
+        and FORGOTTEN_BOUNDS_ATTRIBUTE not in _decode_attributes(_own_attributes(edge))
     )
 
 
-def edge_withdrawn(edge: EdgeRow) -> EdgePut:
+def soft_delete_edge(edge: EdgeRow) -> EdgePut:
     """Return a put that makes a relation never valid."""
-    old, stamps = edge.extras or NO_EDGE_EXTRAS, edge_stamps(edge.attributes)
-    at = time_of(stamps.created_at) if old.valid_from is None else old.valid_from
-    own = _encode({**_decode_attributes(stamps.own), FORGOTTEN_BOUNDS: [old.valid_from, old.valid_to]}).decode()
+    old, stamps = edge.extras or NO_EDGE_EXTRAS, split_edge_attributes(edge.attributes)
+    at = parse_stored_time(stamps.created_at) if old.valid_from is None else old.valid_from
+    own = _encode(
+        {**_decode_attributes(stamps.own), FORGOTTEN_BOUNDS_ATTRIBUTE: [old.valid_from, old.valid_to]}
+    ).decode()
     extras = EdgeExtrasPut(created_by=old.created_by, valid_from=at, valid_to=at)
     return EdgePut(0, edge.key, own=own, updated_at=stamps.updated_at, extras=extras)
 
 
-def edge_brought_back(edge: EdgeRow) -> EdgePut | None:
-    """Return a put that reverts `edge_withdrawn`; None for a relation that it did not withdraw."""
-    stamps = edge_stamps(edge.attributes)
+def restore_edge(edge: EdgeRow) -> EdgePut | None:
+    """Return a put that reverts `soft_delete_edge`; None for a relation that it did not withdraw."""
+    stamps = split_edge_attributes(edge.attributes)
     own = _decode_attributes(stamps.own)
-    bounds = own.pop(FORGOTTEN_BOUNDS, None)
+    bounds = own.pop(FORGOTTEN_BOUNDS_ATTRIBUTE, None)
     if not isinstance(bounds, list) or len(bounds) != 2:  # noqa: PLR2004 - start and end
         return None
     start, end = bounds
@@ -144,7 +147,7 @@ def _time(value: object) -> int | None:
 
 
 def _own_attributes(edge: EdgeRow) -> str:
-    return edge_stamps(edge.attributes).own
+    return split_edge_attributes(edge.attributes).own
 
 
 def _decode_attributes(attributes: str) -> dict[str, Any]:

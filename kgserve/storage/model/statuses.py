@@ -22,7 +22,7 @@ class IndexStatus(msgspec.Struct, kw_only=True):
     error: str | None
 
 
-class SetAside(msgspec.Struct, kw_only=True):
+class FailedExtraction(msgspec.Struct, kw_only=True):
     """Memory whose extraction failed so often that the language model is not asked again."""
 
     id: str
@@ -36,7 +36,7 @@ class ExtractionStatus(msgspec.Struct, kw_only=True):
     model: str
     sequence: Annotated[int, Meta(description="Last commit whose new memories were queued")]
     waiting: Annotated[int, Meta(description="Memories waiting for the model")]
-    set_aside: Annotated[list[SetAside], Meta(description="The first 20 memories that failed too often")]
+    set_aside: Annotated[list[FailedExtraction], Meta(description="The first 20 memories that failed too often")]
     set_aside_count: int
     extracted: Annotated[int, Meta(description="Memories whose answer from the model was applied")]
     items: Annotated[int, Meta(description="Facts, entities and relations that were added")]

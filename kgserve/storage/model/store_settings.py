@@ -9,7 +9,6 @@ from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import force_setattr
 
 from kgserve.platform.settings import (
-    Alpha,
     ConsolidationGuard,
     ConsolidationHours,
     ConsolidationInterval,
@@ -17,9 +16,10 @@ from kgserve.platform.settings import (
     ConsolidationThreshold,
     DedupPolicy,
     DedupThreshold,
-    DefaultLimit,
-    Extract,
+    DefaultRecallLimit,
+    ExtractionEnabled,
     HalfLife,
+    KeywordWeight,
     MinConfidence,
     MinRelevance,
     MinSimilarity,
@@ -32,15 +32,15 @@ from kgserve.platform.settings import (
 )
 from kgserve.storage.model.fields import MAX_ID_BYTES
 
-MAX_NAME_BYTES = 512
+MAX_DISPLAY_NAME_BYTES = 512
 MAX_CONFIGURED_KINDS = 1_000
-MAX_DAYS = 36_500
+MAX_HISTORY_DAYS = 36_500
 MAX_INDEXED_ATTRIBUTES = 20
 MAX_ATTRIBUTE_KEY_BYTES = 256
 EVERY_ATTRIBUTE = "*"
 ConflictPolicy = Literal["lww", "manual"]
-IndexesKept = Literal["default", "none", "words", "words+meaning"]
-Keeping = Literal["all", "none"] | int
+IndexChoice = Literal["default", "none", "words", "words+meaning"]
+HistoryRetention = Literal["all", "none"] | int
 """Retention of a store's history: everything, nothing, or states that ended within a number of days."""
 _Kind = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
 _HalfLives = Annotated[
@@ -68,11 +68,11 @@ class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
     prune: PrunePolicy = _DEFAULTS.memory_prune
     prune_threshold: PruneThreshold = _DEFAULTS.memory_prune_threshold
     prune_hours: PruneHours = _DEFAULTS.memory_prune_hours
-    alpha: Alpha = _DEFAULTS.memory_alpha
+    alpha: KeywordWeight = _DEFAULTS.memory_alpha
     min_similarity: MinSimilarity = _DEFAULTS.memory_min_similarity
     min_relevance: MinRelevance = _DEFAULTS.memory_min_relevance
-    default_limit: DefaultLimit = _DEFAULTS.memory_default_limit
-    extract: Extract = _DEFAULTS.memory_extract
+    default_limit: DefaultRecallLimit = _DEFAULTS.memory_default_limit
+    extract: ExtractionEnabled = _DEFAULTS.memory_extract
 
     def __post_init__(self) -> None:
         """Interpret a number in `reinforcement`, as older stores and callers send it, as the amount."""
@@ -99,11 +99,11 @@ class MemorySettingsChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=T
     prune: PrunePolicy | None = None
     prune_threshold: PruneThreshold | None = None
     prune_hours: PruneHours | None = None
-    alpha: Alpha | None = None
+    alpha: KeywordWeight | None = None
     min_similarity: MinSimilarity | None = None
     min_relevance: MinRelevance | None = None
-    default_limit: DefaultLimit | None = None
-    extract: Extract | None = None
+    default_limit: DefaultRecallLimit | None = None
+    extract: ExtractionEnabled | None = None
 
     def onto(self, settings: MemorySettings) -> MemorySettings:
         """Return the settings after the change."""
@@ -123,12 +123,12 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     kind_whitelist: tuple[str, ...] = ()
     metadata: dict[str, Any] = {}
     indexed_attributes: tuple[str, ...] = ()
-    indexes: IndexesKept = "default"
-    history: Keeping = "all"
+    indexes: IndexChoice = "default"
+    history: HistoryRetention = "all"
     memory: MemorySettings = MemorySettings()
 
 
-def usual(settings: Settings) -> StoreSettings:
+def default_store_settings(settings: Settings) -> StoreSettings:
     """Return the settings of a new store on a server with these settings."""
     names = (name for name in MemorySettings.__struct_fields__ if name != "half_life_by_type")
     return StoreSettings(memory=MemorySettings(**{name: getattr(settings, f"memory_{name}") for name in names}))

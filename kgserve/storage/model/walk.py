@@ -11,13 +11,13 @@ from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
 
 MAX_WALK_EDGES = 100_000
 
-Standing = Callable[[set[str]], set[str]]
+ExistenceLookup = Callable[[set[str]], set[str]]
 """Function that returns which of some nodes exist."""
-EdgesOf = Callable[[Collection[str]], Iterable[EdgeRow]]
+AdjacentEdgesLookup = Callable[[Collection[str]], Iterable[EdgeRow]]
 """Function that returns the edges to follow from some nodes, in the requested directions."""
 
 
-class Walk(msgspec.Struct, frozen=True):
+class TraversalRequest(msgspec.Struct, frozen=True):
     """Traversal request: ``depth`` in hops from 0 to 10, and the edges to follow.
 
     With ``valid_at``, in microseconds, only nodes and edges valid at that time are visited.
@@ -25,7 +25,7 @@ class Walk(msgspec.Struct, frozen=True):
 
     start: str
     depth: int
-    direction: Direction
+    direction: TraversalDirection
     relation_types: frozenset[str] | None
     min_weight: float | None
     max_nodes: int
@@ -43,7 +43,7 @@ class Walk(msgspec.Struct, frozen=True):
         return fits and held and (self.min_weight is None or edge.weight >= self.min_weight)
 
 
-class WalkResult(msgspec.Struct, frozen=True):
+class TraversalResult(msgspec.Struct, frozen=True):
     """Result of a traversal: nodes with their depth, nearest first, and the edges between them."""
 
     nodes: list[tuple[NodeRow, int]]
@@ -51,7 +51,7 @@ class WalkResult(msgspec.Struct, frozen=True):
     truncated: bool
 
 
-class Levels(msgspec.Struct, frozen=True):
+class TraversalLevels(msgspec.Struct, frozen=True):
     """Result of a traversal by ids: depths, nearest first, and the edges between the nodes."""
 
     depths: dict[str, int]
@@ -59,7 +59,9 @@ class Levels(msgspec.Struct, frozen=True):
     truncated: bool
 
 
-def by_levels(request: Walk, start: str, edges_of: EdgesOf, standing: Standing | None = None) -> Levels:
+def traverse_by_level(
+    request: TraversalRequest, start: str, edges_of: AdjacentEdgesLookup, standing: ExistenceLookup | None = None
+) -> TraversalLevels:
     """Traverse from an existing node; nodes of one level are ordered by id.
 
     standing: returns which nodes exist, if edges may lead to missing ones.
@@ -83,13 +85,13 @@ def by_levels(request: Walk, start: str, edges_of: EdgesOf, standing: Standing |
             break
     edges |= {edge.key: edge for edge in edges_of(frontier)}
     inside = [edge for edge in edges.values() if edge.source in depths and edge.target in depths]
-    return Levels(depths, inside[:MAX_WALK_EDGES], truncated or len(inside) > MAX_WALK_EDGES)
+    return TraversalLevels(depths, inside[:MAX_WALK_EDGES], truncated or len(inside) > MAX_WALK_EDGES)
 
 
-def clamp(depth: int) -> int:
+def clamp_depth(depth: int) -> int:
     """Limit a depth to 0..10."""
     return max(0, min(depth, MAX_WALK_DEPTH))
 
 
 MAX_WALK_DEPTH = 10
-Direction = Literal["outgoing", "incoming", "both"]
+TraversalDirection = Literal["outgoing", "incoming", "both"]

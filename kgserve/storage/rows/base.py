@@ -18,20 +18,20 @@ import xxhash
 from numpy.typing import NDArray
 
 from kgserve.storage.model.rows import EdgeKey
-from kgserve.storage.rows.encoding import DATED, FRESH, ORDINAL, width_of_flags
+from kgserve.storage.rows.encoding import DATED, FRESH, ORDINAL, column_set_from_flags
 from kgserve.storage.rows.format import (
     BLOCK_BITS,
     COLUMN_TYPES,
     MAX_INT64,
     MIN_INT64,
-    Blocks,
-    Numbers,
-    directory_of,
-    mapped,
-    texts_of,
+    ChecksummedBlocks,
+    NumberArray,
+    map_file,
+    map_texts,
+    parse_directory,
 )
 
-BASE_READ_BATCH_ROWS = 4096
+MAX_BASE_READ_BATCH_ROWS = 4096
 """Rows read at a time in a full scan."""
 BASE_READ_BATCH_BYTES = 8 << 20
 """Approximate bytes of texts read at a time in a full scan."""
@@ -48,9 +48,9 @@ class BaseSegment:
     def __init__(self, path: Path) -> None:
         """Map a file into memory. Raises RowsDamaged and FileNotFoundError."""
         self.path = path
-        self._map = mapped(path)
-        self._directory, sums = directory_of(self._map, path.name)
-        self._blocks = Blocks(self._map, sums, self._directory.sections["sums"].offset, path.name)
+        self._map = map_file(path)
+        self._directory, sums = parse_directory(self._map, path.name)
+        self._blocks = ChecksummedBlocks(self._map, sums, self._directory.sections["sums"].offset, path.name)
         self.state = self._directory.state
         self.nodes, self.edges = self._directory.nodes, self._directory.edges
         self._arrays = {name: self._column(name) for name in COLUMN_TYPES}
@@ -66,10 +66,12 @@ class BaseSegment:
         self.linked = self._directory.linked
         self.fresh = bool((self.flags_of_nodes & FRESH).any())
         flags = np.bitwise_or.reduce(self.flags_of_nodes) | np.bitwise_or.reduce(self.flags_of_edges)
-        self.width = width_of_flags(int(flags))
+        self.width = column_set_from_flags(int(flags))
         self._ids = self._directory.sections["ids"].offset
         directory = self._directory
-        self._texts = Blocks(texts_of(path, directory), column("text_sums").data, directory.texts_size, directory.texts)
+        self._texts = ChecksummedBlocks(
+            map_texts(path, directory), column("text_sums").data, directory.texts_size, directory.texts
+        )
         # Single numbers are read through memoryviews; indexing an array takes three times as long.
         self._hashes, self._hashed = self.hashes.data, self.hashed.data
         self._id_at, self._node_at, self._edge_at = self.id_at.data, self.node_at.data, self.edge_at.data
@@ -92,7 +94,7 @@ class BaseSegment:
         # Four standard deviations of a hash's rank from its expected rank.
         self._search_radius = 4 * int(self.nodes**0.5) + 8
 
-    def array(self, name: str) -> Numbers:
+    def array(self, name: str) -> NumberArray:
         """Return a column by its name."""
         return self._arrays[name]
 
@@ -112,7 +114,7 @@ class BaseSegment:
         self._blocks.check_range(section.offset, section.offset + section.size)
         return memoryview(self._map)[section.offset : section.offset + section.size]
 
-    def sizes(self, kind: Literal["node", "edge"]) -> Numbers:
+    def sizes(self, kind: Literal["node", "edge"]) -> NumberArray:
         """Return the JSON size in bytes of each node or edge."""
         endings = np.fromiter(map(len, self.endings), np.int64)
         return self._arrays[f"{kind}_size"] + endings[self._arrays[f"{kind}_ending"]]
@@ -205,7 +207,7 @@ class BaseSegment:
         text = self._text(self._node_at[number], self._node_sizes[number])
         return text + self.endings[self._node_endings[number]]
 
-    def node_texts(self, numbers: Numbers) -> list[bytes]:
+    def node_texts(self, numbers: NumberArray) -> list[bytes]:
         """Return the open JSON of nodes. Raises RowsDamaged."""
         return self._read_texts("node", numbers)
 
@@ -271,7 +273,7 @@ class BaseSegment:
         text = self._text(self._edge_at[number], self._edge_sizes[number])
         return text + self.endings[self._edge_endings[number]]
 
-    def edge_texts(self, numbers: Numbers) -> list[bytes]:
+    def edge_texts(self, numbers: NumberArray) -> list[bytes]:
         """Return the JSON of edges. Raises RowsDamaged."""
         return self._read_texts("edge", numbers)
 
@@ -279,10 +281,10 @@ class BaseSegment:
         """Return the JSON of edges, faster than `edge_texts` for a few. Raises RowsDamaged."""
         return self._read_few_texts(self._edge_at, self._edge_sizes, self._edge_endings, numbers)
 
-    def around(self, numbers: Numbers, *, outgoing: bool) -> Numbers:
+    def around(self, numbers: NumberArray, *, outgoing: bool) -> NumberArray:
         """Return the outgoing or incoming edges of nodes, grouped by node."""
         starts = self.out_at if outgoing else self.in_at
-        places = ranges(starts[numbers], starts[numbers + 1])
+        places = concatenate_ranges(starts[numbers], starts[numbers + 1])
         return places if outgoing else self.in_edge[places].astype(np.int64)
 
     def degree(self, node: int, *, outgoing: bool) -> int:
@@ -298,13 +300,13 @@ class BaseSegment:
         numbers = self._in_edges[self.in_starts[node] : self.in_starts[node + 1]]
         return numbers, [self.sources[number] for number in numbers]
 
-    def edge_ends(self, numbers: Numbers) -> tuple[Numbers, Numbers]:
+    def edge_ends(self, numbers: NumberArray) -> tuple[NumberArray, NumberArray]:
         """Return sources and targets of edges."""
         return self.source[numbers].astype(np.int64), self.target[numbers].astype(np.int64)
 
     # Valid time
 
-    def nodes_hold(self, numbers: Numbers, moment: int) -> NDArray[np.bool_]:
+    def nodes_hold(self, numbers: NumberArray, moment: int) -> NDArray[np.bool_]:
         """Return which of some nodes are valid at a valid time, in microseconds."""
         return self._valid_mask("node", self.flags_of_nodes, numbers, moment)
 
@@ -316,11 +318,11 @@ class BaseSegment:
         """Return True if an edge is valid at a valid time; cheap for the many edges without bounds."""
         return not self._edge_flags[number] & DATED or self._is_valid("edge", number, moment)
 
-    def edges_hold(self, numbers: Numbers, moment: int) -> NDArray[np.bool_]:
+    def edges_hold(self, numbers: NumberArray, moment: int) -> NDArray[np.bool_]:
         """Return which of some edges are valid at a valid time, in microseconds."""
         return self._valid_mask("edge", self.flags_of_edges, numbers, moment)
 
-    def edge_bounds(self, numbers: Numbers) -> tuple[Numbers, Numbers]:
+    def edge_bounds(self, numbers: NumberArray) -> tuple[NumberArray, NumberArray]:
         """Return validity bounds of edges in microseconds; `MIN_INT64` and `MAX_INT64` if unbounded."""
         begun, ended = np.full(len(numbers), MIN_INT64, np.int64), np.full(len(numbers), MAX_INT64, np.int64)
         dated = np.flatnonzero(self.flags_of_edges[numbers] & DATED)
@@ -331,7 +333,7 @@ class BaseSegment:
         return begun, ended
 
     @cached_property
-    def best_connected(self) -> Numbers:
+    def best_connected(self) -> NumberArray:
         """Up to 1,000 nodes with the highest degrees, unordered. Computed once, in milliseconds for a million nodes."""
         ends = np.diff(self.out_at.astype(np.int64)) + np.diff(self.in_at.astype(np.int64))
         if len(ends) <= MAX_BEST_CONNECTED:
@@ -340,7 +342,7 @@ class BaseSegment:
         more = np.flatnonzero(ends > least)
         return np.concatenate((more, np.flatnonzero(ends == least)[: MAX_BEST_CONNECTED - len(more)]))
 
-    def ordinals(self, numbers: Numbers) -> Numbers:
+    def ordinals(self, numbers: NumberArray) -> NumberArray:
         """Return the ordinals of edges; `MAX_INT64` for edges without one."""
         found = np.full(len(numbers), MAX_INT64, np.int64)
         having = np.flatnonzero(self.flags_of_edges[numbers] & ORDINAL)
@@ -354,7 +356,7 @@ class BaseSegment:
         self._blocks.check_all()
         self._texts.check_all()
 
-    def _valid_mask(self, kind: str, flags: Numbers, numbers: Numbers, moment: int) -> NDArray[np.bool_]:
+    def _valid_mask(self, kind: str, flags: NumberArray, numbers: NumberArray, moment: int) -> NDArray[np.bool_]:
         held = np.ones(len(numbers), np.bool_)
         dated = np.flatnonzero(flags[numbers] & DATED)
         if len(dated):
@@ -397,7 +399,7 @@ class BaseSegment:
             found.append(data[start:end] + endings[ending[number]])
         return found
 
-    def _read_texts(self, kind: str, numbers: Numbers) -> list[bytes]:
+    def _read_texts(self, kind: str, numbers: NumberArray) -> list[bytes]:
         starts = self._arrays[f"{kind}_at"][numbers].astype(np.uint64)
         ends = starts + self._arrays[f"{kind}_size"][numbers]
         self._texts.check_ranges(starts, ends)
@@ -406,7 +408,7 @@ class BaseSegment:
         parts = zip(starts.tolist(), ends.tolist(), ending, strict=True)
         return [data[start:end] + endings[number] for start, end, number in parts]
 
-    def _column(self, name: str) -> Numbers:
+    def _column(self, name: str) -> NumberArray:
         section = self._directory.sections[name]
         kind = np.dtype(section.type)
         if section.size:
@@ -415,7 +417,7 @@ class BaseSegment:
         return np.broadcast_to(found, section.repeated) if section.repeated else found
 
 
-def ranges(starts: Numbers, ends: Numbers) -> Numbers:
+def concatenate_ranges(starts: NumberArray, ends: NumberArray) -> NumberArray:
     """Return all integers of the half-open ranges, concatenated."""
     lengths = ends.astype(np.int64) - starts
     total = int(lengths.sum())
@@ -425,7 +427,7 @@ def ranges(starts: Numbers, ends: Numbers) -> Numbers:
     return skipped + np.arange(total, dtype=np.int64)
 
 
-def _indexes_of(numbers: Numbers, among: Numbers) -> Numbers | slice:
+def _indexes_of(numbers: NumberArray, among: NumberArray) -> NumberArray | slice:
     """Return the indexes of ``numbers`` in the sorted array ``among``, which contains them all."""
     # Another dtype would make numpy copy the whole array.
     own = numbers.astype(among.dtype)
@@ -434,11 +436,11 @@ def _indexes_of(numbers: Numbers, among: Numbers) -> Numbers | slice:
     return adjacent if np.array_equal(among[adjacent], own) else np.searchsorted(among, own)
 
 
-def slices(sizes: Numbers) -> Iterator[tuple[int, int]]:
-    """Yield ranges of items of about `BASE_READ_BATCH_ROWS` and `BASE_READ_BATCH_BYTES` at most; sizes in bytes."""
+def batch_ranges(sizes: NumberArray) -> Iterator[tuple[int, int]]:
+    """Yield ranges of items of about `MAX_BASE_READ_BATCH_ROWS` and `BASE_READ_BATCH_BYTES` at most; sizes in bytes."""
     start, count = 0, len(sizes)
     while start < count:
-        before = np.cumsum(sizes[start : start + BASE_READ_BATCH_ROWS], dtype=np.int64)
+        before = np.cumsum(sizes[start : start + MAX_BASE_READ_BATCH_ROWS], dtype=np.int64)
         end = start + max(int(np.searchsorted(before, BASE_READ_BATCH_BYTES)), 1)
         yield start, end
         start = end

@@ -16,53 +16,53 @@ import numpy as np
 
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.fields import ColumnSet
-from kgserve.storage.model.redirects import MERGED_INTO
+from kgserve.storage.model.redirects import MERGED_INTO_RELATION
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.storage.rows.base import BaseSegment
 from kgserve.storage.rows.encoding import encode_edge, encode_node
-from kgserve.storage.rows.format import Numbers
+from kgserve.storage.rows.format import NumberArray
 
 
-class Version(msgspec.Struct, gc=False):
+class RowVersion(msgspec.Struct, gc=False):
     """Version of a row since a commit, None if deleted, linked to the version before if a reader may need it."""
 
     sequence: int
     row: NodeRow | EdgeRow | None
-    before: Version | None
+    before: RowVersion | None
     data: bytes | None = None
 
-    def at(self, sequence: int) -> Version | None:
+    def at(self, sequence: int) -> RowVersion | None:
         """Return the version as of a commit; None if the row is newer."""
-        found: Version | None = self
+        found: RowVersion | None = self
         while found is not None and found.sequence > sequence:
             found = found.before
         return found
 
 
-class Gathered(msgspec.Struct):
+class EdgeSet(msgspec.Struct):
     """Edges around some nodes: numbers of those in the base; numbers and versions of those in the delta."""
 
-    base: Numbers
-    changed: list[tuple[int, Version]]
+    base: NumberArray
+    changed: list[tuple[int, RowVersion]]
 
     def __len__(self) -> int:
         return len(self.base) + len(self.changed)
 
-    def first(self, count: int) -> Gathered:
+    def first(self, count: int) -> EdgeSet:
         """Return at most ``count`` of the edges."""
         own = self.base[:count]
-        return Gathered(own, self.changed[: count - len(own)])
+        return EdgeSet(own, self.changed[: count - len(own)])
 
 
-class Around(NamedTuple):
+class AdjacentEdges(NamedTuple):
     """Edges of one node: numbers and other ends of those in the base; number, other end and version of the others."""
 
     numbers: Sequence[int]
     ends: Sequence[int]
-    changed: Sequence[tuple[int, int, Version]]
+    changed: Sequence[tuple[int, int, RowVersion]]
 
 
-class Delta:
+class RowDelta:
     """Changes since a base."""
 
     def __init__(self, base: BaseSegment) -> None:
@@ -73,12 +73,12 @@ class Delta:
         self.dated = base.dated
         self.linked = base.linked
         self.width = base.width
-        self.merges = base.code(MERGED_INTO) >= 0
+        self.merges = base.code(MERGED_INTO_RELATION) >= 0
         self.node_numbers: dict[str, int] = {}
         self.node_ids: list[str] = []
-        self.nodes: dict[int, Version] = {}
+        self.nodes: dict[int, RowVersion] = {}
         self.edge_numbers: dict[EdgeKey, int] = {}
-        self.edges: dict[int, Version] = {}
+        self.edges: dict[int, RowVersion] = {}
         self.sources, self.targets = array("q"), array("q")
         self.out: dict[int, array[int]] = {}
         self.into: dict[int, array[int]] = {}
@@ -154,7 +154,7 @@ class Delta:
             self.node_ids.append(node_id)
             self.node_numbers[node_id] = number
         before = self.nodes.get(number)
-        self.nodes[number] = Version(at, row, _prune_versions(before, floor) if before else None)
+        self.nodes[number] = RowVersion(at, row, _prune_versions(before, floor) if before else None)
         if number < self.base.nodes:
             self.touched_nodes[number] = True
         self.versions += 1
@@ -167,7 +167,7 @@ class Delta:
         if number < 0:
             number = self._add_edge(key)
         before = self.edges.get(number)
-        self.edges[number] = Version(at, row, _prune_versions(before, floor) if before else None)
+        self.edges[number] = RowVersion(at, row, _prune_versions(before, floor) if before else None)
         if before is None:
             # Order matters: readers must find it among the changes before it is hidden in the base.
             self._index_edge(number, *self.ends(number))
@@ -180,7 +180,7 @@ class Delta:
 
     def _add_edge(self, key: EdgeKey) -> int:
         number = self.base.edges + len(self.sources)
-        self.merges = self.merges or key[2] == MERGED_INTO
+        self.merges = self.merges or key[2] == MERGED_INTO_RELATION
         source, target = self.number(key[0]), self.number(key[1])
         self.sources.append(source)
         self.targets.append(target)
@@ -202,7 +202,7 @@ class Delta:
                 found.append(number)
 
 
-def node_data(version: Version) -> bytes:
+def encode_node_version(version: RowVersion) -> bytes:
     """Return the open JSON of a node's version, encoded once."""
     if version.data is None:
         assert isinstance(version.row, NodeRow)  # noqa: S101
@@ -210,7 +210,7 @@ def node_data(version: Version) -> bytes:
     return version.data
 
 
-def edge_data(version: Version) -> bytes:
+def encode_edge_version(version: RowVersion) -> bytes:
     """Return the JSON of an edge's version, encoded once."""
     if version.data is None:
         assert isinstance(version.row, EdgeRow)  # noqa: S101
@@ -218,7 +218,7 @@ def edge_data(version: Version) -> bytes:
     return version.data
 
 
-def _prune_versions(version: Version, floor: int) -> Version:
+def _prune_versions(version: RowVersion, floor: int) -> RowVersion:
     """Cut the chain of versions after the oldest one that a reader may need; return the chain."""
     last = version
     while last.sequence > floor and last.before is not None:

@@ -8,63 +8,63 @@ from typing import cast
 import numpy as np
 
 from kgserve.storage.model.rows import EdgeRow, edge_created_at
-from kgserve.storage.model.soft_delete import VERSION_OF, is_version_of
+from kgserve.storage.model.soft_delete import VERSION_OF_RELATION, is_version_of
 from kgserve.storage.rows.base import BaseSegment
-from kgserve.storage.rows.delta import Gathered, edge_data
-from kgserve.storage.rows.format import MAX_INT64, Numbers
-from kgserve.storage.rows.snapshot import Rows
+from kgserve.storage.rows.delta import EdgeSet, encode_edge_version
+from kgserve.storage.rows.format import MAX_INT64, NumberArray
+from kgserve.storage.rows.snapshot import RowsSnapshot
 
-Key = Callable[[Numbers], Numbers]
+EdgeSortKey = Callable[[NumberArray], NumberArray]
 """Sort key: maps positions in the list of edges to values."""
 
 
-def of_kinds(rows: Rows, found: Gathered, kinds: Collection[str]) -> Gathered:
+def filter_by_type(rows: RowsSnapshot, found: EdgeSet, kinds: Collection[str]) -> EdgeSet:
     """Return the edges whose relation type is one of ``kinds``; all edges if it is empty."""
     if not kinds:
         return found
     relations = rows.base.relation[found.base]
     codes = {rows.base.code(kind) for kind in kinds}
     own = found.base[np.logical_or.reduce([relations == code for code in codes])]
-    return Gathered(own, [each for each in found.changed if cast("EdgeRow", each[1].row).relation_type in kinds])
+    return EdgeSet(own, [each for each in found.changed if cast("EdgeRow", each[1].row).relation_type in kinds])
 
 
-def incoming_of(rows: Rows, node_id: str, kind: str) -> list[EdgeRow]:
+def incoming_edges_of_type(rows: RowsSnapshot, node_id: str, kind: str) -> list[EdgeRow]:
     """Return a node's incoming edges of a relation type; of other edges only the type is read."""
     number = rows.number(node_id)
     if number < 0:
         return []
-    return [*rows.rows_of(of_kinds(rows, rows.around(np.array([number]), outgoing=False), (kind,)))]
+    return [*rows.rows_of(filter_by_type(rows, rows.around(np.array([number]), outgoing=False), (kind,)))]
 
 
-def with_versions(rows: Rows, ids: Iterable[str]) -> list[str]:
+def add_former_versions(rows: RowsSnapshot, ids: Iterable[str]) -> list[str]:
     """Return nodes followed by the former versions of those that are memories."""
     found = dict.fromkeys(ids)
     numbers = np.array([number for node_id in found if (number := rows.number(node_id)) >= 0], np.int64)
     if not len(numbers):
         return [*found]
-    edges = [*rows.rows_of(of_kinds(rows, rows.around(numbers, outgoing=False), (VERSION_OF,)))]
+    edges = [*rows.rows_of(filter_by_type(rows, rows.around(numbers, outgoing=False), (VERSION_OF_RELATION,)))]
     there = rows.nodes({edge.source for edge in edges})
     versions = (edge.source for edge in edges if is_version_of(there.get(edge.source), edge.target))
     return [*dict.fromkeys((*found, *versions))]
 
 
-def not_of_kinds(rows: Rows, found: Gathered, kinds: Collection[str]) -> Gathered:
+def exclude_types(rows: RowsSnapshot, found: EdgeSet, kinds: Collection[str]) -> EdgeSet:
     """Return the edges whose relation type is none of ``kinds``."""
     relations = rows.base.relation[found.base]
     own = found.base[~np.isin(relations, [rows.base.code(kind) for kind in kinds])]
-    return Gathered(own, [each for each in found.changed if cast("EdgeRow", each[1].row).relation_type not in kinds])
+    return EdgeSet(own, [each for each in found.changed if cast("EdgeRow", each[1].row).relation_type not in kinds])
 
 
-def strong(rows: Rows, found: Gathered, least: float) -> Gathered:
+def filter_by_weight(rows: RowsSnapshot, found: EdgeSet, least: float) -> EdgeSet:
     """Return the edges with at least a weight."""
     own = found.base[rows.base.weight[found.base] >= least]
-    return Gathered(own, [each for each in found.changed if cast("EdgeRow", each[1].row).weight >= least])
+    return EdgeSet(own, [each for each in found.changed if cast("EdgeRow", each[1].row).weight >= least])
 
 
-def held_around(rows: Rows, found: Gathered, moment: int, *, outgoing: bool) -> Gathered:
+def filter_valid_edges(rows: RowsSnapshot, found: EdgeSet, moment: int, *, outgoing: bool) -> EdgeSet:
     """Return the edges of one valid node that are valid at a valid time, and whose other ends are.
 
-    Same result as `Rows.holding` at half the cost.
+    Same result as `RowsSnapshot.holding` at half the cost.
     """
     valid_edges = rows.edges_holding(found, moment)
     own, changed = valid_edges.base, valid_edges.changed
@@ -72,10 +72,10 @@ def held_around(rows: Rows, found: Gathered, moment: int, *, outgoing: bool) -> 
     others = np.array([rows.delta.ends(number)[1 if outgoing else 0] for number, _ in changed], np.int64)
     there = rows.nodes_hold(others, moment).tolist()
     own = own[rows.nodes_hold(ends, moment)]
-    return Gathered(own, [each for each, holds in zip(changed, there, strict=True) if holds])
+    return EdgeSet(own, [each for each, holds in zip(changed, there, strict=True) if holds])
 
 
-def page_of_edges(rows: Rows, found: Gathered, start: int, limit: int) -> tuple[list[bytes], bool]:
+def encode_page_of_edges(rows: RowsSnapshot, found: EdgeSet, start: int, limit: int) -> tuple[list[bytes], bool]:
     """Return some edges of one node as JSON, and True if more follow.
 
     Order: ordinal, edges without one last; then creation time and key. Every edge is examined, as columns.
@@ -83,32 +83,37 @@ def page_of_edges(rows: Rows, found: Gathered, start: int, limit: int) -> tuple[
     own, changed = found.base, [cast("EdgeRow", version.row) for _, version in found.changed]
     count = len(own)
 
-    def joined(places: Numbers, of_base: Callable[[Numbers], Numbers], of_row: Callable[[int], int]) -> Numbers:
+    def joined(
+        places: NumberArray, of_base: Callable[[NumberArray], NumberArray], of_row: Callable[[int], int]
+    ) -> NumberArray:
         if not changed:
             return of_base(own[places])
         behind = places[places >= count]
         ahead = of_base(own[places[places < count]])
         return np.concatenate((ahead, np.array([of_row(at - count) for at in behind.tolist()], np.int64)))
 
-    def ordinals(places: Numbers) -> Numbers:
+    def ordinals(places: NumberArray) -> NumberArray:
         return joined(places, rows.base.ordinals, lambda at: _ordinal(changed[at]))
 
-    def ages(places: Numbers) -> Numbers:
+    def ages(places: NumberArray) -> NumberArray:
         return joined(places, rows.base.created.__getitem__, lambda at: edge_created_at(changed[at]))
 
-    def spots(places: Numbers) -> Numbers:
+    def spots(places: NumberArray) -> NumberArray:
         return joined(
             places, lambda own: 2 * own + 1, lambda at: _rank_in_base(rows.base, found.changed[at][0], changed[at])
         )
 
-    def ranks(places: Numbers) -> Numbers:
+    def ranks(places: NumberArray) -> NumberArray:
         # Several new edges may sort between the same two of the base.
         order = sorted((changed[at - count].key, at) for at in places[places >= count].tolist())
         rank = {at: number for number, (_, at) in enumerate(order)}
         return joined(places, np.zeros_like, lambda at: rank[at + count])
 
-    chosen = ranked((ordinals, ages, spots, ranks), np.arange(len(found)), start, start + limit).tolist()
-    texts = [rows.base.edge(int(own[at])) if at < count else edge_data(found.changed[at - count][1]) for at in chosen]
+    chosen = select_ranks((ordinals, ages, spots, ranks), np.arange(len(found)), start, start + limit).tolist()
+    texts = [
+        rows.base.edge(int(own[at])) if at < count else encode_edge_version(found.changed[at - count][1])
+        for at in chosen
+    ]
     return texts, start + limit < len(found)
 
 
@@ -117,7 +122,7 @@ def _rank_in_base(base: BaseSegment, number: int, row: EdgeRow) -> int:
     return 2 * number + 1 if number < base.edges else 2 * base.place(row.key)
 
 
-def ranked(keys: Sequence[Key], places: Numbers, start: int, end: int) -> Numbers:
+def select_ranks(keys: Sequence[EdgeSortKey], places: NumberArray, start: int, end: int) -> NumberArray:
     """Return the positions with ranks ``start`` to ``end``, sorted by ``keys``, the most significant first.
 
     Only that range is sorted, and later keys are evaluated only for ties.
@@ -133,14 +138,14 @@ def ranked(keys: Sequence[Key], places: Numbers, start: int, end: int) -> Number
     below = int(np.count_nonzero(values < low))
     first, last = places[values == low], places[values == high]
     if low == high:
-        return ranked(keys[1:], first, start - below, end - below)
+        return select_ranks(keys[1:], first, start - below, end - below)
     between = places[(values > low) & (values < high)]
     between = between[np.lexsort([key(between) for key in reversed(keys)])]
     return np.concatenate(
         (
-            ranked(keys[1:], first, start - below, len(first)),
+            select_ranks(keys[1:], first, start - below, len(first)),
             between,
-            ranked(keys[1:], last, 0, end - below - len(first) - len(between)),
+            select_ranks(keys[1:], last, 0, end - below - len(first) - len(between)),
         )
     )
 

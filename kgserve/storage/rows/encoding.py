@@ -13,14 +13,14 @@ from typing import TypeVar
 import msgspec
 
 from kgserve.platform.codecs import json_decoder
-from kgserve.platform.times import format_time, time_of
-from kgserve.storage.model.change import Access
+from kgserve.platform.times import format_time, parse_stored_time
+from kgserve.storage.model.change import AccessRecord
 from kgserve.storage.model.fields import (
     ColumnSet,
     EdgeExtras,
-    EdgeExtrasShown,
+    EdgeExtrasAnswer,
     NodeExtras,
-    NodeExtrasShown,
+    NodeExtrasAnswer,
 )
 from kgserve.storage.model.rows import EdgeRow, LinkRow, NodeRow, edge_id, link_id
 
@@ -30,7 +30,7 @@ EXTRAS, DATED, FRESH, ORDINAL, MEMORY = 1, 2, 4, 8, 16
 _Read = TypeVar("_Read")
 
 
-class EncodedNodeFields(NodeExtrasShown, gc=False):
+class EncodedNodeFields(NodeExtrasAnswer, gc=False):
     """`kgserve.graph.answers.Node` with attributes that are already JSON."""
 
     id: str
@@ -43,7 +43,7 @@ class EncodedNodeFields(NodeExtrasShown, gc=False):
     updated_at: str
 
 
-class EdgeFields(EdgeExtrasShown, gc=False):
+class EncodedEdgeFields(EdgeExtrasAnswer, gc=False):
     """`kgserve.graph.answers.Edge` with attributes that are already JSON."""
 
     id: str
@@ -58,7 +58,7 @@ class EdgeFields(EdgeExtrasShown, gc=False):
     store: str | msgspec.UnsetType = msgspec.UNSET
 
 
-class ExportedNode(NodeExtrasShown, tag="node", tag_field="kind"):
+class ExportedNode(NodeExtrasAnswer, tag="node", tag_field="kind"):
     """Node as a line of an export, with attributes that are already JSON."""
 
     id: str
@@ -72,7 +72,7 @@ class ExportedNode(NodeExtrasShown, tag="node", tag_field="kind"):
     last_accessed_at: str | msgspec.UnsetType = msgspec.UNSET
     access_confidence: float | msgspec.UnsetType = msgspec.UNSET
 
-    def tell(self, access: Access) -> None:
+    def tell(self, access: AccessRecord) -> None:
         """Set the fields of an access record."""
         self.access_count, self.access_confidence = access.count, access.confidence
         self.last_accessed_at = format_time(access.last)
@@ -82,7 +82,7 @@ class ExportedHead(ExportedNode, tag="head", tag_field="kind"):
     """Conflicting version of a node, as a line before that of the node."""
 
 
-class ExportedEdge(EdgeExtrasShown, tag="edge", tag_field="kind"):
+class ExportedEdge(EdgeExtrasAnswer, tag="edge", tag_field="kind"):
     """Edge as a line of an export, with attributes that are already JSON."""
 
     source: str = msgspec.field(name="from")
@@ -98,13 +98,13 @@ class RowsDamaged(Exception):
     """Stored rows are damaged or unreadable and must be rebuilt."""
 
 
-class RowsOfAnotherFormat(RowsDamaged):
+class RowsFormatMismatch(RowsDamaged):
     """Stored rows were written by another version."""
 
 
 _encode = msgspec.json.Encoder().encode
 _decode_node = json_decoder(EncodedNodeFields).decode
-_decode_edge = json_decoder(EdgeFields).decode
+_decode_edge = json_decoder(EncodedEdgeFields).decode
 _export_node = json_decoder(ExportedNode).decode
 _export_edge = json_decoder(ExportedEdge).decode
 # Rows written together share their times.
@@ -131,7 +131,7 @@ def _memory(extras: NodeExtras | EdgeExtras) -> int:
     return MEMORY if extras.width is ColumnSet.MEMORY else 0
 
 
-def width_of_flags(flags: int) -> ColumnSet:
+def column_set_from_flags(flags: int) -> ColumnSet:
     """Return the column set for the flags of a row, or for the combined flags of several."""
     return ColumnSet.MEMORY if flags & MEMORY else ColumnSet.EXTRAS if flags & EXTRAS else ColumnSet.PLAIN
 
@@ -167,8 +167,8 @@ def encode_link(row: LinkRow, origin: str | None = None) -> bytes:
     return _encode(fields)
 
 
-def _edge_fields(row: EdgeRow, name: str) -> EdgeFields:
-    edge = EdgeFields(
+def _edge_fields(row: EdgeRow, name: str) -> EncodedEdgeFields:
+    edge = EncodedEdgeFields(
         name,
         row.source,
         row.target,
@@ -183,17 +183,17 @@ def _edge_fields(row: EdgeRow, name: str) -> EdgeFields:
     return edge
 
 
-def exported_node(data: bytes) -> ExportedNode:
+def decode_node_line(data: bytes) -> ExportedNode:
     """Return the export line of an open node. Raises RowsDamaged."""
     return _drop_computed(_read(_export_node, data + b"}"))
 
 
-def exported_edge(data: bytes) -> ExportedEdge:
+def decode_edge_line(data: bytes) -> ExportedEdge:
     """Return the export line of an edge. Raises RowsDamaged."""
     return _read(_export_edge, data)
 
 
-def node_line(row: NodeRow, kind: type[ExportedNode] = ExportedNode) -> ExportedNode:
+def build_node_line(row: NodeRow, kind: type[ExportedNode] = ExportedNode) -> ExportedNode:
     """Return the export line of a node, or of a conflicting version."""
     times = _text_of(row.created_at), _text_of(row.updated_at)
     line = kind(row.id, row.type, row.content, msgspec.Raw(row.attributes), row.version, *times)
@@ -202,7 +202,7 @@ def node_line(row: NodeRow, kind: type[ExportedNode] = ExportedNode) -> Exported
     return _drop_computed(line)
 
 
-def edge_line(row: EdgeRow) -> ExportedEdge:
+def build_edge_line(row: EdgeRow) -> ExportedEdge:
     """Return the export line of an edge."""
     line = ExportedEdge(*row.key, row.weight, msgspec.Raw(row.attributes), row.version)
     if row.extras is not None:
@@ -210,9 +210,9 @@ def edge_line(row: EdgeRow) -> ExportedEdge:
     return line
 
 
-def link_line(row: LinkRow) -> ExportedEdge:
+def build_link_line(row: LinkRow) -> ExportedEdge:
     """Return the export line of a link."""
-    line = edge_line(row.edge)
+    line = build_edge_line(row.edge)
     line.to_graph = row.store
     return line
 
@@ -241,8 +241,8 @@ def decode_node(data: bytes, flags: int) -> NodeRow:
         str(node.attributes, "utf-8"),
         node.version,
         node.sequence,
-        time_of(node.created_at),
-        time_of(node.updated_at),
+        parse_stored_time(node.created_at),
+        parse_stored_time(node.updated_at),
         extras,
     )
 
@@ -260,5 +260,5 @@ def decode_edge(data: bytes, flags: int) -> EdgeRow:
 def with_staleness(data: bytes, now: int) -> bytes:
     """Return an open node with a freshness time, with ``stale`` set as of ``now`` in microseconds."""
     node = _read(_decode_node, data + b"}")
-    node.stale = not isinstance(node.freshness_at, str) or time_of(node.freshness_at) <= now
+    node.stale = not isinstance(node.freshness_at, str) or parse_stored_time(node.freshness_at) <= now
     return _encode(node)[:-1]

@@ -11,15 +11,15 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from kgserve.storage.rows.format import Numbers
+from kgserve.storage.rows.format import NumberArray
 
-ENDING_MARKS = {"node": (b',"attributes":', b',"version":'), "edge": (b',"relation_type":', b',"attributes":')}
+SUFFIX_MARKERS = {"node": (b',"attributes":', b',"version":'), "edge": (b',"relation_type":', b',"attributes":')}
 """Texts before which rows may be split; the first one at which many rows agree is used."""
-ENDING_SAMPLE_ROWS = 4096
-MIN_ENDING_ROWS = 8
+SUFFIX_SAMPLE_ROWS = 4096
+MIN_SUFFIX_ROWS = 8
 """Number of sampled rows that must share a suffix before it is added."""
-MAX_ENDING_BYTES = 1 << 10
-MAX_ENDINGS = 1 << 13
+MAX_SUFFIX_BYTES = 1 << 10
+MAX_SUFFIXES = 1 << 13
 """Maximum suffixes of a base. They are in memory while it is open: at most 8 MiB, usually some kilobytes."""
 
 
@@ -29,7 +29,7 @@ class SuffixDictionary:
     def __init__(self, old: Sequence[bytes], used: Iterable[int]) -> None:
         """Keep the ``old`` suffixes whose numbers are in ``used``."""
         self._numbers = {b"": 0}
-        self.renumbered: Numbers = np.zeros(len(old), np.uint32)
+        self.renumbered: NumberArray = np.zeros(len(old), np.uint32)
         for number in used:
             self.renumbered[number] = self._numbers.setdefault(old[number], len(self._numbers))
 
@@ -41,9 +41,9 @@ class SuffixDictionary:
     def part(self, kind: str, texts: list[bytes]) -> list[int]:
         """Remove common suffixes from the texts of new rows, in place; return the number of each row's suffix."""
         numbers = [0] * len(texts)
-        for start in range(0, len(texts), ENDING_SAMPLE_ROWS):
-            left: Sequence[int] = range(start, min(start + ENDING_SAMPLE_ROWS, len(texts)))
-            for mark in ENDING_MARKS[kind]:
+        for start in range(0, len(texts), SUFFIX_SAMPLE_ROWS):
+            left: Sequence[int] = range(start, min(start + SUFFIX_SAMPLE_ROWS, len(texts)))
+            for mark in SUFFIX_MARKERS[kind]:
                 left = self._split_at(texts, numbers, left, mark)
         return numbers
 
@@ -51,7 +51,7 @@ class SuffixDictionary:
         """Split rows at a mark; return the indexes of rows that remain whole."""
         found = [_suffix_from(texts[at], mark) for at in some]
         for ending, count in Counter(found).items():
-            if count >= MIN_ENDING_ROWS and len(self._numbers) < MAX_ENDINGS:
+            if count >= MIN_SUFFIX_ROWS and len(self._numbers) < MAX_SUFFIXES:
                 self._numbers.setdefault(ending, len(self._numbers))
         left: list[int] = []
         for at, ending in zip(some, found, strict=True):
@@ -66,4 +66,4 @@ class SuffixDictionary:
 def _suffix_from(text: bytes, mark: bytes) -> bytes:
     """Return a text from a mark on; empty if that is too long or the mark is missing."""
     place = text.find(mark)
-    return text[place:] if place > 0 and len(text) - place <= MAX_ENDING_BYTES else b""
+    return text[place:] if place > 0 and len(text) - place <= MAX_SUFFIX_BYTES else b""

@@ -30,21 +30,21 @@ from kgserve.storage.rows.format import (
     COLUMN_TYPES,
     MAX_INT64,
     MIN_INT64,
-    NOWHERE,
+    NO_ROW_NUMBER,
     OFFSET_COLUMNS,
     TEXT_COLUMNS,
-    Numbers,
-    RowsFile,
-    TextsFile,
+    ColumnsWriter,
+    NumberArray,
+    TextsWriter,
 )
 
 TEXTS_SUFFIX = ".texts"
-MAX_TEXTS_GROWTH = 2
+MAX_TEXTS_GROWTH_FACTOR = 2
 """Size of a text file, as a multiple of its used bytes, beyond which it is replaced."""
-TEXT_COPY_BYTES = 16 << 20
+TEXT_COPY_CHUNK_BYTES = 16 << 20
 
 
-class NodeMerge(msgspec.Struct, frozen=True, gc=False):
+class NodeChange(msgspec.Struct, frozen=True, gc=False):
     """Current row of a node, its number in the base or -1, and its JSON if already encoded."""
 
     row: NodeRow
@@ -52,7 +52,7 @@ class NodeMerge(msgspec.Struct, frozen=True, gc=False):
     data: bytes | None = None
 
 
-class EdgeMerge(msgspec.Struct, frozen=True, gc=False):
+class EdgeChange(msgspec.Struct, frozen=True, gc=False):
     """Current row of an edge, its number in the base or -1, and its JSON if already encoded."""
 
     row: EdgeRow
@@ -60,17 +60,17 @@ class EdgeMerge(msgspec.Struct, frozen=True, gc=False):
     data: bytes | None = None
 
 
-class Changes(msgspec.Struct):
+class BaseChanges(msgspec.Struct):
     """Changes to merge into a base: new and updated rows, and the numbers of deleted ones."""
 
-    nodes: list[NodeMerge]
-    edges: list[EdgeMerge]
+    nodes: list[NodeChange]
+    edges: list[EdgeChange]
     nodes_gone: list[int]
     edges_gone: list[int]
     linked: bool = False
 
 
-def followed_by(base: BaseSegment, changes: Changes, net: NetChange) -> Changes:
+def combine_changes(base: BaseSegment, changes: BaseChanges, net: NetChange) -> BaseChanges:
     """Combine changes of a base with the net change of later commits."""
 
     def edge_number(key: EdgeKey) -> int:
@@ -80,12 +80,12 @@ def followed_by(base: BaseSegment, changes: Changes, net: NetChange) -> Changes:
     # A created row is in the base only if the changes have deleted it.
     nodes = {put.row.id: put for put in changes.nodes}
     gone = bool(changes.nodes_gone)
-    nodes |= {key: NodeMerge(row, base.number(key) if gone else -1) for key, row in net.nodes_created.items()}
-    nodes |= {key: NodeMerge(row, base.number(key)) for key, row in net.nodes_updated.items()}
+    nodes |= {key: NodeChange(row, base.number(key) if gone else -1) for key, row in net.nodes_created.items()}
+    nodes |= {key: NodeChange(row, base.number(key)) for key, row in net.nodes_updated.items()}
     edges = {put.row.key: put for put in changes.edges}
     gone = bool(changes.edges_gone)
-    edges |= {key: EdgeMerge(row, edge_number(key) if gone else -1) for key, row in net.edges_created.items()}
-    edges |= {key: EdgeMerge(row, edge_number(key)) for key, row in net.edges_updated.items()}
+    edges |= {key: EdgeChange(row, edge_number(key) if gone else -1) for key, row in net.edges_created.items()}
+    edges |= {key: EdgeChange(row, edge_number(key)) for key, row in net.edges_updated.items()}
     for node_id in net.nodes_deleted:
         nodes.pop(node_id, None)
     for key in net.edges_deleted:
@@ -93,11 +93,17 @@ def followed_by(base: BaseSegment, changes: Changes, net: NetChange) -> Changes:
     nodes_gone = {*changes.nodes_gone, *map(base.number, net.nodes_deleted)} - {put.number for put in nodes.values()}
     edges_gone = {*changes.edges_gone, *map(edge_number, net.edges_deleted)} - {put.number for put in edges.values()}
     linked = changes.linked or net.linked
-    return Changes([*nodes.values()], [*edges.values()], [*nodes_gone - {-1}], [*edges_gone - {-1}], linked)
+    return BaseChanges([*nodes.values()], [*edges.values()], [*nodes_gone - {-1}], [*edges_gone - {-1}], linked)
 
 
-def fold(
-    base: BaseSegment, changes: Changes, state: StoreState, path: Path, *, durable: bool = True, copying: bool = False
+def merge_changes(
+    base: BaseSegment,
+    changes: BaseChanges,
+    state: StoreState,
+    path: Path,
+    *,
+    durable: bool = True,
+    copying: bool = False,
 ) -> None:
     """Write a new base atomically. ``state`` is the state of its rows. Raises OSError.
 
@@ -111,7 +117,7 @@ def fold(
     try:
         with aside.open("wb", buffering=0) as file, texts.open("r+b" if kept else "wb", buffering=0) as rows:
             rows.seek(kept)
-            made = _BaseMerge(base, changes, RowsFile(file), TextsFile(rows), copying=not kept)
+            made = _BaseMerge(base, changes, ColumnsWriter(file), TextsWriter(rows), copying=not kept)
             made.run(state, texts.name)
             if durable:
                 os.fsync(rows.fileno())
@@ -134,13 +140,13 @@ def fold(
 def _is_worth_adding_to(base: BaseSegment) -> bool:
     """Return True if enough of the base's text file is in use."""
     used = base.node_size.sum(dtype=np.int64) + base.edge_size.sum(dtype=np.int64)
-    return base.texts_size <= MAX_TEXTS_GROWTH * used
+    return base.texts_size <= MAX_TEXTS_GROWTH_FACTOR * used
 
 
 class _ColumnSplice:
     """Merge of kept old items with new items, in order."""
 
-    def __init__(self, kept: Numbers, cuts: Numbers) -> None:
+    def __init__(self, kept: NumberArray, cuts: NumberArray) -> None:
         """Take the old numbers of the kept items, and the number of kept items before each new item."""
         self.kept = kept
         self._cuts = cuts
@@ -148,14 +154,14 @@ class _ColumnSplice:
         self.new_at = np.arange(len(cuts)) + cuts
         self.count = len(kept) + len(cuts)
 
-    def column(self, name: str, old: Numbers, new: Sequence[int | float] | Numbers) -> Numbers:
+    def column(self, name: str, old: NumberArray, new: Sequence[int | float] | NumberArray) -> NumberArray:
         """Return a column of all items; ``old`` are the values of the kept items."""
         found = np.empty(self.count, COLUMN_TYPES[name])
         found[self.kept_at] = old
         found[self.new_at] = np.asarray(new, COLUMN_TYPES[name])
         return found
 
-    def offsets(self, old_at: Numbers, new: Sequence[bytes]) -> Numbers:
+    def offsets(self, old_at: NumberArray, new: Sequence[bytes]) -> NumberArray:
         """Return the start of each text, followed by the end of the last."""
         found = np.zeros(self.count + 1, "<u8")
         lengths = found[1:]
@@ -164,7 +170,7 @@ class _ColumnSplice:
         np.cumsum(found, out=found)
         return found
 
-    def pieces(self, old_at: Numbers, old: memoryview, new: Sequence[bytes]) -> Iterator[bytes | memoryview]:
+    def pieces(self, old_at: NumberArray, old: memoryview, new: Sequence[bytes]) -> Iterator[bytes | memoryview]:
         """Yield all texts in order; consecutive old texts come as one piece."""
         breaks = np.flatnonzero(np.diff(self.kept) != 1) + 1
         edges = np.unique(np.concatenate((breaks, self._cuts, [0, len(self.kept)]))).tolist()
@@ -181,11 +187,11 @@ class _ColumnSplice:
 class _EdgeKeys(NamedTuple):
     """Sorted columns of edge keys as numbers: source, target and relation type."""
 
-    source: Numbers
-    target: Numbers
-    relation: Numbers
+    source: NumberArray
+    target: NumberArray
+    relation: NumberArray
 
-    def places(self, others: _EdgeKeys) -> Numbers:
+    def places(self, others: _EdgeKeys) -> NumberArray:
         """Return how many of these keys precede each of ``others``."""
         own, asked = self._pairs(), others._pairs()
         found = np.searchsorted(own, asked, "left")
@@ -195,7 +201,7 @@ class _EdgeKeys(NamedTuple):
             found[at] += np.searchsorted(self.relation[found[at] : end], others.relation[at])
         return found
 
-    def _pairs(self) -> Numbers:
+    def _pairs(self) -> NumberArray:
         return (self.source.astype(np.uint64) << np.uint64(32)) | self.target.astype(np.uint64)
 
 
@@ -203,7 +209,7 @@ class _BaseMerge:
     """One merge: nodes first, because edges refer to the new numbers of their endpoints."""
 
     def __init__(
-        self, base: BaseSegment, changes: Changes, writer: RowsFile, texts: TextsFile, *, copying: bool
+        self, base: BaseSegment, changes: BaseChanges, writer: ColumnsWriter, texts: TextsWriter, *, copying: bool
     ) -> None:
         """Prepare the merge; with ``copying``, unchanged texts are also written to ``texts``."""
         self._base = base
@@ -215,7 +221,7 @@ class _BaseMerge:
         self._ids, self._nodes = [key for key, _ in keyed], [put for _, put in keyed]
         kept = _unchanged_numbers(base.nodes, (put.number for put in self._nodes), changes.nodes_gone)
         self._splice = _ColumnSplice(kept, np.searchsorted(kept, self._positions()))
-        self._kept_number = np.full(base.nodes, NOWHERE, "<u4")
+        self._kept_number = np.full(base.nodes, NO_ROW_NUMBER, "<u4")
         self._kept_number[self._splice.kept] = self._splice.kept_at
         self._new_number = self._kept_number.copy()
         replaced = [
@@ -265,7 +271,7 @@ class _BaseMerge:
 
     def _write_hashes(self) -> None:
         there = self._kept_number[self._base.hashed]
-        stays = there != NOWHERE
+        stays = there != NO_ROW_NUMBER
         hashes = np.concatenate(
             (self._base.hashes[stays], np.array([xxhash.xxh3_64_intdigest(each) for each in self._ids], "<u8"))
         )
@@ -307,7 +313,7 @@ class _BaseMerge:
         self._write_texts("edge", splice, texts)
         writer.texts("names", "name_at", [name.encode() for name in names])
         new = [(int(splice.new_at[at]), rows[order[at]], flags[at]) for at in np.flatnonzero(flags)]
-        number = np.full(base.edges, NOWHERE, "<u4")
+        number = np.full(base.edges, NO_ROW_NUMBER, "<u4")
         number[kept] = splice.kept_at
         self._write_dated("edge", [(n, row) for n, row, f in new if f & DATED], number)
         self._write_ordinals([(n, row) for n, row, f in new if f & ORDINAL], number)
@@ -318,7 +324,7 @@ class _BaseMerge:
         found = self._numbers.get(node_id)
         return self._new_number.data[self._base.number(node_id)] if found is None else found
 
-    def _sort_edges(self, puts: list[EdgeMerge], codes: dict[str, int]) -> tuple[Numbers, _EdgeKeys]:
+    def _sort_edges(self, puts: list[EdgeChange], codes: dict[str, int]) -> tuple[NumberArray, _EdgeKeys]:
         """Return the sort order of edges, and their sorted keys."""
         sources, targets = [put.row.source for put in puts], [put.row.target for put in puts]
         number = {node_id: self._number(node_id) for node_id in {*sources, *targets}}
@@ -330,20 +336,20 @@ class _BaseMerge:
         order = np.lexsort((found.relation, found.target, found.source))
         return order, _EdgeKeys(*(each[order] for each in found))
 
-    def _relation_names(self, kept: Numbers) -> tuple[list[str], dict[str, int]]:
+    def _relation_names(self, kept: NumberArray) -> tuple[list[str], dict[str, int]]:
         """Return the relation types in use, sorted, and their codes."""
         base = self._base
         used = np.flatnonzero(np.bincount(base.relation[kept], minlength=len(base.names))) if len(kept) else ()
         names = sorted({base.names[code] for code in used} | {put.row.relation_type for put in self._changes.edges})
         return names, {name: code for code, name in enumerate(names)}
 
-    def _write_adjacency(self, source: Numbers, target: Numbers) -> None:
+    def _write_adjacency(self, source: NumberArray, target: NumberArray) -> None:
         count = self._splice.count
         self._writer.column("out_at", _list_starts(source, count))
         self._writer.column("in_at", _list_starts(target, count))
         self._writer.column("in_edge", np.argsort(target, kind="stable"))
 
-    def _count_endings(self, endings: Numbers) -> Numbers:
+    def _count_endings(self, endings: NumberArray) -> NumberArray:
         return np.bincount(endings, minlength=len(self._base.endings))
 
     def _write_texts(self, kind: str, splice: _ColumnSplice, new: list[bytes]) -> None:
@@ -359,18 +365,18 @@ class _BaseMerge:
         self._writer.column(f"{kind}_at", splice.column(f"{kind}_at", places, added))
         self._writer.column(f"{kind}_size", splice.column(f"{kind}_size", sizes, [len(text) for text in new]))
 
-    def _copy_texts(self, places: Numbers, sizes: Numbers) -> Numbers:
+    def _copy_texts(self, places: NumberArray, sizes: NumberArray) -> NumberArray:
         """Copy texts, adjacent ones in one piece; return their new offsets."""
         ends = places.astype(np.uint64) + sizes
         found = self._texts.offset + np.cumsum(sizes, dtype=np.uint64) - sizes
         runs = np.flatnonzero(places[1:] != ends[:-1]) + 1
         for first, last in pairwise([0, *runs.tolist(), len(places)] if len(places) else []):
-            for start in range(int(places[first]), int(ends[last - 1]), TEXT_COPY_BYTES):
-                self._texts.write(self._base.text(start, min(start + TEXT_COPY_BYTES, int(ends[last - 1]))))
+            for start in range(int(places[first]), int(ends[last - 1]), TEXT_COPY_CHUNK_BYTES):
+                self._texts.write(self._base.text(start, min(start + TEXT_COPY_CHUNK_BYTES, int(ends[last - 1]))))
         return found
 
     def _write_dated(
-        self, kind: str, new: Iterable[tuple[int, NodeRow | EdgeRow]], number: Numbers | None = None
+        self, kind: str, new: Iterable[tuple[int, NodeRow | EdgeRow]], number: NumberArray | None = None
     ) -> None:
         """Write the validity bounds of rows that have any, ordered by number."""
         old = self._base.array(f"dated_{kind}s")
@@ -383,14 +389,14 @@ class _BaseMerge:
         columns = [f"dated_{kind}s", f"dated_{kind}_from", f"dated_{kind}_to"]
         self._write_sparse_columns(columns, there, found)
 
-    def _write_ordinals(self, new: Iterable[tuple[int, EdgeRow]], number: Numbers) -> None:
+    def _write_ordinals(self, new: Iterable[tuple[int, EdgeRow]], number: NumberArray) -> None:
         there = number[self._base.array("ordered_edges")]
         found = [(n, _value_or(row.extras.ordinal, 0)) for n, row in new if row.extras]
         self._write_sparse_columns(["ordered_edges", "ordinals"], there, found)
 
-    def _write_sparse_columns(self, columns: list[str], there: Numbers, new: Sequence[tuple[int, ...]]) -> None:
+    def _write_sparse_columns(self, columns: list[str], there: NumberArray, new: Sequence[tuple[int, ...]]) -> None:
         """Write columns of few rows: their numbers, and one or two values of each."""
-        stays = there != NOWHERE
+        stays = there != NO_ROW_NUMBER
         old = [there[stays], *(self._base.array(name)[stays] for name in columns[1:])]
         added = list(zip(*new, strict=True)) or [()] * len(columns)
         joined = [
@@ -402,7 +408,7 @@ class _BaseMerge:
             self._writer.column(name, values[order])
 
 
-def _unchanged_numbers(count: int, replaced: Iterable[int], gone: Sequence[int]) -> Numbers:
+def _unchanged_numbers(count: int, replaced: Iterable[int], gone: Sequence[int]) -> NumberArray:
     """Return the numbers of unchanged rows."""
     stays = np.ones(count, np.bool_)
     stays[[number for number in replaced if number >= 0]] = False
@@ -410,7 +416,7 @@ def _unchanged_numbers(count: int, replaced: Iterable[int], gone: Sequence[int])
     return np.flatnonzero(stays)
 
 
-def _list_starts(values: Numbers, count: int) -> Numbers:
+def _list_starts(values: NumberArray, count: int) -> NumberArray:
     """Return where the entries of each number up to ``count`` would begin if ``values`` were sorted."""
     return np.concatenate(([0], np.cumsum(np.bincount(values, minlength=count))))
 
@@ -425,10 +431,10 @@ BASE_BUILD_BATCH_BYTES = 256 << 20
 """Bytes of texts merged at a time when a base is built from all rows."""
 
 
-def write_empty(path: Path) -> None:
+def write_empty_base(path: Path) -> None:
     """Write a base without rows, as before the first commit. Raises OSError."""
     with path.open("wb", buffering=0) as file:
-        writer = RowsFile(file)
+        writer = ColumnsWriter(file)
         for name in COLUMN_TYPES:
             writer.column(name, np.zeros(int(name in OFFSET_COLUMNS)))
         for name in TEXT_COLUMNS:
@@ -437,23 +443,23 @@ def write_empty(path: Path) -> None:
         writer.finish(StoreState())
 
 
-def build(
+def build_base(
     folder: Path, nodes: Iterable[NodeRow], edges: Iterable[EdgeRow], state: StoreState, *, linked: bool = False
 ) -> BaseSegment:
     """Build a base from unsorted rows, batch by batch, in a folder of its own. Raises OSError."""
     path = folder / "empty"
-    write_empty(path)
+    write_empty_base(path)
     base = BaseSegment(path)
     for number, rows in enumerate(chain(_slices(nodes), _slices(edges))):
-        change = Changes([], [], [], [], linked)
-        change.nodes = [NodeMerge(row) for row in rows if isinstance(row, NodeRow)]
-        change.edges = [EdgeMerge(row) for row in rows if isinstance(row, EdgeRow)]
+        change = BaseChanges([], [], [], [], linked)
+        change.nodes = [NodeChange(row) for row in rows if isinstance(row, NodeRow)]
+        change.edges = [EdgeChange(row) for row in rows if isinstance(row, EdgeRow)]
         path = folder / str(number)
-        fold(base, change, state, path)
+        merge_changes(base, change, state, path)
         base.path.unlink()
         base = BaseSegment(path)
     if base.state.sequence != state.sequence:
-        fold(base, Changes([], [], [], [], linked), state, folder / "none")
+        merge_changes(base, BaseChanges([], [], [], [], linked), state, folder / "none")
         base = BaseSegment(folder / "none")
     return base
 

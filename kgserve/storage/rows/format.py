@@ -22,22 +22,22 @@ import xxhash
 from numpy.typing import NDArray
 
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.durable_files import write_all
+from kgserve.platform.durable_files import write_all_bytes
 from kgserve.storage.model.change import StoreState
-from kgserve.storage.model.digest import Stated
-from kgserve.storage.rows.encoding import RowsDamaged, RowsOfAnotherFormat
+from kgserve.storage.model.digest import SerializedStoreState
+from kgserve.storage.rows.encoding import RowsDamaged, RowsFormatMismatch
 
 ROWS_MAGIC = b"KGROWS03"
 _ROWS_KIND = ROWS_MAGIC[:6]
-ALIGNMENT = 64
+COLUMN_ALIGNMENT_BYTES = 64
 BLOCK_BITS = 12
 ROWS_BLOCK_BYTES = 1 << BLOCK_BITS
 FOOTER_BYTES = 24
-NOWHERE = 0xFFFFFFFF
+NO_ROW_NUMBER = 0xFFFFFFFF
 """Number of a missing node or edge."""
 
-Numbers = NDArray[Any]
-Bytes = mmap.mmap | bytes
+NumberArray = NDArray[Any]
+MappedBytes = mmap.mmap | bytes
 
 COLUMN_TYPES = {
     "id_at": "<u8",
@@ -85,7 +85,7 @@ MIN_INT64, MAX_INT64 = -(1 << 63), (1 << 63) - 1
 """Bounds of rows with unlimited validity."""
 
 
-class Section(msgspec.Struct, frozen=True):
+class FileSection(msgspec.Struct, frozen=True):
     """Byte range of a column or text in the file.
 
     For a column also its type, and the number of entries if a single value is stored, else 0.
@@ -97,23 +97,23 @@ class Section(msgspec.Struct, frozen=True):
     repeated: int = 0
 
 
-class Directory(Stated, frozen=True):
+class FileDirectory(SerializedStoreState, frozen=True):
     """End of the file: the state of its rows, and the sections.
 
     ``texts`` is the name of the text file, of which the first ``texts_size`` bytes belong to this base. ``linked``: the
     store may have links, which are not rows.
     """
 
-    sections: dict[str, Section]
+    sections: dict[str, FileSection]
     texts: str = ""
     texts_size: int = 0
     linked: bool = False
 
 
-class Blocks:
+class ChecksummedBlocks:
     """Bytes whose blocks are verified against checksums before use."""
 
-    def __init__(self, data: Bytes, sums: Sequence[int], end: int, name: str) -> None:
+    def __init__(self, data: MappedBytes, sums: Sequence[int], end: int, name: str) -> None:
         """Take the checksums of the blocks up to ``end``; ``name`` is the file's name for errors."""
         self.data = data
         self.checked = bytearray(len(sums))
@@ -140,7 +140,7 @@ class Blocks:
         blocks = range(start >> BLOCK_BITS, ((end - 1) >> BLOCK_BITS) + 1)
         self.check([block for block in blocks if not checked[block]])
 
-    def check_ranges(self, starts: Numbers, ends: Numbers) -> None:
+    def check_ranges(self, starts: NumberArray, ends: NumberArray) -> None:
         """Verify many byte ranges, most of which span one or two blocks. Raises RowsDamaged."""
         bits, one = np.uint64(BLOCK_BITS), np.uint64(1)
         first, last = (starts >> bits).astype(np.int64), ((ends - one) >> bits).astype(np.int64)
@@ -151,13 +151,13 @@ class Blocks:
             self.check_range(int(starts[at]), int(ends[at]))
 
 
-def read_directory(path: Path) -> Directory:
+def read_directory(path: Path) -> FileDirectory:
     """Return the directory of a file without reading anything else. Raises RowsDamaged and FileNotFoundError."""
-    with mapped(path) as data:
-        return directory_of(data, path.name)[0]
+    with map_file(path) as data:
+        return parse_directory(data, path.name)[0]
 
 
-def mapped(path: Path, size: int = 0) -> mmap.mmap:
+def map_file(path: Path, size: int = 0) -> mmap.mmap:
     """Map a file into memory, optionally its first ``size`` bytes. Raises RowsDamaged if it is shorter.
 
     Raises FileNotFoundError if it does not exist.
@@ -171,29 +171,29 @@ def mapped(path: Path, size: int = 0) -> mmap.mmap:
             raise RowsDamaged(f"{path.name} is empty or truncated") from None
 
 
-def texts_of(path: Path, directory: Directory) -> Bytes:
+def map_texts(path: Path, directory: FileDirectory) -> MappedBytes:
     """Return the texts of the base at a path. Raises RowsDamaged."""
     if not directory.texts_size:
         return b""
     try:
-        return mapped(path.with_name(directory.texts), directory.texts_size)
+        return map_file(path.with_name(directory.texts), directory.texts_size)
     except FileNotFoundError:
         raise RowsDamaged(f"{directory.texts} is missing") from None
 
 
-def directory_of(data: mmap.mmap, name: str) -> tuple[Directory, Sequence[int]]:
+def parse_directory(data: mmap.mmap, name: str) -> tuple[FileDirectory, Sequence[int]]:
     """Return the directory at the end of a file, and the checksums of its blocks. Raises RowsDamaged."""
     end = len(data)
     if end < FOOTER_BYTES + len(ROWS_MAGIC) or data[: len(ROWS_MAGIC)] != ROWS_MAGIC or data[end - 8 :] != ROWS_MAGIC:
         if end > FOOTER_BYTES and data[: len(_ROWS_KIND)] == data[end - 8 : end - 8 + len(_ROWS_KIND)] == _ROWS_KIND:
-            raise RowsOfAnotherFormat(f"{name} was written by another version")
+            raise RowsFormatMismatch(f"{name} was written by another version")
         raise RowsDamaged(f"{name} is not a file of rows")
     length, expected = (int.from_bytes(data[end - at : end - at + 8], "little") for at in (24, 16))
     text = data[max(end - FOOTER_BYTES - length, 0) : end - FOOTER_BYTES]
     if xxhash.xxh3_64_intdigest(text) != expected:
         raise RowsDamaged(f"{name} has a directory that does not match its checksum")
     try:
-        directory = decode_json(text, Directory)
+        directory = decode_json(text, FileDirectory)
         sums = directory.sections["sums"]
     except (msgspec.MsgspecError, KeyError) as error:
         raise RowsDamaged(f"{name} has an unreadable directory: {error}") from error
@@ -206,7 +206,7 @@ _WRITE_BUFFER_BYTES = 4 << 20
 _TEXT_JOIN_BATCH = 1_000
 
 
-class SummedFile:
+class ChecksummedWriter:
     """Writer that computes a checksum of each block, from a block boundary on. The caller syncs the file."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -239,7 +239,7 @@ class SummedFile:
         self._write_blocks(memoryview(pending))
 
     def _write_blocks(self, data: memoryview) -> None:
-        write_all(self._file.fileno(), data)
+        write_all_bytes(self._file.fileno(), data)
         if self._hashed:
             data = self._begin_block(data)
         whole = len(data) - len(data) % ROWS_BLOCK_BYTES
@@ -260,10 +260,10 @@ class SummedFile:
         return data[len(part) :]
 
 
-class TextsFile(SummedFile):
+class TextsWriter(ChecksummedWriter):
     """Writer that appends rows to a text file."""
 
-    def add(self, texts: Sequence[bytes]) -> Numbers:
+    def add(self, texts: Sequence[bytes]) -> NumberArray:
         """Append texts; return their offsets."""
         sizes = np.array([len(text) for text in texts], np.uint64)
         places = self.offset + np.cumsum(sizes) - sizes
@@ -277,15 +277,15 @@ class TextsFile(SummedFile):
         self.end_block()
 
 
-class RowsFile(SummedFile):
+class ColumnsWriter(ChecksummedWriter):
     """Writer of a file of columns, complete after `finish`."""
 
     def __init__(self, file: BinaryIO) -> None:
         super().__init__(file)
-        self._sections: dict[str, Section] = {}
+        self._sections: dict[str, FileSection] = {}
         self.write(ROWS_MAGIC)
 
-    def column(self, name: str, values: Numbers) -> None:
+    def column(self, name: str, values: NumberArray) -> None:
         """Write a section with a column."""
         found, repeated = _narrow_column(np.ascontiguousarray(values, COLUMN_TYPES[name]))
         with self.text(name, found.dtype.str, repeated):
@@ -293,7 +293,7 @@ class RowsFile(SummedFile):
 
     def text(self, name: str, type_: str = "", repeated: int = 0) -> _SectionWriter:
         """Return a context manager for a section; data written inside belongs to it."""
-        self.write(bytes(-self.offset % ALIGNMENT))
+        self.write(bytes(-self.offset % COLUMN_ALIGNMENT_BYTES))
         return _SectionWriter(self, name, type_, repeated)
 
     def texts(self, name: str, column: str, texts: Sequence[bytes]) -> None:
@@ -304,23 +304,23 @@ class RowsFile(SummedFile):
 
     def finish(self, state: StoreState, texts: str = "", texts_size: int = 0, *, linked: bool = False) -> None:
         """Write checksums and directory; ``texts_size`` bytes of the file ``texts`` belong to this base."""
-        self.write(bytes(-self.offset % ALIGNMENT))
+        self.write(bytes(-self.offset % COLUMN_ALIGNMENT_BYTES))
         self.end_block()
         sums = np.array(self.sums, "<u8").tobytes()
-        self._sections["sums"] = Section(self.offset, len(sums))
+        self._sections["sums"] = FileSection(self.offset, len(sums))
         directory = msgspec.json.encode(
-            Directory.of(state, sections=self._sections, texts=texts, texts_size=texts_size, linked=linked)
+            FileDirectory.of(state, sections=self._sections, texts=texts, texts_size=texts_size, linked=linked)
         )
         tail = len(directory).to_bytes(8, "little") + xxhash.xxh3_64_intdigest(directory).to_bytes(8, "little")
-        write_all(self._file.fileno(), sums + directory + tail + ROWS_MAGIC)
+        write_all_bytes(self._file.fileno(), sums + directory + tail + ROWS_MAGIC)
 
     def leave(self, name: str, start: int, type_: str, repeated: int) -> None:
         """Record the end of a section."""
-        self._sections[name] = Section(start, self.offset - start, type_, repeated)
+        self._sections[name] = FileSection(start, self.offset - start, type_, repeated)
 
 
 class _SectionWriter:
-    def __init__(self, writer: RowsFile, name: str, type_: str, repeated: int) -> None:
+    def __init__(self, writer: ColumnsWriter, name: str, type_: str, repeated: int) -> None:
         self._writer, self._start, self._of = writer, writer.offset, (type_, repeated)
         self._name = name
 
@@ -331,7 +331,7 @@ class _SectionWriter:
         self._writer.leave(self._name, self._start, *self._of)
 
 
-def _narrow_column(values: Numbers) -> tuple[Numbers, int]:
+def _narrow_column(values: NumberArray) -> tuple[NumberArray, int]:
     """Return the column as stored, and its number of entries if it is a single repeated value."""
     if len(values) > 1 and (values == values[0]).all():
         return values[:1], len(values)

@@ -10,12 +10,12 @@ import numpy as np
 
 from kgserve.platform.codecs import json_decoder
 from kgserve.storage.model.rows import EdgeRow
-from kgserve.storage.model.walk import Walk
-from kgserve.storage.rows.base import BASE_READ_BATCH_ROWS
-from kgserve.storage.rows.delta import Delta, Version
-from kgserve.storage.rows.format import MAX_INT64, MIN_INT64, Numbers
-from kgserve.storage.rows.snapshot import Rows
-from kgserve.storage.rows.walk import LargeWalk
+from kgserve.storage.model.walk import TraversalRequest
+from kgserve.storage.rows.base import MAX_BASE_READ_BATCH_ROWS
+from kgserve.storage.rows.delta import RowDelta, RowVersion
+from kgserve.storage.rows.format import MAX_INT64, MIN_INT64, NumberArray
+from kgserve.storage.rows.snapshot import RowsSnapshot
+from kgserve.storage.rows.walk import ColumnTraversal
 
 
 class IncidentEdges(NamedTuple):
@@ -24,9 +24,9 @@ class IncidentEdges(NamedTuple):
     ``cut`` is true if there are more edges than the limit.
     """
 
-    owner: Numbers
-    end: Numbers
-    weight: Numbers
+    owner: NumberArray
+    end: NumberArray
+    weight: NumberArray
     cut: bool
 
 
@@ -44,7 +44,7 @@ class NumberedEdge(NamedTuple):
 class OverviewStart(NamedTuple):
     """Initial nodes of an overview; ``whole`` if they are the entire graph."""
 
-    nodes: Numbers
+    nodes: NumberArray
     whole: bool
 
 
@@ -64,16 +64,16 @@ class _NodeType(msgspec.Struct):
 _type_of = json_decoder(_NodeType).decode
 
 
-def types_of(rows: Rows, numbers: Numbers) -> list[str]:
+def read_node_types(rows: RowsSnapshot, numbers: NumberArray) -> list[str]:
     """Return the types of nodes."""
     return [
         _type_of(text + b"}").type
-        for start in range(0, len(numbers), BASE_READ_BATCH_ROWS)
-        for text in rows.node_texts(numbers[start : start + BASE_READ_BATCH_ROWS], 0)
+        for start in range(0, len(numbers), MAX_BASE_READ_BATCH_ROWS)
+        for text in rows.node_texts(numbers[start : start + MAX_BASE_READ_BATCH_ROWS], 0)
     ]
 
 
-def _count_within(rows: Rows, level: Numbers, left: int, *, outgoing: bool) -> int:
+def _count_within(rows: RowsSnapshot, level: NumberArray, left: int, *, outgoing: bool) -> int:
     """Return how many nodes can be examined before their base edges exceed ``left``, including the last one."""
     count = rows.base.nodes
     if not count:
@@ -84,7 +84,7 @@ def _count_within(rows: Rows, level: Numbers, left: int, *, outgoing: bool) -> i
     return int(np.searchsorted(np.cumsum(sizes), left)) + 1
 
 
-def degrees(rows: Rows, numbers: Numbers) -> list[int]:
+def count_degrees(rows: RowsSnapshot, numbers: NumberArray) -> list[int]:
     """Return the numbers of edges at nodes, regardless of type and validity; a loop counts twice."""
     found = _base_degrees(rows, numbers).tolist()
     delta = rows.delta
@@ -97,7 +97,7 @@ def degrees(rows: Rows, numbers: Numbers) -> list[int]:
     return found
 
 
-def _base_degrees(rows: Rows, numbers: Numbers) -> Numbers:
+def _base_degrees(rows: RowsSnapshot, numbers: NumberArray) -> NumberArray:
     base = rows.base
     found = np.zeros(len(numbers), np.int64)
     own = numbers < base.nodes
@@ -106,12 +106,12 @@ def _base_degrees(rows: Rows, numbers: Numbers) -> Numbers:
     return found
 
 
-def _degree_change(rows: Rows, edge: int, newest: Version) -> int:
+def _degree_change(rows: RowsSnapshot, edge: int, newest: RowVersion) -> int:
     version = newest.at(rows.at)
     return 0 if version is None else (version.row is not None) - (edge < rows.base.edges)
 
 
-def most_connected(rows: Rows, count: int, types: Collection[str] | None) -> list[int]:
+def find_most_connected(rows: RowsSnapshot, count: int, types: Collection[str] | None) -> list[int]:
     """Return the nodes with the highest degrees, ties by id.
 
     Candidates are the best-connected nodes of the base and those whose edges changed. If all of them were deleted, the
@@ -120,17 +120,17 @@ def most_connected(rows: Rows, count: int, types: Collection[str] | None) -> lis
     numbers = np.union1d(rows.base.best_connected, _most_connected_changed(rows, 8 * count + 100)).astype(np.int64)
     numbers = np.array([number for number in numbers.tolist() if rows.is_there(number)], np.int64)
     if types is not None and len(numbers):
-        numbers = numbers[[each in types for each in types_of(rows, numbers)]]
+        numbers = numbers[[each in types for each in read_node_types(rows, numbers)]]
     ordered = rows.in_order(numbers)
-    by_degree = np.array(degrees(rows, ordered), np.int64)
+    by_degree = np.array(count_degrees(rows, ordered), np.int64)
     best = np.argsort(-by_degree, kind="stable")[:count]
     return ordered[best[by_degree[best] > 0]].tolist()
 
 
-def _most_connected_changed(rows: Rows, count: int) -> Numbers:
+def _most_connected_changed(rows: RowsSnapshot, count: int) -> NumberArray:
     """Return the nodes with changed edges that have the highest upper bounds of their degree."""
-    delta: Delta = rows.delta
-    parts: list[tuple[Numbers, Numbers]] = []
+    delta: RowDelta = rows.delta
+    parts: list[tuple[NumberArray, NumberArray]] = []
     for lists in (delta.out.copy(), delta.into.copy()):
         numbers = np.fromiter(lists, np.int64, len(lists))
         parts.append((numbers, np.fromiter(map(len, lists.values()), np.int64, len(lists))))
@@ -139,14 +139,18 @@ def _most_connected_changed(rows: Rows, count: int) -> Numbers:
     return numbers[np.argsort(-most, kind="stable")[:count]]
 
 
-def overview(rows: Rows, count: int, max_nodes: int, types: Collection[str] | None) -> OverviewStart:
+def choose_overview_start(
+    rows: RowsSnapshot, count: int, max_nodes: int, types: Collection[str] | None
+) -> OverviewStart:
     """Return `count` nodes of the given types with most edges, or all nodes in order if at most `max_nodes` exist."""
     if rows.state.nodes <= max_nodes:
         return OverviewStart(rows.in_order(np.concatenate([*rows.node_slices()])), whole=True)
-    return OverviewStart(np.array(most_connected(rows, count, types), np.int64), whole=False)
+    return OverviewStart(np.array(find_most_connected(rows, count, types), np.int64), whole=False)
 
 
-def incident_edges(rows: Rows, numbers: Numbers, wanted: Walk, limit: int) -> IncidentEdges:
+def find_incident_edges(
+    rows: RowsSnapshot, numbers: NumberArray, wanted: TraversalRequest, limit: int
+) -> IncidentEdges:
     """Return at most `limit` of the edges around nodes that a traversal follows."""
     ways = [way for way in (True, False) if wanted.direction != ("incoming" if way else "outgoing")]
     parts = [_incident_one_way(rows, numbers, wanted, limit // len(ways), outgoing=way) for way in ways]
@@ -154,9 +158,11 @@ def incident_edges(rows: Rows, numbers: Numbers, wanted: Walk, limit: int) -> In
     return IncidentEdges(owner, end, weight, any(part.cut for part in parts))
 
 
-def _incident_one_way(rows: Rows, numbers: Numbers, wanted: Walk, limit: int, *, outgoing: bool) -> IncidentEdges:
+def _incident_one_way(
+    rows: RowsSnapshot, numbers: NumberArray, wanted: TraversalRequest, limit: int, *, outgoing: bool
+) -> IncidentEdges:
     near = numbers[: _count_within(rows, numbers, limit, outgoing=outgoing)]
-    found = LargeWalk(rows, wanted, None).followed(near, outgoing=outgoing)
+    found = ColumnTraversal(rows, wanted, None).followed(near, outgoing=outgoing)
     source, target = rows.ends(found)
     owner, end = (source, target) if outgoing else (target, source)
     weight = np.array(rows.weights(found), np.float64)
@@ -166,11 +172,13 @@ def _incident_one_way(rows: Rows, numbers: Numbers, wanted: Walk, limit: int, *,
     return IncidentEdges(places, end[:limit], weight[:limit], cut)
 
 
-def edges_between(rows: Rows, numbers: Numbers, wanted: Walk) -> tuple[list[NumberedEdge], bool]:
+def find_edges_between(
+    rows: RowsSnapshot, numbers: NumberArray, wanted: TraversalRequest
+) -> tuple[list[NumberedEdge], bool]:
     """Return the edges between nodes that a traversal follows, and True if the result is truncated."""
     if not len(numbers):
         return [], False
-    found, cut = LargeWalk(rows, wanted, None).between(np.sort(numbers))
+    found, cut = ColumnTraversal(rows, wanted, None).between(np.sort(numbers))
     base, own = rows.base, found.base
     source, target = base.edge_ends(own)
     begun, ended = base.edge_bounds(own)

@@ -12,11 +12,18 @@ import numpy as np
 
 from kgserve.storage.model.change import StoreState
 from kgserve.storage.model.fields import ColumnSet
-from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow, width_of
-from kgserve.storage.rows.base import BASE_READ_BATCH_BYTES, BASE_READ_BATCH_ROWS, BaseSegment, slices
-from kgserve.storage.rows.delta import Around, Delta, Gathered, Version, edge_data, node_data
+from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow, column_set_of
+from kgserve.storage.rows.base import BASE_READ_BATCH_BYTES, MAX_BASE_READ_BATCH_ROWS, BaseSegment, batch_ranges
+from kgserve.storage.rows.delta import (
+    AdjacentEdges,
+    EdgeSet,
+    RowDelta,
+    RowVersion,
+    encode_edge_version,
+    encode_node_version,
+)
 from kgserve.storage.rows.encoding import FRESH, MEMORY, decode_edge, decode_node, node_flags, with_staleness
-from kgserve.storage.rows.format import Numbers
+from kgserve.storage.rows.format import NumberArray
 
 MAX_SINGLE_READS = 100
 """Maximum number of texts that are read one by one."""
@@ -26,10 +33,10 @@ MAX_EDGES_PER_LOOKUP = 100
 """Edges of the base per looked-up edge beyond which edges are looked up one by one."""
 
 
-class Rows:
+class RowsSnapshot:
     """Rows as of one commit. Not thread-safe; row numbers are valid for this snapshot only."""
 
-    def __init__(self, base: BaseSegment, delta: Delta, state: StoreState) -> None:
+    def __init__(self, base: BaseSegment, delta: RowDelta, state: StoreState) -> None:
         self.base = base
         self.delta = delta
         self.state = state
@@ -98,7 +105,7 @@ class Rows:
             return None
         return decode_node(self.base.node(number), int(self.base.flags_of_nodes[number]))
 
-    def node_texts(self, numbers: Numbers, now: int) -> list[bytes]:
+    def node_texts(self, numbers: NumberArray, now: int) -> list[bytes]:
         """Return the open JSON of existing nodes; ``now`` in microseconds decides on staleness."""
         base, count = self.base, self.base.nodes
         if len(numbers) <= MAX_SINGLE_READS:
@@ -124,7 +131,7 @@ class Rows:
         """Return the JSON of an existing node; ``now`` in microseconds decides on staleness."""
         return self._node_text(number, now) + b"}"
 
-    def nodes_hold(self, numbers: Numbers, moment: int) -> Numbers:
+    def nodes_hold(self, numbers: NumberArray, moment: int) -> NumberArray:
         """Return which nodes are valid at a valid time, in microseconds."""
         count = self.base.nodes
         changed = numbers >= count
@@ -150,7 +157,7 @@ class Rows:
         asked = numbers if self.base.dated else self.delta.nodes.keys() & numbers
         return numbers - {number for number in asked if not self.node_holds(number, moment)}
 
-    def in_order(self, numbers: Numbers) -> Numbers:
+    def in_order(self, numbers: NumberArray) -> NumberArray:
         """Return nodes ordered by id."""
         count = self.base.nodes
         own = np.sort(numbers)
@@ -167,7 +174,7 @@ class Rows:
             return sorted(numbers)
         return sorted(numbers, key=lambda number: self.delta.id(number).encode())
 
-    def _node_version(self, number: int) -> Version | None:
+    def _node_version(self, number: int) -> RowVersion | None:
         changed = self.delta.nodes.get(number)
         return None if changed is None else changed.at(self.at)
 
@@ -176,7 +183,7 @@ class Rows:
         if version is None:
             data, flags = self.base.node(number), int(self.base.flags_of_nodes[number])
         else:
-            data, flags = node_data(version), node_flags(cast("NodeRow", version.row).extras)
+            data, flags = encode_node_version(version), node_flags(cast("NodeRow", version.row).extras)
         return with_staleness(data, now) if flags & FRESH else data
 
     # Edges
@@ -228,24 +235,24 @@ class Rows:
             return None
         return decode_edge(self.base.edge(number), int(self.base.flags_of_edges[number]))
 
-    def edge_texts(self, found: Gathered) -> list[bytes]:
+    def edge_texts(self, found: EdgeSet) -> list[bytes]:
         """Return the JSON of edges."""
         few = len(found.base) <= MAX_SINGLE_READS
         texts = self.base.some_edge_texts(found.base.tolist()) if few else self.base.edge_texts(found.base)
-        texts += [edge_data(version) for _, version in found.changed]
+        texts += [encode_edge_version(version) for _, version in found.changed]
         return texts
 
-    def around(self, numbers: Numbers, *, outgoing: bool) -> Gathered:
+    def around(self, numbers: NumberArray, *, outgoing: bool) -> EdgeSet:
         """Return the outgoing or incoming edges of nodes."""
         base, delta = self.base, self.delta
         own = numbers if not len(delta.node_ids) else numbers[numbers < base.nodes]
         if not delta.edges:
-            return Gathered(base.around(own, outgoing=outgoing), [])
+            return EdgeSet(base.around(own, outgoing=outgoing), [])
         # Read the mask before the lists: an edge added concurrently is then seen in at least one of them.
         edges = base.around(own, outgoing=outgoing) if len(own) else np.empty(0, np.int64)
         edges = edges[~delta.touched_edges[edges]]
         lists = delta.out if outgoing else delta.into
-        changed: list[tuple[int, Version]] = []
+        changed: list[tuple[int, RowVersion]] = []
         hidden: list[int] = []
         for node in numbers.tolist():
             for number in lists.get(node, ())[:]:
@@ -256,15 +263,15 @@ class Rows:
                     changed.append((number, version))
         if hidden:
             edges = self._with_unchanged(edges, hidden)
-        return Gathered(edges, changed)
+        return EdgeSet(edges, changed)
 
-    def edges_of(self, node: int, *, outgoing: bool) -> Around:
+    def edges_of(self, node: int, *, outgoing: bool) -> AdjacentEdges:
         """Return the edges of one node as single numbers."""
         base, delta = self.base, self.delta
         numbers, ends = base.edges_of(node, outgoing=outgoing) if node < base.nodes else ((), ())
         noted = (delta.out if outgoing else delta.into).get(node)
         if noted is None:
-            return Around(numbers, ends, ())
+            return AdjacentEdges(numbers, ends, ())
         versions = {number: version for number in noted[:] if (version := delta.edges[number].at(self.at)) is not None}
         own = [(number, end) for number, end in zip(numbers, ends, strict=True) if number not in versions]
         changed = [
@@ -272,7 +279,7 @@ class Rows:
             for number, version in versions.items()
             if version.row is not None
         ]
-        return Around([number for number, _ in own], [end for _, end in own], changed)
+        return AdjacentEdges([number for number, _ in own], [end for _, end in own], changed)
 
     def outgoing(self, node_id: str) -> Iterator[EdgeRow]:
         """Yield the edges that start at a node."""
@@ -282,30 +289,30 @@ class Rows:
         """Yield the edges that end at a node."""
         return self._edges_of(node_id, outgoing=False)
 
-    def rows_of(self, found: Gathered) -> Iterator[EdgeRow]:
+    def rows_of(self, found: EdgeSet) -> Iterator[EdgeRow]:
         """Yield the rows of edges, decoding them in batches."""
         base = self.base
-        for start in range(0, len(found.base), BASE_READ_BATCH_ROWS):
-            numbers = found.base[start : start + BASE_READ_BATCH_ROWS]
+        for start in range(0, len(found.base), MAX_BASE_READ_BATCH_ROWS):
+            numbers = found.base[start : start + MAX_BASE_READ_BATCH_ROWS]
             yield from map(decode_edge, base.edge_texts(numbers), base.flags_of_edges[numbers].tolist())
         for _, version in found.changed:
             yield cast("EdgeRow", version.row)
 
-    def edges_holding(self, found: Gathered, moment: int) -> Gathered:
+    def edges_holding(self, found: EdgeSet, moment: int) -> EdgeSet:
         """Return the edges that are valid at a valid time, regardless of their nodes."""
         base = found.base[self.base.edges_hold(found.base, moment)] if self.base.dated else found.base
-        return Gathered(base, [each for each in found.changed if cast("EdgeRow", each[1].row).holds_at(moment)])
+        return EdgeSet(base, [each for each in found.changed if cast("EdgeRow", each[1].row).holds_at(moment)])
 
-    def holding(self, found: Gathered, moment: int) -> Gathered:
+    def holding(self, found: EdgeSet, moment: int) -> EdgeSet:
         """Return the edges that are valid at a valid time, between nodes that are."""
         own = self.edges_holding(found, moment)
         base, changed, ends = own.base, own.changed, self.ends(own)
         held = self.nodes_hold(ends[0], moment) & self.nodes_hold(ends[1], moment)
-        return Gathered(
+        return EdgeSet(
             base[held[: len(base)]], [each for each, holds in zip(changed, held[len(base) :], strict=True) if holds]
         )
 
-    def ends(self, found: Gathered) -> tuple[Numbers, Numbers]:
+    def ends(self, found: EdgeSet) -> tuple[NumberArray, NumberArray]:
         """Return sources and targets: first of the edges in the base, then of the changed ones."""
         source, target = self.base.edge_ends(found.base)
         if not found.changed:
@@ -313,7 +320,7 @@ class Rows:
         ends = np.array([self.delta.ends(number) for number, _ in found.changed], np.int64)
         return np.concatenate((source, ends[:, 0])), np.concatenate((target, ends[:, 1]))
 
-    def weights(self, found: Gathered) -> list[float]:
+    def weights(self, found: EdgeSet) -> list[float]:
         """Return the weights of edges."""
         return self.base.weight[found.base].tolist() + [cast("EdgeRow", each.row).weight for _, each in found.changed]
 
@@ -321,7 +328,7 @@ class Rows:
         number = self.number(node_id)
         return self.rows_of(self.around(np.array([number]), outgoing=outgoing)) if number >= 0 else iter(())
 
-    def _with_unchanged(self, edges: Numbers, hidden: list[int]) -> Numbers:
+    def _with_unchanged(self, edges: NumberArray, hidden: list[int]) -> NumberArray:
         """Add edges of the base that only a later commit has changed, unless they are included already."""
         own = np.array([number for number in hidden if number < self.base.edges], np.int64)
         missing = own[~np.isin(own, edges)]
@@ -344,10 +351,10 @@ class Rows:
             if self.is_there(number):
                 yield node_id
 
-    def node_slices(self) -> Iterator[Numbers]:
+    def node_slices(self) -> Iterator[NumberArray]:
         """Yield all nodes in batches of some thousands: first those of the base, ordered by id."""
         count = self.base.nodes
-        for start, end in slices(self.base.sizes("node")):
+        for start, end in batch_ranges(self.base.sizes("node")):
             touched = np.flatnonzero(self.delta.touched_nodes[start:end]).tolist()
             yield np.delete(np.arange(start, end), [at for at in touched if not self.is_there(start + at)])
         there: list[int] = []
@@ -357,39 +364,39 @@ class Rows:
             if row is not None:
                 there.append(number)
                 size += len(row.content) + len(row.attributes)
-            if len(there) >= BASE_READ_BATCH_ROWS or size >= BASE_READ_BATCH_BYTES:
+            if len(there) >= MAX_BASE_READ_BATCH_ROWS or size >= BASE_READ_BATCH_BYTES:
                 yield np.array(there, np.int64)
                 there, size = [], 0
         yield np.array(there, np.int64)
 
-    def edge_slices(self) -> Iterator[Gathered]:
+    def edge_slices(self) -> Iterator[EdgeSet]:
         """Yield all edges in batches of some thousands: first those of the base, ordered by key."""
         count, edges = self.base.edges, self.delta.edges
-        for start, stop in slices(self.base.sizes("edge")):
+        for start, stop in batch_ranges(self.base.sizes("edge")):
             numbers = np.arange(start, stop)
             touched = np.flatnonzero(self.delta.touched_edges[start:stop]).tolist()
             versions = {at: version for at in touched if (version := edges[start + at].at(self.at)) is not None}
             changed = [(start + at, version) for at, version in versions.items() if version.row is not None]
-            yield Gathered(np.delete(numbers, list(versions)), changed)
+            yield EdgeSet(np.delete(numbers, list(versions)), changed)
         end = count + len(self.delta.sources)
-        for start in range(count, end, BASE_READ_BATCH_ROWS):
-            found = ((number, edges.get(number)) for number in range(start, min(start + BASE_READ_BATCH_ROWS, end)))
+        for start in range(count, end, MAX_BASE_READ_BATCH_ROWS):
+            found = ((number, edges.get(number)) for number in range(start, min(start + MAX_BASE_READ_BATCH_ROWS, end)))
             versions = [(number, version.at(self.at)) for number, version in found if version is not None]
-            yield Gathered(_NO_EDGES, [(n, version) for n, version in versions if version and version.row is not None])
+            yield EdgeSet(_NO_EDGES, [(n, version) for n, version in versions if version and version.row is not None])
 
     def node_rows(self) -> Iterator[list[NodeRow]]:
         """Return an iterator over batches of all nodes' rows."""
         return map(self.rows_of_nodes, self.node_slices())
 
-    def wide_nodes(self) -> Iterator[Numbers]:
+    def wide_nodes(self) -> Iterator[NumberArray]:
         """Yield batches of the nodes that are memories or have a name."""
         own = np.flatnonzero(self.base.flags_of_nodes & MEMORY)
         changed = (number for number, each in self.delta.nodes.copy().items() if _is_memory_or_named(each.at(self.at)))
         numbers = np.union1d(own, np.fromiter(changed, np.int64))
-        for start in range(0, len(numbers), BASE_READ_BATCH_ROWS):
-            yield numbers[start : start + BASE_READ_BATCH_ROWS]
+        for start in range(0, len(numbers), MAX_BASE_READ_BATCH_ROWS):
+            yield numbers[start : start + MAX_BASE_READ_BATCH_ROWS]
 
-    def rows_of_nodes(self, numbers: Numbers) -> list[NodeRow]:
+    def rows_of_nodes(self, numbers: NumberArray) -> list[NodeRow]:
         """Return the rows of existing nodes; ``numbers`` must be sorted."""
         base, some = self.base, numbers.tolist()
         if some and some[-1] < base.nodes and self.delta.nodes.keys().isdisjoint(some):
@@ -418,8 +425,8 @@ class Rows:
         return +counts
 
 
-def _is_memory_or_named(version: Version | None) -> bool:
-    return version is not None and version.row is not None and width_of(version.row.extras) is ColumnSet.MEMORY
+def _is_memory_or_named(version: RowVersion | None) -> bool:
+    return version is not None and version.row is not None and column_set_of(version.row.extras) is ColumnSet.MEMORY
 
 
 _NO_EDGES = np.empty(0, np.int64)

@@ -20,16 +20,25 @@ import msgspec
 import structlog
 
 from kgserve.errors import KgserveError
-from kgserve.platform.durable_files import storage_error, sync_file, sync_folder
+from kgserve.platform.durable_files import sync_file, sync_folder, translate_os_error
 from kgserve.platform.sqlite_files import remove_path
 from kgserve.storage.model.change import ChangeSet, NetChange, StoreState
 from kgserve.storage.model.rows import EdgeRow, NodeRow
 from kgserve.storage.rows.base import BaseSegment
-from kgserve.storage.rows.delta import Delta, Version
-from kgserve.storage.rows.encoding import RowsDamaged, RowsOfAnotherFormat
-from kgserve.storage.rows.fold import TEXTS_SUFFIX, Changes, EdgeMerge, NodeMerge, build, fold, followed_by, write_empty
+from kgserve.storage.rows.delta import RowDelta, RowVersion
+from kgserve.storage.rows.encoding import RowsDamaged, RowsFormatMismatch
+from kgserve.storage.rows.fold import (
+    TEXTS_SUFFIX,
+    BaseChanges,
+    EdgeChange,
+    NodeChange,
+    build_base,
+    combine_changes,
+    merge_changes,
+    write_empty_base,
+)
 from kgserve.storage.rows.format import read_directory
-from kgserve.storage.rows.snapshot import Rows
+from kgserve.storage.rows.snapshot import RowsSnapshot
 
 BASE_SUFFIX = ".rows"
 UNSYNCED_MARK = ".unsynced"
@@ -38,15 +47,15 @@ STAGED_MARK = ".foreseen"
 """Name part of a base built ahead of its commit. It lacks rows, so it is never opened again."""
 
 
-def newest_base(folder: Path) -> int:
+def newest_base_sequence(folder: Path) -> int:
     """Return the commit of the newest readable base in a folder, 0 if it has none. Read-only."""
-    for path in newest_first(folder):
+    for path in list_bases(folder):
         with suppress(RowsDamaged, OSError):
             return read_directory(path).sequence
     return 0
 
 
-def newest_first(folder: Path) -> list[Path]:
+def list_bases(folder: Path) -> list[Path]:
     """Return the paths of the bases that a store may be opened from, newest first."""
     whole = (path for path in folder.glob(f"*{BASE_SUFFIX}") if STAGED_MARK not in path.suffixes)
     found = [path for path in whole if path.stem.partition("-")[0].isdecimal()]
@@ -67,12 +76,12 @@ class StagedBase:
     they were made.
     """
 
-    def __init__(self, view: RowsView, rows: Rows, pending: deque[ChangeSet]) -> None:
+    def __init__(self, view: CurrentRowsProjection, rows: RowsSnapshot, pending: deque[ChangeSet]) -> None:
         self.rows = rows
         self.base: BaseSegment | None = None
         self._view = view
         self._pending = pending
-        self._delta: Delta | None = None
+        self._delta: RowDelta | None = None
 
     @property
     def is_current(self) -> bool:
@@ -87,7 +96,7 @@ class StagedBase:
     def leave_out(self, nodes: set[int], edges: set[int]) -> None:
         """Build the base without some rows. Raises StorageFull, Unavailable and RowsDamaged."""
         self.base = self._view.without(self.rows, nodes, edges)
-        self._delta = Delta(self.base)
+        self._delta = RowDelta(self.base)
 
     def catch_up(self) -> list[ChangeSet]:
         """Apply and return the commits since the last call. They must not touch the rows to be deleted."""
@@ -107,14 +116,14 @@ class StagedBase:
 
 log = structlog.get_logger()
 
-OVERFULL_FACTOR = 6
+WRITER_WAIT_FACTOR = 6
 IDLE_MERGE_SHARE = 0.1
 IMMEDIATE_MERGE_SHARE = 0.25
 ChangesAfter = Callable[[int], Iterable[ChangeSet]]
 """Function that returns the change sets after a sequence, from the journal."""
 
 
-class FoldLimits(msgspec.Struct, frozen=True):
+class MergeLimits(msgspec.Struct, frozen=True):
     """Limits beyond which changes are merged into a new base.
 
     rows, share: number of changed rows, absolute and as a fraction of the base; the larger one applies.
@@ -131,18 +140,18 @@ class _Epoch(msgspec.Struct, frozen=True, eq=False):
     """Base and delta in service, with the number of readers of each commit."""
 
     base: BaseSegment
-    delta: Delta
+    delta: RowDelta
     readers: Counter[int]
 
 
-class RowsView:
+class CurrentRowsProjection:
     """Current rows. One thread applies commits; any thread reads."""
 
     def __init__(self, folder: Path, store: str = "") -> None:
         """Open the newest valid base in a folder. Call `catch_up` next. Raises OSError."""
         self.store = store
         self.folder = folder
-        self.limits = FoldLimits()
+        self.limits = MergeLimits()
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = threading.Lock()
         self._epoch = self._open()
@@ -179,18 +188,18 @@ class RowsView:
         """Number of row versions in the delta."""
         return self._epoch.delta.versions
 
-    def rows(self) -> Rows:
+    def rows(self) -> RowsSnapshot:
         """Return the newest rows, for the applying thread or for short reads that keep nothing."""
         epoch, state = self._epoch, self._state
-        return Rows(epoch.base, epoch.delta, state)
+        return RowsSnapshot(epoch.base, epoch.delta, state)
 
     @contextmanager
     def foreseeing(self) -> Generator[StagedBase]:
-        """Yield a `StagedBase` for the next deletion. One thread at a time; other threads must not `fold`."""
+        """Yield a `StagedBase` for the next deletion. One thread at a time; other threads must not `merge_changes`."""
         with self._lock:
             epoch, state = self._register_reader()
             self._folding = pending = deque(self._applying)
-        staged = StagedBase(self, Rows(epoch.base, epoch.delta, state), pending)
+        staged = StagedBase(self, RowsSnapshot(epoch.base, epoch.delta, state), pending)
         try:
             yield staged
         finally:
@@ -201,17 +210,17 @@ class RowsView:
                     _remove_files(staged.base, self._epoch.base)
 
     @contextmanager
-    def reading(self) -> Generator[Rows]:
+    def reading(self) -> Generator[RowsSnapshot]:
         """Yield the rows of the last commit, valid while the block runs."""
         with self._lock:
             epoch, state = self._register_reader()
         try:
-            yield Rows(epoch.base, epoch.delta, state)
+            yield RowsSnapshot(epoch.base, epoch.delta, state)
         finally:
             self._release_reader(epoch, state)
 
     @contextmanager
-    def serving(self) -> Generator[Rows]:
+    def serving(self) -> Generator[RowsSnapshot]:
         """Yield the rows of the last commit, for answers. Damaged rows are rebuilt; raises Unavailable meanwhile."""
         try:
             with self.reading() as rows:
@@ -247,10 +256,10 @@ class RowsView:
                 return False
             self._folding = deque()
         try:
-            before = changes_of(Rows(base, epoch.delta, self._state))
+            before = changes_since_base(RowsSnapshot(base, epoch.delta, self._state))
             # Not synced: the journal already has the changes.
             made = self._build_base(
-                base, followed_by(base, before, NetChange(changes)), changes[-1].state, durable=False
+                base, combine_changes(base, before, NetChange(changes)), changes[-1].state, durable=False
             )
             with self._lock:
                 self._epoch, self._state = _new_epoch(made), made.state
@@ -290,7 +299,7 @@ class RowsView:
     @property
     def is_overfull(self) -> bool:
         """True if the changes far exceed their limits, so that writers should wait for a new base."""
-        return self._is_full(self._epoch.delta, OVERFULL_FACTOR)
+        return self._is_full(self._epoch.delta, WRITER_WAIT_FACTOR)
 
     def fold(self, *, copying: bool = False) -> None:
         """Build a new base from the current rows and put it in service. One thread at a time.
@@ -308,7 +317,7 @@ class RowsView:
             epoch, state = self._register_reader()
             self._folding = deque(self._applying)
         try:
-            self._put_in_service(self._merge_rows(Rows(epoch.base, epoch.delta, state), copying=copying))
+            self._put_in_service(self._merge_rows(RowsSnapshot(epoch.base, epoch.delta, state), copying=copying))
         finally:
             self._release_reader(epoch, state)
             with self._lock:
@@ -332,13 +341,13 @@ class RowsView:
         building.mkdir()
         path = self._path(state.sequence)
         try:
-            base = build(building, nodes, edges, state, linked=linked)
+            base = build_base(building, nodes, edges, state, linked=linked)
             if base.texts:
                 (building / base.texts).rename(self.folder / base.texts)
             base.path.rename(path)
             sync_folder(self.folder)
         except OSError as error:
-            raise storage_error(error, "rebuilding the current rows") from error
+            raise translate_os_error(error, "rebuilding the current rows") from error
         finally:
             shutil.rmtree(building, ignore_errors=True)
         epoch, state = self._replay(_new_epoch(BaseSegment(path)), base.state, changes_after)
@@ -361,18 +370,18 @@ class RowsView:
             epoch.delta.apply(change, change.sequence)
             state = change.state
             if self._is_full(epoch.delta):
-                folded = self._merge_rows(Rows(epoch.base, epoch.delta, state))
+                folded = self._merge_rows(RowsSnapshot(epoch.base, epoch.delta, state))
                 _remove_files(epoch.base, folded)
                 epoch = _new_epoch(folded)
         return epoch, state
 
-    def _merge_rows(self, rows: Rows, *, copying: bool = False) -> BaseSegment:
-        return self._build_base(rows.base, changes_of(rows), rows.state, copying=copying)
+    def _merge_rows(self, rows: RowsSnapshot, *, copying: bool = False) -> BaseSegment:
+        return self._build_base(rows.base, changes_since_base(rows), rows.state, copying=copying)
 
     def _build_base(
         self,
         base: BaseSegment,
-        changes: Changes,
+        changes: BaseChanges,
         state: StoreState,
         *,
         durable: bool = True,
@@ -384,18 +393,18 @@ class RowsView:
         path = self._path(state.sequence)
         path = path if durable else path.with_suffix(mark + BASE_SUFFIX)
         try:
-            fold(base, changes, state, path, durable=durable, copying=copying)
+            merge_changes(base, changes, state, path, durable=durable, copying=copying)
         except OSError as error:
-            raise storage_error(error, "folding rows") from error
+            raise translate_os_error(error, "folding rows") from error
         self.folds += 1
         seconds = round(time.perf_counter() - started, 3)
         log.info("rows_folded", store=self.store, sequence=state.sequence, seconds=seconds)
         return BaseSegment(path)
 
-    def without(self, rows: Rows, nodes: set[int], edges: set[int]) -> BaseSegment:
-        """Return a base of these rows without some, not to be reopened. Raises the errors of `fold`."""
-        before, base = changes_of(rows), rows.base
-        gone = Changes(
+    def without(self, rows: RowsSnapshot, nodes: set[int], edges: set[int]) -> BaseSegment:
+        """Return a base of these rows without some, not to be reopened. Raises the errors of `merge_changes`."""
+        before, base = changes_since_base(rows), rows.base
+        gone = BaseChanges(
             [put for put in before.nodes if rows.delta.number(put.row.id) not in nodes],
             [put for put in before.edges if rows.delta.edge_number(put.row.key) not in edges],
             [*{*before.nodes_gone, *(number for number in nodes if number < base.nodes)}],
@@ -404,7 +413,7 @@ class RowsView:
         )
         return self._build_base(base, gone, base.state, durable=False, mark=STAGED_MARK)
 
-    def show_foreseen(self, base: BaseSegment, delta: Delta, state: StoreState) -> None:
+    def show_foreseen(self, base: BaseSegment, delta: RowDelta, state: StoreState) -> None:
         """Put a staged base in service, with the changes it lacked. For the applying thread."""
         with self._lock:
             former, reopenable = self._epoch.base, self._reopenable_base
@@ -449,18 +458,18 @@ class RowsView:
             if former is not None:
                 _remove_files(former, following)
 
-    def _is_full(self, delta: Delta, times: float = 1) -> bool:
+    def _is_full(self, delta: RowDelta, times: float = 1) -> bool:
         limits, base = self.limits, delta.base
         rows = max(limits.rows, limits.share * (base.nodes + base.edges))
         return delta.versions > times * rows or delta.bytes > times * max(limits.bytes, limits.share * base.size)
 
     def _open(self) -> _Epoch:
-        for path in newest_first(self.folder):
+        for path in list_bases(self.folder):
             try:
                 base = BaseSegment(path)
                 if UNSYNCED_MARK in path.suffixes:
                     base.check()
-            except RowsOfAnotherFormat:
+            except RowsFormatMismatch:
                 log.info("rows_of_another_format", path=path.name)
                 remove_path(path)
                 continue
@@ -475,27 +484,29 @@ class RowsView:
         for texts in self.folder.glob(f"*{TEXTS_SUFFIX}"):
             remove_path(texts)
         path = self._path(0)
-        write_empty(path)
+        write_empty_base(path)
         return _new_epoch(BaseSegment(path))
 
 
-def changes_of(rows: Rows) -> Changes:
+def changes_since_base(rows: RowsSnapshot) -> BaseChanges:
     """Return the difference between rows and their base."""
     base, delta = rows.base, rows.delta
     nodes, nodes_gone = _split_changes(delta.nodes, rows.at, base.nodes)
     edges, edges_gone = _split_changes(delta.edges, rows.at, base.edges)
-    return Changes(
-        [NodeMerge(cast("NodeRow", version.row), number, version.data) for number, version in nodes],
-        [EdgeMerge(cast("EdgeRow", version.row), number, version.data) for number, version in edges],
+    return BaseChanges(
+        [NodeChange(cast("NodeRow", version.row), number, version.data) for number, version in nodes],
+        [EdgeChange(cast("EdgeRow", version.row), number, version.data) for number, version in edges],
         nodes_gone,
         edges_gone,
         rows.linked,
     )
 
 
-def _split_changes(changed: dict[int, Version], at: int, count: int) -> tuple[list[tuple[int, Version]], list[int]]:
+def _split_changes(
+    changed: dict[int, RowVersion], at: int, count: int
+) -> tuple[list[tuple[int, RowVersion]], list[int]]:
     """Split changed rows at a commit into existing rows, with their base number or -1, and deleted base numbers."""
-    there: list[tuple[int, Version]] = []
+    there: list[tuple[int, RowVersion]] = []
     gone: list[int] = []
     for number, newest in changed.copy().items():
         version = newest.at(at)
@@ -507,4 +518,4 @@ def _split_changes(changed: dict[int, Version], at: int, count: int) -> tuple[li
 
 
 def _new_epoch(base: BaseSegment) -> _Epoch:
-    return _Epoch(base, Delta(base), Counter())
+    return _Epoch(base, RowDelta(base), Counter())

@@ -13,15 +13,15 @@ import msgspec
 import numpy as np
 
 from kgserve.storage.model.rows import EdgeRow
-from kgserve.storage.model.walk import MAX_WALK_EDGES, Walk, WalkResult
-from kgserve.storage.rows.delta import Around, Gathered, Version
-from kgserve.storage.rows.format import Numbers
-from kgserve.storage.rows.snapshot import Rows
+from kgserve.storage.model.walk import MAX_WALK_EDGES, TraversalRequest, TraversalResult
+from kgserve.storage.rows.delta import AdjacentEdges, EdgeSet, RowVersion
+from kgserve.storage.rows.format import NumberArray
+from kgserve.storage.rows.snapshot import RowsSnapshot
 
-MAX_SMALL_WALK_EDGES = 200
+MAX_SMALL_TRAVERSAL_EDGES = 200
 
 
-class TooLong(Exception):
+class TraversalTooLong(Exception):
     """The traversal meets more edges than allowed."""
 
 
@@ -29,11 +29,11 @@ class _SmallWalkExceeded(Exception):
     """The traversal meets too many edges to follow them one by one."""
 
 
-class WalkedLevels(msgspec.Struct, frozen=True):
+class NumberedLevels(msgspec.Struct, frozen=True):
     """Result of a traversal: the nodes of each level, ordered by id, and the edges between all of them."""
 
-    levels: list[Numbers]
-    edges: Gathered
+    levels: list[NumberArray]
+    edges: EdgeSet
     truncated: bool
 
     @property
@@ -42,25 +42,25 @@ class WalkedLevels(msgspec.Struct, frozen=True):
         return sum(map(len, self.levels))
 
 
-def walk(rows: Rows, wanted: Walk, allowed: int | None = None) -> WalkedLevels:
+def traverse_rows(rows: RowsSnapshot, wanted: TraversalRequest, allowed: int | None = None) -> NumberedLevels:
     """Traverse one snapshot. An unknown start reaches nothing.
 
     Raises TooLong when it meets more than ``allowed`` edges.
     """
     start = rows.number(wanted.start)
     if start < 0 or not _is_valid(rows, start, wanted.valid_at):
-        return WalkedLevels([], _NOTHING_GATHERED, truncated=False)
+        return NumberedLevels([], _NOTHING_GATHERED, truncated=False)
     with suppress(_SmallWalkExceeded):
         return _SmallWalk(rows, wanted).run(start)
-    return LargeWalk(rows, wanted, allowed).run(start)
+    return ColumnTraversal(rows, wanted, allowed).run(start)
 
 
-def edges_json(rows: Rows, found: WalkedLevels) -> bytes:
+def encode_level_edges(rows: RowsSnapshot, found: NumberedLevels) -> bytes:
     """Return the edges as the elements of a JSON array."""
     return b",".join(rows.edge_texts(found.edges))
 
 
-def nodes_json(rows: Rows, found: WalkedLevels, now: int) -> bytes:
+def encode_level_nodes(rows: RowsSnapshot, found: NumberedLevels, now: int) -> bytes:
     """Return the nodes with their depths as elements of a JSON array; ``now`` in microseconds decides on staleness."""
     parts: list[bytes] = []
     for depth, level in enumerate(found.levels):
@@ -69,7 +69,7 @@ def nodes_json(rows: Rows, found: WalkedLevels, now: int) -> bytes:
     return b",".join(parts)
 
 
-def reached(rows: Rows, found: WalkedLevels) -> WalkResult:
+def load_traversal_result(rows: RowsSnapshot, found: NumberedLevels) -> TraversalResult:
     """Return the result of a traversal as rows."""
     nodes = [
         (row, depth)
@@ -77,13 +77,13 @@ def reached(rows: Rows, found: WalkedLevels) -> WalkResult:
         for number in level.tolist()
         if (row := rows.node_row(number)) is not None
     ]
-    return WalkResult(nodes, list(rows.rows_of(found.edges)), found.truncated)
+    return TraversalResult(nodes, list(rows.rows_of(found.edges)), found.truncated)
 
 
-class LargeWalk:
+class ColumnTraversal:
     """Traversal that processes each level in columns."""
 
-    def __init__(self, rows: Rows, wanted: Walk, allowed: int | None) -> None:
+    def __init__(self, rows: RowsSnapshot, wanted: TraversalRequest, allowed: int | None) -> None:
         self._rows = rows
         self._wanted = wanted
         self._remaining_edges = allowed
@@ -91,7 +91,7 @@ class LargeWalk:
         self._codes = None if types is None else [rows.base.code(name) for name in types]
         self._dated = wanted.valid_at is not None and rows.dated
 
-    def run(self, start: int) -> WalkedLevels:
+    def run(self, start: int) -> NumberedLevels:
         """Traverse from a node."""
         wanted = self._wanted
         seen = np.array([start], np.int64)
@@ -109,11 +109,11 @@ class LargeWalk:
             if truncated:
                 break
         edges, cut = self.between(seen)
-        return WalkedLevels(levels, edges, truncated or cut)
+        return NumberedLevels(levels, edges, truncated or cut)
 
-    def _unseen_neighbors(self, level: Numbers, seen: Numbers) -> Numbers:
+    def _unseen_neighbors(self, level: NumberArray, seen: NumberArray) -> NumberArray:
         """Return the unseen nodes that edges of a level lead to."""
-        ends: list[Numbers] = []
+        ends: list[NumberArray] = []
         if self._wanted.direction != "incoming":
             ends.append(self._rows.ends(self.followed(level, outgoing=True))[1])
         if self._wanted.direction != "outgoing":
@@ -124,7 +124,7 @@ class LargeWalk:
             found = found[self._rows.nodes_hold(found, cast("int", self._wanted.valid_at))]
         return found
 
-    def between(self, seen: Numbers) -> tuple[Gathered, bool]:
+    def between(self, seen: NumberArray) -> tuple[EdgeSet, bool]:
         """Return the edges between sorted nodes, and True if the result is truncated."""
         # Each edge is found from either end; use the direction with fewer edges, as hubs have many.
         base = self._rows.base
@@ -136,11 +136,11 @@ class LargeWalk:
         base = base if outgoing else np.sort(base)
         changed = [each for each, there in zip(found.changed, inside[own:].tolist(), strict=True) if there]
         if len(base) + len(changed) <= MAX_WALK_EDGES:
-            return Gathered(base, changed), False
+            return EdgeSet(base, changed), False
         base = base[:MAX_WALK_EDGES]
-        return Gathered(base, changed[: MAX_WALK_EDGES - len(base)]), True
+        return EdgeSet(base, changed[: MAX_WALK_EDGES - len(base)]), True
 
-    def followed(self, level: Numbers, *, outgoing: bool) -> Gathered:
+    def followed(self, level: NumberArray, *, outgoing: bool) -> EdgeSet:
         """Return the edges of nodes that the traversal follows."""
         found = self._rows.around(level, outgoing=outgoing)
         self._count(len(found.base) + len(found.changed))
@@ -154,30 +154,30 @@ class LargeWalk:
         changed = found.changed
         if wanted.filtered:
             changed = [each for each in changed if wanted.follows(cast("EdgeRow", each[1].row))]
-        return Gathered(own, changed)
+        return EdgeSet(own, changed)
 
     def _count(self, edges: int) -> None:
         if self._remaining_edges is not None:
             self._remaining_edges -= edges
             if self._remaining_edges < 0:
-                raise TooLong
+                raise TraversalTooLong
 
 
 class _SmallWalk:
     """Traversal that follows edges one by one. Raises _SmallWalkExceeded if they are too many."""
 
-    def __init__(self, rows: Rows, wanted: Walk) -> None:
+    def __init__(self, rows: RowsSnapshot, wanted: TraversalRequest) -> None:
         self._rows = rows
         self._wanted = wanted
-        self._remaining_edges = MAX_SMALL_WALK_EDGES
+        self._remaining_edges = MAX_SMALL_TRAVERSAL_EDGES
         types = wanted.relation_types
         self._codes = None if types is None else {rows.base.code(name) for name in types}
         self._valid_at = wanted.valid_at if rows.dated else None
         dated = self._valid_at is not None and rows.base.dated
         self._filters = types is not None or wanted.min_weight is not None or dated
-        self._outgoing: dict[int, Around] = {}
+        self._outgoing: dict[int, AdjacentEdges] = {}
 
-    def run(self, start: int) -> WalkedLevels:
+    def run(self, start: int) -> NumberedLevels:
         wanted = self._wanted
         levels = [[start]]
         seen = {start}
@@ -195,7 +195,7 @@ class _SmallWalk:
             seen.update(level)
             if truncated:
                 break
-        return WalkedLevels([np.array(level) for level in levels], self._between(levels, seen), truncated)
+        return NumberedLevels([np.array(level) for level in levels], self._between(levels, seen), truncated)
 
     def _unseen_neighbors(self, level: list[int]) -> set[int]:
         found: set[int] = set()
@@ -208,28 +208,28 @@ class _SmallWalk:
         return found
 
     @staticmethod
-    def _add_ends(found: set[int], edges: Around) -> None:
+    def _add_ends(found: set[int], edges: AdjacentEdges) -> None:
         found.update(edges.ends)
         if edges.changed:
             found.update(end for _, end, _ in edges.changed)
 
-    def _between(self, levels: list[list[int]], seen: set[int]) -> Gathered:
+    def _between(self, levels: list[list[int]], seen: set[int]) -> EdgeSet:
         base: list[int] = []
-        changed: list[tuple[int, Version]] = []
+        changed: list[tuple[int, RowVersion]] = []
         for level in levels:
             for node in level:
                 edges = self._outgoing_edges(node)
                 base += [number for number, end in zip(edges.numbers, edges.ends, strict=True) if end in seen]
                 changed += [(number, version) for number, end, version in edges.changed if end in seen]
-        return Gathered(np.array(base, np.int64), changed)
+        return EdgeSet(np.array(base, np.int64), changed)
 
-    def _outgoing_edges(self, node: int) -> Around:
+    def _outgoing_edges(self, node: int) -> AdjacentEdges:
         found = self._outgoing.get(node)
         if found is None:
             found = self._outgoing[node] = self._followed_edges(node, outgoing=True)
         return found
 
-    def _followed_edges(self, node: int, *, outgoing: bool) -> Around:
+    def _followed_edges(self, node: int, *, outgoing: bool) -> AdjacentEdges:
         """Return the edges of a node that the traversal follows."""
         wanted = self._wanted
         if self._rows.base.degree(node, outgoing=outgoing) > self._remaining_edges:
@@ -240,7 +240,7 @@ class _SmallWalk:
             raise _SmallWalkExceeded
         return self._filter_edges(found) if self._filters or (found.changed and wanted.filtered) else found
 
-    def _filter_edges(self, edges: Around) -> Around:
+    def _filter_edges(self, edges: AdjacentEdges) -> AdjacentEdges:
         wanted, base = self._wanted, self._rows.base
         own = zip(edges.numbers, edges.ends, strict=True)
         if (codes := self._codes) is not None:
@@ -250,30 +250,32 @@ class _SmallWalk:
         if (moment := self._valid_at) is not None and base.dated:
             own = [each for each in own if base.edge_holds(each[0], moment)]
         numbers, ends = zip(*own, strict=True) if (own := [*own]) else ((), ())
-        return Around(numbers, ends, [each for each in edges.changed if wanted.follows(cast("EdgeRow", each[2].row))])
+        return AdjacentEdges(
+            numbers, ends, [each for each in edges.changed if wanted.follows(cast("EdgeRow", each[2].row))]
+        )
 
 
-def _is_valid(rows: Rows, node: int, moment: int | None) -> bool:
+def _is_valid(rows: RowsSnapshot, node: int, moment: int | None) -> bool:
     return moment is None or not rows.dated or rows.node_holds(node, moment)
 
 
-def _count_around(starts: Numbers, nodes: Numbers) -> int:
+def _count_around(starts: NumberArray, nodes: NumberArray) -> int:
     """Return the number of edges of nodes in a base, given the column of list starts."""
     own = nodes[nodes < len(starts) - 1]
     return int((starts[own + 1].astype(np.int64) - starts[own]).sum())
 
 
-def _distinct(numbers: Numbers) -> Numbers:
+def _distinct(numbers: NumberArray) -> NumberArray:
     """Return the sorted distinct numbers; np.unique would hash them, which takes ten times as long."""
     found = np.sort(numbers)
     return found[np.flatnonzero(np.diff(found, prepend=-1))]
 
 
-def _membership_mask(numbers: Numbers, some: Numbers) -> Numbers:
+def _membership_mask(numbers: NumberArray, some: NumberArray) -> NumberArray:
     """Return which numbers are in ``some``, which is sorted and not empty."""
     places = np.searchsorted(some, numbers)
     places[places == len(some)] = 0
     return some[places] == numbers
 
 
-_NOTHING_GATHERED = Gathered(np.empty(0, np.int64), [])
+_NOTHING_GATHERED = EdgeSet(np.empty(0, np.int64), [])

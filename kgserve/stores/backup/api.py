@@ -128,7 +128,7 @@ class RestoreBackupAnswer(msgspec.Struct, kw_only=True):
     stores: list[RestoredStore]
 
 
-class BaseAnswer(msgspec.Struct, kw_only=True):
+class BackupBaseAnswer(msgspec.Struct, kw_only=True):
     """One base of a backup: whether it is intact, the sequences and times it covers, and its number of runs."""
 
     ok: bool
@@ -140,11 +140,11 @@ class BaseAnswer(msgspec.Struct, kw_only=True):
     bytes: int
 
 
-class VerifiedStore(msgspec.Struct, kw_only=True):
+class BackupVerification(msgspec.Struct, kw_only=True):
     """Verification result of one store's backup; ``ok`` if there are no ``faults``."""
 
     store: str
     ok: bool
-    bases: list[BaseAnswer]
+    bases: list[BackupBaseAnswer]
     faults: list[str]
     leftovers: int

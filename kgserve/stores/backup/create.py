@@ -27,17 +27,23 @@ from kgserve.errors import (
     NotFound,
     Unavailable,
 )
-from kgserve.platform.durable_files import named, storing, sync_file, sync_folder, write_all
-from kgserve.platform.permissions import private_folder
+from kgserve.platform.durable_files import (
+    shorten_journal_path,
+    sync_file,
+    sync_folder,
+    translate_storage_errors,
+    write_all_bytes,
+)
+from kgserve.platform.permissions import create_private_folder
 from kgserve.platform.sqlite_files import copy_database
 from kgserve.platform.times import format_time
-from kgserve.projections.history.recovery import fault_of_rows
+from kgserve.projections.history.recovery import find_row_fault
 from kgserve.storage.journal import snapshot
-from kgserve.storage.journal.journal import Frame, FrameError, Segment, list_segments, read_frames
+from kgserve.storage.journal.journal import JournalFrame, JournalFrameError, JournalSegment, list_segments, read_frames
 from kgserve.storage.journal.tail import oldest_sequence
-from kgserve.storage.layout import Layout, StoreFile
+from kgserve.storage.layout import StoreDescription, StoreLayout
 from kgserve.storage.model.change import StoreState
-from kgserve.storage.model.digest import to_text
+from kgserve.storage.model.digest import format_digest
 from kgserve.storage.plan import MAX_CLOCK_DRIFT_MICROSECONDS
 from kgserve.stores.backup.api import BackupAnswer, BackupFailure, StoreBackupAnswer
 from kgserve.stores.backup.folder import (
@@ -48,7 +54,7 @@ from kgserve.stores.backup.folder import (
     BackupMark,
     BackupRun,
     HistoryCopy,
-    Piece,
+    JournalPiece,
     SnapshotCopy,
     StoreBackup,
 )
@@ -58,21 +64,21 @@ log = structlog.get_logger()
 BACKUP_BLOCK_BYTES = 1 << 20
 BACKUP_SYNC_BYTES = 8 << 20
 """Bytes written between two syncs; a single large sync would stall journals on the same disk."""
-FRAME_SCAN_TURN_SECONDS = 0.004
+MAX_FRAME_SCAN_SECONDS = 0.004
 """Time that frames are scanned before yielding to writers; below the interpreter's switch interval."""
 _SELECT_BACKED_UP_EXTENT = "SELECT sequence, oldest FROM cursor"
 _SELECT_LAST_MOMENT = "SELECT time FROM moment WHERE sequence <= ? ORDER BY sequence DESC LIMIT 1"
 
 
-class FileMoved(Exception):
+class SourceFileRemoved(Exception):
     """A file was removed between being listed and being opened; list again."""
 
 
-class JournalTooShort(Exception):
+class JournalStartMissing(Exception):
     """The journal no longer reaches back far enough."""
 
 
-class HistoryCursor(msgspec.Struct, frozen=True):
+class HistoryExtent(msgspec.Struct, frozen=True):
     """Extent of a history: last and oldest commit it can answer for, and the time of the last one."""
 
     sequence: int
@@ -80,7 +86,7 @@ class HistoryCursor(msgspec.Struct, frozen=True):
     time: int
 
 
-class Chunk(msgspec.Struct, frozen=True):
+class JournalChunk(msgspec.Struct, frozen=True):
     """Whole frames of an open segment file to be copied, and the store's state after them."""
 
     file: BinaryIO
@@ -91,7 +97,7 @@ class Chunk(msgspec.Struct, frozen=True):
     state: StoreState
 
 
-def cursor_of(path: Path) -> HistoryCursor | None:
+def read_history_extent(path: Path) -> HistoryExtent | None:
     """Return the extent of a history, or None if no readable one exists."""
     if not path.is_file():
         return None
@@ -101,67 +107,72 @@ def cursor_of(path: Path) -> HistoryCursor | None:
             made = connection.execute(_SELECT_LAST_MOMENT, (sequence,)).fetchone()
     except (sqlite3.Error, TypeError):
         return None
-    return HistoryCursor(sequence, oldest, made[0] if made else 0)
+    return HistoryExtent(sequence, oldest, made[0] if made else 0)
 
 
 @contextmanager
-def opened_from(layout: Layout, sequence: int) -> Generator[list[tuple[Segment, BinaryIO]]]:
+def open_segments_from(layout: StoreLayout, sequence: int) -> Generator[list[tuple[JournalSegment, BinaryIO]]]:
     """Open the segments from the one that holds a sequence. Raises JournalTooShort and FileMoved."""
     segments = list_segments(layout.journal)
     if not segments or segments[0].first > sequence:
-        raise JournalTooShort
+        raise JournalStartMissing
     at = max(index for index, segment in enumerate(segments) if segment.first <= sequence)
     with ExitStack() as stack:
         try:
-            opened: list[tuple[Segment, BinaryIO]] = [
+            opened: list[tuple[JournalSegment, BinaryIO]] = [
                 (segment, stack.enter_context(segment.path.open("rb"))) for segment in segments[at:]
             ]
         except FileNotFoundError as error:
-            raise FileMoved from error
+            raise SourceFileRemoved from error
         yield opened
 
 
-def chunks(opened: list[tuple[Segment, BinaryIO]], offset: int, due: int, mark: int) -> list[Chunk]:
+def find_journal_chunks(
+    opened: list[tuple[JournalSegment, BinaryIO]], offset: int, due: int, mark: int
+) -> list[JournalChunk]:
     """Return what to copy from these segments, from ``offset`` in the first up to the frame with ``mark``.
 
     Raises JournalDamaged if the journal is damaged or incomplete before the mark.
     """
-    found: list[Chunk] = []
+    found: list[JournalChunk] = []
     for segment, file in opened:
-        newest: Frame | None = None
+        newest: JournalFrame | None = None
         for frame in _frames(file, offset, due, mark):
             newest = frame
         if newest is not None:
             state = newest.changes()[-1].state
-            found.append(Chunk(file, segment.first, offset, newest.end - offset, due, state))
+            found.append(JournalChunk(file, segment.first, offset, newest.end - offset, due, state))
             due = state.sequence + 1
         offset = 0
     if due <= mark:
-        raise JournalDamaged(f"{named(opened[-1][0].path.parent)}: commits after sequence {due - 1} are missing")
+        raise JournalDamaged(
+            f"{shorten_journal_path(opened[-1][0].path.parent)}: commits after sequence {due - 1} are missing"
+        )
     return found
 
 
-def _frames(file: BinaryIO, offset: int, due: int, mark: int) -> Iterator[Frame]:
+def _frames(file: BinaryIO, offset: int, due: int, mark: int) -> Iterator[JournalFrame]:
     """Yield the frames from sequence ``due`` at ``offset`` up to the one with ``mark``."""
     if due > mark:
         return
-    pause_at = time.perf_counter() + FRAME_SCAN_TURN_SECONDS
+    pause_at = time.perf_counter() + MAX_FRAME_SCAN_SECONDS
     try:
         for frame in read_frames(file, offset, file.seek(0, os.SEEK_END), due):
             yield frame
             if frame.last >= mark:
                 return
             if time.perf_counter() > pause_at:
-                time.sleep(FRAME_SCAN_TURN_SECONDS)
-                pause_at = time.perf_counter() + FRAME_SCAN_TURN_SECONDS
-    except FrameError as error:
+                time.sleep(MAX_FRAME_SCAN_SECONDS)
+                pause_at = time.perf_counter() + MAX_FRAME_SCAN_SECONDS
+    except JournalFrameError as error:
         raise JournalDamaged(
-            f"{named(Path(file.name))}: {error}; the journal is damaged and was not backed up. Stop the server and run"
+            f"{shorten_journal_path(Path(file.name))}: {error}; the journal is damaged and was not backed up. "
+            "Stop the server and run"
             " `kgserve doctor`"
         ) from error
 
 
-def copy_chunks(found: list[Chunk], folder: Path) -> list[Piece]:
+def copy_chunks(found: list[JournalChunk], folder: Path) -> list[JournalPiece]:
     """Copy chunks into a run's folder, one file each. The folder is created only if there are chunks."""
     if not found:
         return []
@@ -171,17 +182,17 @@ def copy_chunks(found: list[Chunk], folder: Path) -> list[Piece]:
     return pieces
 
 
-def _copy_chunk(chunk: Chunk, folder: Path) -> Piece:
+def _copy_chunk(chunk: JournalChunk, folder: Path) -> JournalPiece:
     name = f"{chunk.segment:020d}.{chunk.offset}.log"
     entry = copy_range(chunk.file, chunk.offset, chunk.bytes, folder / name, f"{folder.name}/{name}")
-    return Piece(entry, chunk.segment, chunk.offset, chunk.first, chunk.state.sequence, chunk.state.time)
+    return JournalPiece(entry, chunk.segment, chunk.offset, chunk.first, chunk.state.sequence, chunk.state.time)
 
 
 def copy_range(file: BinaryIO, offset: int, size: int, target: Path, path: str) -> BackedUpFile:
     """Copy ``size`` bytes into a new file durably; ``path`` is its name in the manifest. Raises StorageFull."""
     hasher = hashlib.sha256()
     file.seek(offset)
-    with storing(f"writing {target}"):
+    with translate_storage_errors(f"writing {target}"):
         descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             _copy(file, size, descriptor, hasher)
@@ -196,9 +207,9 @@ def _copy(file: BinaryIO, size: int, descriptor: int, hasher: hashlib._Hash) -> 
     while left:
         block = file.read(min(BACKUP_BLOCK_BYTES, left))
         if not block:
-            raise JournalDamaged(f"{named(Path(file.name))}: was truncated while it was copied")
+            raise JournalDamaged(f"{shorten_journal_path(Path(file.name))}: was truncated while it was copied")
         hasher.update(block)
-        write_all(descriptor, block)
+        write_all_bytes(descriptor, block)
         left -= len(block)
         unsynced += len(block)
         if unsynced >= BACKUP_SYNC_BYTES:
@@ -206,7 +217,7 @@ def _copy(file: BinaryIO, size: int, descriptor: int, hasher: hashlib._Hash) -> 
             unsynced = 0
 
 
-def sum_of(file: BinaryIO, offset: int, size: int) -> str:
+def hash_range(file: BinaryIO, offset: int, size: int) -> str:
     """Return the SHA-256 checksum of a range in hexadecimal, up to the end of a shorter file."""
     hasher = hashlib.sha256()
     file.seek(offset)
@@ -227,7 +238,7 @@ MAX_COPY_ATTEMPTS = 5
 class BackupSource(msgspec.Struct, frozen=True):
     """A store to back up: its files, and a function that returns its last acknowledged sequence."""
 
-    layout: Layout
+    layout: StoreLayout
     mark: Callable[[], int]
 
 
@@ -246,7 +257,7 @@ class BackupOptions(msgspec.Struct, frozen=True):
 def _silent(_name: str) -> None: ...
 
 
-def back_up(
+def back_up_all(
     folder: BackupFolder,
     stores: Iterable[BackupSource],
     options: BackupOptions,
@@ -274,14 +285,14 @@ def back_up(
     return BackupAnswer(folder=str(folder.path), stores=done, failed=failed, bytes_copied=copied)
 
 
-def back_up_one(folder: BackupFolder, wanted: BackupSource, options: BackupOptions) -> StoreBackupAnswer:
-    """Back up one store. Raises the errors of `back_up` and those of the store itself."""
+def back_up_store(folder: BackupFolder, wanted: BackupSource, options: BackupOptions) -> StoreBackupAnswer:
+    """Back up one store. Raises the errors of `back_up_all` and those of the store itself."""
     _require_outside(folder, wanted.layout)
     with folder.writing():
         return _back_up_store(folder, wanted, options)
 
 
-def _require_outside(folder: BackupFolder, layout: Layout) -> None:
+def _require_outside(folder: BackupFolder, layout: StoreLayout) -> None:
     """Reject a folder within the data folder: it would be lost with the stores, and could take a store's name."""
     data = layout.root.parent.resolve()
     if folder.path.resolve().is_relative_to(data):
@@ -327,7 +338,7 @@ class _BackupJob:
         Raises NotFound if the store was deleted, JournalDamaged, StorageFull, and BackupDamaged if the previous backup
         is damaged.
         """
-        with storing(f"backing up store {self._layout.name!r}"):
+        with translate_storage_errors(f"backing up store {self._layout.name!r}"):
             try:
                 return self._run()
             except FileNotFoundError as error:
@@ -336,7 +347,7 @@ class _BackupJob:
     def _run(self) -> StoreBackupAnswer:
         before = self._backup.read()
         self._backup.clear_leftovers(before)
-        private_folder(self._backup.folder)
+        create_private_folder(self._backup.folder)
         try:
             base, reason = self._next_base(before)
         except BaseException:
@@ -385,12 +396,12 @@ class _BackupJob:
                     except _BaseNotContinuable as error:
                         reason = str(error)
                 return self._new_base(self._backup.run_folder(before.runs.stop), described), reason
-            except FileMoved:
+            except SourceFileRemoved:
                 self._backup.clear_leftovers(before)
         name = self._layout.name
         raise Unavailable(f"the files of store {name!r} keep being replaced; try again later", retry_after=30)
 
-    def _described(self) -> StoreFile:
+    def _described(self) -> StoreDescription:
         if not self._layout.exists:
             raise NoStore(self._layout.name)
         found = self._layout.description()
@@ -400,8 +411,8 @@ class _BackupJob:
             )
         return found
 
-    def _marked(self, state: StoreState, described: StoreFile) -> BackupMark:
-        cursor = cursor_of(self._layout.history) if described.history != "none" else None
+    def _marked(self, state: StoreState, described: StoreDescription) -> BackupMark:
+        cursor = read_history_extent(self._layout.history) if described.history != "none" else None
         return BackupMark(
             sequence=state.sequence,
             time=state.time,
@@ -409,7 +420,7 @@ class _BackupJob:
             taken=max(self._requested_at, state.time)
             if state.time - self._requested_at <= MAX_CLOCK_DRIFT_MICROSECONDS
             else self._requested_at,
-            digest=to_text(state.digest),
+            digest=format_digest(state.digest),
             nodes=state.nodes,
             edges=state.edges,
             settings=described,
@@ -419,7 +430,7 @@ class _BackupJob:
 
     # Incremental backups
 
-    def _why_new(self, before: BackupManifest, described: StoreFile) -> str:
+    def _why_new(self, before: BackupManifest, described: StoreDescription) -> str:
         if not before.bases:
             return "it is the first backup"
         base = before.bases[-1]
@@ -432,19 +443,19 @@ class _BackupJob:
             return f"the previous base has {MAX_RUNS_PER_BASE:,} runs"
         return ""
 
-    def _continued(self, before: BackupManifest, described: StoreFile) -> BackupBase:
+    def _continued(self, before: BackupManifest, described: StoreDescription) -> BackupBase:
         base = before.bases[-1]
         self._require_files(base)
         mark = max(self._mark, base.last.sequence)
         newest = base.pieces[-1] if base.pieces else None
         number = before.runs.stop
         try:
-            with opened_from(self._layout, newest.segment if newest else base.needed) as opened:
+            with open_segments_from(self._layout, newest.segment if newest else base.needed) as opened:
                 self._require_same(opened[0], base)
                 offset, due = (newest.end, newest.last + 1) if newest else (0, opened[0][0].first)
-                found = chunks(opened, offset, due, mark)
+                found = find_journal_chunks(opened, offset, due, mark)
                 pieces = copy_chunks(found, self._backup.run_folder(number))
-        except JournalTooShort:
+        except JournalStartMissing:
             raise _BaseNotContinuable("the journal no longer reaches back to the previous backup") from None
         marked = self._marked(found[-1].state if found else base.last.state, described)
         runs = [*base.runs, BackupRun(number, pieces)] if pieces else base.runs
@@ -460,7 +471,7 @@ class _BackupJob:
                     f"{path}: missing or of the wrong size; run `kgserve verify` for details, or back up with --full"
                 )
 
-    def _require_same(self, opened: tuple[Segment, BinaryIO], base: BackupBase) -> None:
+    def _require_same(self, opened: tuple[JournalSegment, BinaryIO], base: BackupBase) -> None:
         """Raise _BaseNotContinuable unless the store's journal continues from the last piece."""
         segment, file = opened
         if not base.pieces:
@@ -469,21 +480,21 @@ class _BackupJob:
         newest = base.pieces[-1]
         if segment.first != newest.segment:
             raise _BaseNotContinuable("the journal no longer reaches back to the previous backup")
-        if sum_of(file, newest.offset, newest.file.bytes) != newest.file.sha256:
+        if hash_range(file, newest.offset, newest.file.bytes) != newest.file.sha256:
             raise _BaseNotContinuable(
                 "the journal changed before the end of the previous backup, for example by a restore"
             )
 
-    def _require_same_snapshot(self, segment: Segment, base: BackupBase) -> None:
+    def _require_same_snapshot(self, segment: JournalSegment, base: BackupBase) -> None:
         """Check a base without journal pieces: the store's snapshot must be the one that was copied."""
         state = base.last.state
-        taken = snapshot.newest_whole(self._layout.journal, state.sequence) if state.sequence else None
+        taken = snapshot.find_newest_whole_snapshot(self._layout.journal, state.sequence) if state.sequence else None
         if state.sequence and (segment.first <= state.sequence or taken is None or taken.state != state):
             raise _BaseNotContinuable("the store has no journal in common with the previous backup")
 
     # New bases
 
-    def _new_base(self, folder: Path, described: StoreFile) -> BackupBase:
+    def _new_base(self, folder: Path, described: StoreDescription) -> BackupBase:
         """Copy the starting rows, the journal since then, and the history if the journal cannot replace it.
 
         Raises FileMoved, JournalDamaged, StorageFull.
@@ -492,7 +503,7 @@ class _BackupJob:
         history, made = self._history(described, folder)
         known = history.sequence if history else 0
         mark = max(self._mark, known)
-        taken = snapshot.newest_whole(self._layout.journal, mark)
+        taken = snapshot.find_newest_whole_snapshot(self._layout.journal, mark)
         rows = _copy_snapshot(self._layout, taken, folder) if taken else None
         rows_from, copied, state = _journal(self._layout, taken, history, folder, mark)
         sync_folder(folder)
@@ -511,7 +522,7 @@ class _BackupJob:
             marks=[self._marked(state, described)],
         )
 
-    def _history(self, described: StoreFile, folder: Path) -> tuple[HistoryCopy | None, int]:
+    def _history(self, described: StoreDescription, folder: Path) -> tuple[HistoryCopy | None, int]:
         """Copy the history, and return it with the time of its last commit.
 
         Returns (None, 0) if no history exists or the journal covers it.
@@ -520,7 +531,7 @@ class _BackupJob:
             return None, 0
         deadline = time.monotonic() + (NEW_HISTORY_TIMEOUT_SECONDS if self._options.live else 0.0)
         while True:
-            cursor = cursor_of(self._layout.history)
+            cursor = read_history_extent(self._layout.history)
             if self._is_covered_by_journal(described, cursor):
                 return None, 0
             if cursor is not None and self._is_usable(described, cursor):
@@ -530,17 +541,17 @@ class _BackupJob:
                 return None, 0
             time.sleep(0.05)
 
-    def _is_covered_by_journal(self, described: StoreFile, cursor: HistoryCursor | None) -> bool:
+    def _is_covered_by_journal(self, described: StoreDescription, cursor: HistoryExtent | None) -> bool:
         from_start = oldest_sequence(self._layout.journal) == 1 and described.history_from == 0
         return from_start and (cursor is None or cursor.oldest == 0)
 
-    def _is_usable(self, described: StoreFile, cursor: HistoryCursor) -> bool:
+    def _is_usable(self, described: StoreDescription, cursor: HistoryExtent) -> bool:
         is_current = cursor.oldest >= min(described.history_from, self._mark)
         return is_current and cursor.sequence + 1 >= oldest_sequence(self._layout.journal)
 
 
 def _journal(
-    layout: Layout, taken: snapshot.Manifest | None, history: HistoryCopy | None, folder: Path, mark: int
+    layout: StoreLayout, taken: snapshot.SnapshotManifest | None, history: HistoryCopy | None, folder: Path, mark: int
 ) -> tuple[int, BackupRun, StoreState]:
     """Copy the journal. Return the sequence to replay it from, the run, and the final state."""
     starts = [*([0] if oldest_sequence(layout.journal) == 1 else []), *([taken.sequence] if taken else [])]
@@ -548,25 +559,27 @@ def _journal(
     for rows_from in starts:
         needed = 1 + min(rows_from, history.sequence if history else rows_from)
         try:
-            with opened_from(layout, needed) as opened:
-                found = chunks(opened, 0, opened[0][0].first, mark)
+            with open_segments_from(layout, needed) as opened:
+                found = find_journal_chunks(opened, 0, opened[0][0].first, mark)
                 run = BackupRun(int(folder.name.rpartition("-")[2]), copy_chunks(found, folder))
                 return rows_from, run, _state(taken, found)
-        except JournalTooShort:
+        except JournalStartMissing:
             continue
         except JournalDamaged as error:
             # The damaged part may be covered by a snapshot.
             log.warning("backup_begins_later", store=layout.name, after=rows_from, reason=str(error))
             failed = failed or error
-    raise failed or JournalDamaged(f"{named(layout.journal)}: the journal begins after the newest intact snapshot")
+    raise failed or JournalDamaged(
+        f"{shorten_journal_path(layout.journal)}: the journal begins after the newest intact snapshot"
+    )
 
 
-def _state(taken: snapshot.Manifest | None, found: list[Chunk]) -> StoreState:
+def _state(taken: snapshot.SnapshotManifest | None, found: list[JournalChunk]) -> StoreState:
     states = [StoreState(), *([taken.state] if taken else []), *(chunk.state for chunk in found[-1:])]
     return max(states, key=lambda state: state.sequence)
 
 
-def _copy_snapshot(layout: Layout, taken: snapshot.Manifest, folder: Path) -> SnapshotCopy:
+def _copy_snapshot(layout: StoreLayout, taken: snapshot.SnapshotManifest, folder: Path) -> SnapshotCopy:
     source = layout.journal / f"{snapshot.SNAPSHOT_PREFIX}{taken.sequence}"
     target = folder / source.name
     target.mkdir()
@@ -575,29 +588,29 @@ def _copy_snapshot(layout: Layout, taken: snapshot.Manifest, folder: Path) -> Sn
         try:
             opened = {name: stack.enter_context((source / name).open("rb")) for name in names}
         except FileNotFoundError as error:
-            raise FileMoved from error
+            raise SourceFileRemoved from error
         files = [
             copy_range(file, 0, file.seek(0, os.SEEK_END), target / name, f"{folder.name}/{source.name}/{name}")
             for name, file in opened.items()
         ]
     sync_folder(target)
     try:
-        snapshot.verify(target)
+        snapshot.verify_snapshot(target)
     except JournalDamaged as error:  # replaced by a compaction while it was copied
-        raise FileMoved from error
+        raise SourceFileRemoved from error
     return SnapshotCopy(taken.sequence, files)
 
 
-def _copy_history(layout: Layout, folder: Path) -> tuple[HistoryCopy, int]:
+def _copy_history(layout: StoreLayout, folder: Path) -> tuple[HistoryCopy, int]:
     path = folder / BACKUP_HISTORY_FILE
     try:
         copy_database(layout.history, path)
     except sqlite3.Error as error:
-        raise FileMoved from error
-    cursor = cursor_of(path)
+        raise SourceFileRemoved from error
+    cursor = read_history_extent(path)
     if cursor is None:
-        raise FileMoved
-    if (fault := fault_of_rows(path)) is not None:
+        raise SourceFileRemoved
+    if (fault := find_row_fault(path)) is not None:
         raise BackupDamaged(
             f"{layout.history.name} of store {layout.name!r} is damaged ({fault}) and was not copied; run `kgserve "
             "doctor --salvage`, or restart the server, to keep its intact part"
@@ -605,5 +618,5 @@ def _copy_history(layout: Layout, folder: Path) -> tuple[HistoryCopy, int]:
     sync_file(path)
     size = path.stat().st_size
     with path.open("rb") as file:
-        entry = BackedUpFile(f"{folder.name}/{BACKUP_HISTORY_FILE}", size, sum_of(file, 0, size))
+        entry = BackedUpFile(f"{folder.name}/{BACKUP_HISTORY_FILE}", size, hash_range(file, 0, size))
     return HistoryCopy(cursor.sequence, cursor.oldest, entry), cursor.time

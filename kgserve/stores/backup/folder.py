@@ -21,10 +21,10 @@ import structlog
 
 from kgserve.errors import BackupDamaged, Conflict, InvalidInput, KgserveError, NotFound
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.durable_files import storing, sync_folder, write_whole
-from kgserve.platform.permissions import close_folder, private_folder
-from kgserve.platform.times import is_within
-from kgserve.storage.layout import StoreFile
+from kgserve.platform.durable_files import sync_folder, translate_storage_errors, write_file_atomically
+from kgserve.platform.permissions import create_private_folder, restrict_folder
+from kgserve.platform.times import is_representable_time
+from kgserve.storage.layout import StoreDescription
 from kgserve.storage.model.change import StoreState
 from kgserve.storage.model.store_names import check_store_name
 
@@ -32,10 +32,10 @@ log = structlog.get_logger()
 
 BACKUP_FORMAT = 1
 BACKUP_LOCK_FILE = "backup.lock"
-STORES_FOLDER = "stores"
+BACKUP_STORES_FOLDER = "stores"
 RUN_FOLDER_PREFIX = "run-"
 BACKUP_MANIFEST_FILE = "manifest.json"
-STORES_FILE = "stores.json"
+BACKUP_STORES_FILE = "stores.json"
 
 _BACKED_UP_FILE_PATTERN = re.compile(
     r"run-[0-9]{6,}/(?:snapshot\.[0-9]+/[a-z]+\.(?:parquet|json)|history\.sqlite|[0-9]+\.[0-9]+\.log)"
@@ -50,7 +50,7 @@ class BackedUpFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sha256: str
 
 
-class Piece(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class JournalPiece(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whole frames of a journal segment: their offset in it, and the range of sequences they contain.
 
     ``time`` is that of the last commit, in microseconds.
@@ -97,7 +97,7 @@ class BackupMark(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     digest: str
     nodes: int
     edges: int
-    settings: StoreFile
+    settings: StoreDescription
     history_oldest: int
     is_empty: bool = False
 
@@ -111,7 +111,7 @@ class BackupRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Journal pieces copied by one backup, in a folder of their own."""
 
     number: int
-    pieces: list[Piece]
+    pieces: list[JournalPiece]
 
 
 class BackupBase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -138,7 +138,7 @@ class BackupBase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.marks[-1]
 
     @property
-    def pieces(self) -> list[Piece]:
+    def pieces(self) -> list[JournalPiece]:
         """Journal pieces of all runs, in order."""
         return [piece for run in self.runs for piece in run.pieces]
 
@@ -174,7 +174,7 @@ class BackupManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return sum(file.bytes for base in self.bases for file in base.files)
 
 
-class StoreNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BackupStoreList(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """List of the stores in a backup folder."""
 
     format: int
@@ -188,16 +188,18 @@ class _ChecksummedDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     content: msgspec.Raw
 
 
-Content = TypeVar("Content", BackupManifest, StoreNames)
+BackupDocument = TypeVar("BackupDocument", BackupManifest, BackupStoreList)
 
 
-def _write(path: Path, content: BackupManifest | StoreNames) -> None:
+def _write(path: Path, content: BackupManifest | BackupStoreList) -> None:
     """Replace a manifest atomically and durably."""
     text = msgspec.json.encode(content)
-    write_whole(path, msgspec.json.encode(_ChecksummedDocument(hashlib.sha256(text).hexdigest(), msgspec.Raw(text))))
+    write_file_atomically(
+        path, msgspec.json.encode(_ChecksummedDocument(hashlib.sha256(text).hexdigest(), msgspec.Raw(text)))
+    )
 
 
-def _read(path: Path, kind: type[Content]) -> Content:
+def _read(path: Path, kind: type[BackupDocument]) -> BackupDocument:
     """Return a manifest.
 
     Raises BackupDamaged if its checksum does not match, and FileNotFoundError if it is missing.
@@ -227,7 +229,7 @@ def _require_names(path: Path, manifest: BackupManifest, store: str) -> None:
             or any(not _BACKED_UP_FILE_PATTERN.fullmatch(file.path) for file in base.files)
         ):
             raise BackupDamaged(f"{path}: contains file names that no backup writes")
-        if not all(map(is_within, (base.since, *(mark.taken for mark in base.marks)))):
+        if not all(map(is_representable_time, (base.since, *(mark.taken for mark in base.marks)))):
             raise BackupDamaged(f"{path}: contains times outside the years 1 to 9999")
 
 
@@ -259,7 +261,7 @@ class StoreBackup:
 
     def clear_leftovers(self, manifest: BackupManifest) -> None:
         """Remove files of interrupted backups, and runs that are no longer needed."""
-        for path in leftovers(self.folder, manifest):
+        for path in list_leftover_runs(self.folder, manifest):
             shutil.rmtree(path, ignore_errors=True)
 
     def write(self, manifest: BackupManifest) -> None:
@@ -267,7 +269,7 @@ class StoreBackup:
         _write(self.path, manifest)
 
 
-def leftovers(folder: Path, manifest: BackupManifest) -> list[Path]:
+def list_leftover_runs(folder: Path, manifest: BackupManifest) -> list[Path]:
     """Return run folders that the manifest does not include, left over from interrupted backups."""
     if not folder.is_dir():
         return []
@@ -288,9 +290,9 @@ class BackupFolder:
     @contextmanager
     def writing(self) -> Generator[None]:
         """Create the folder if needed, and lock it exclusively. Raises Conflict if it is in use, and InvalidInput."""
-        with storing(f"making {self.path}"):
+        with translate_storage_errors(f"making {self.path}"):
             self._require_backup_or_empty()
-            private_folder(self.path)
+            create_private_folder(self.path)
             descriptor = os.open(self.path / BACKUP_LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             _lock(
@@ -306,8 +308,8 @@ class BackupFolder:
     @contextmanager
     def reading(self) -> Generator[None]:
         """Lock the folder against backups. Raises NotFound if it holds no backup, and Conflict while one is running."""
-        if not (self.path / STORES_FILE).is_file():
-            raise NotFound(f"{self.path} is not a kgserve backup: {STORES_FILE} is missing")
+        if not (self.path / BACKUP_STORES_FILE).is_file():
+            raise NotFound(f"{self.path} is not a kgserve backup: {BACKUP_STORES_FILE} is missing")
         try:
             descriptor = os.open(self.path / BACKUP_LOCK_FILE, os.O_RDONLY)
         except OSError:  # a copy without a readable lock file, which no backup writes to
@@ -323,9 +325,9 @@ class BackupFolder:
 
     def names(self) -> list[str]:
         """Return the names of the stores it holds. Raises BackupDamaged."""
-        path = self.path / STORES_FILE
+        path = self.path / BACKUP_STORES_FILE
         try:
-            found = _read(path, StoreNames)
+            found = _read(path, BackupStoreList)
         except FileNotFoundError:
             raise BackupDamaged(f"{path}: missing") from None
         try:
@@ -335,7 +337,7 @@ class BackupFolder:
 
     def store(self, name: str) -> StoreBackup:
         """Return the backup of a store, whether it exists or not."""
-        return StoreBackup(self.path / STORES_FOLDER / name, name)
+        return StoreBackup(self.path / BACKUP_STORES_FOLDER / name, name)
 
     def there(self, name: str) -> StoreBackup:
         """Return the existing backup of a store. Raises NotFound, and BackupDamaged if its manifest is missing."""
@@ -352,31 +354,31 @@ class BackupFolder:
         """Add a store with a complete backup to the list."""
         names = self.names()
         if name not in names:
-            with storing(f"writing {self.path / STORES_FILE}"):
-                sync_folder(self.path / STORES_FOLDER)
-                _write(self.path / STORES_FILE, StoreNames(BACKUP_FORMAT, sorted([*names, name])))
+            with translate_storage_errors(f"writing {self.path / BACKUP_STORES_FILE}"):
+                sync_folder(self.path / BACKUP_STORES_FOLDER)
+                _write(self.path / BACKUP_STORES_FILE, BackupStoreList(BACKUP_FORMAT, sorted([*names, name])))
 
     def _require_backup_or_empty(self) -> None:
-        if not self.path.is_dir() or (self.path / STORES_FILE).exists():
+        if not self.path.is_dir() or (self.path / BACKUP_STORES_FILE).exists():
             return
         if any(
-            each.name not in {BACKUP_LOCK_FILE, STORES_FOLDER, STORES_FILE, f"{STORES_FILE}.new"}
+            each.name not in {BACKUP_LOCK_FILE, BACKUP_STORES_FOLDER, BACKUP_STORES_FILE, f"{BACKUP_STORES_FILE}.new"}
             for each in self.path.iterdir()
         ):
             raise InvalidInput(f"{self.path} holds other files and no backup; choose an empty or a new folder")
 
     def _make(self) -> None:
         """Create the folder's files. Requires the lock, so that concurrent first backups do not reset the list."""
-        with storing(f"making {self.path}"):
-            private_folder(self.path / STORES_FOLDER)
+        with translate_storage_errors(f"making {self.path}"):
+            create_private_folder(self.path / BACKUP_STORES_FOLDER)
             self._restrict_permissions()
-            if not (self.path / STORES_FILE).exists():
-                _write(self.path / STORES_FILE, StoreNames(BACKUP_FORMAT))
+            if not (self.path / BACKUP_STORES_FILE).exists():
+                _write(self.path / BACKUP_STORES_FILE, BackupStoreList(BACKUP_FORMAT))
                 sync_folder(self.path.parent)
 
     def _restrict_permissions(self) -> None:
         """Restrict permissions: older versions wrote files that every user of the machine could read."""
-        mended = close_folder(self.path)
+        mended = restrict_folder(self.path)
         if mended.closed:
             log.warning("backups_closed_to_others", path=str(self.path), were_open=mended.closed)
         for path in mended.still_open:
@@ -393,7 +395,7 @@ def _lock(descriptor: int, how: int, refusal: str) -> None:
 _MAX_SCANNED_FOLDERS = 10_000
 
 
-def holding(root: Path, store: str, first: int, through: int) -> Iterator[tuple[str, str]]:
+def find_backups_holding(root: Path, store: str, first: int, through: int) -> Iterator[tuple[str, str]]:
     """Yield the backups below a folder that contain any of the given commits of a store, as (name, description).
 
     Unreadable backups are included.
@@ -421,6 +423,6 @@ def _backups(root: Path) -> Iterator[Path]:
     for number, (folder, below, files) in enumerate(os.walk(root)):
         if number > _MAX_SCANNED_FOLDERS:
             return
-        if STORES_FILE in files:
-            below[:] = [each for each in below if each != STORES_FOLDER]
+        if BACKUP_STORES_FILE in files:
+            below[:] = [each for each in below if each != BACKUP_STORES_FOLDER]
             yield Path(folder)

@@ -17,33 +17,33 @@ import msgspec
 
 from kgserve.errors import BackupDamaged, InvalidInput, JournalDamaged
 from kgserve.platform.codecs import msgpack_decoder
-from kgserve.platform.durable_files import storing, sync_file, sync_folder, write_all
-from kgserve.platform.permissions import private_folder
+from kgserve.platform.durable_files import sync_file, sync_folder, translate_storage_errors, write_all_bytes
+from kgserve.platform.permissions import create_private_folder
 from kgserve.platform.times import format_time, parse_time
-from kgserve.projections.history.history import History
-from kgserve.projections.history.recovery import fault_of_rows
+from kgserve.projections.history.history import HistoryFile
+from kgserve.projections.history.recovery import find_row_fault
 from kgserve.storage.journal import snapshot
-from kgserve.storage.journal.journal import Frame, FrameError, encode_frame, read_frames, segment_path
-from kgserve.storage.journal.tail import Tail
+from kgserve.storage.journal.journal import JournalFrame, JournalFrameError, encode_frame, read_frames, segment_path
+from kgserve.storage.journal.tail import JournalTail
 from kgserve.storage.layout import write_description
 from kgserve.storage.model.change import ChangeSet, StoreState
 from kgserve.storage.plan import MAX_CLOCK_DRIFT_MICROSECONDS
-from kgserve.stores.backup.api import BaseAnswer, VerifiedStore
-from kgserve.stores.backup.create import BACKUP_BLOCK_BYTES, sum_of
+from kgserve.stores.backup.api import BackupBaseAnswer, BackupVerification
+from kgserve.stores.backup.create import BACKUP_BLOCK_BYTES, hash_range
 from kgserve.stores.backup.folder import (
     BACKUP_LOCK_FILE,
     BACKUP_MANIFEST_FILE,
+    BACKUP_STORES_FILE,
+    BACKUP_STORES_FOLDER,
     RUN_FOLDER_PREFIX,
-    STORES_FILE,
-    STORES_FOLDER,
     BackedUpFile,
     BackupBase,
     BackupFolder,
     BackupManifest,
     BackupMark,
-    Piece,
+    JournalPiece,
     StoreBackup,
-    leftovers,
+    list_leftover_runs,
 )
 
 
@@ -57,7 +57,7 @@ class CommitMark(msgspec.Struct, frozen=True):
 _commits = msgpack_decoder(list[CommitMark]).decode
 
 
-def fault_of(folder: Path, file: BackedUpFile) -> str | None:
+def find_file_fault(folder: Path, file: BackedUpFile) -> str | None:
     """Return a description of what is wrong with a file other than a journal piece, or None."""
     path = folder / file.path
     if not path.is_file() or path.is_symlink():
@@ -66,38 +66,38 @@ def fault_of(folder: Path, file: BackedUpFile) -> str | None:
     if size != file.bytes:
         return f"{path}: has {size:,} bytes instead of {file.bytes:,}"
     with path.open("rb") as opened:
-        if sum_of(opened, 0, size) != file.sha256:
+        if hash_range(opened, 0, size) != file.sha256:
             return f"{path}: checksum mismatch"
     return None
 
 
-def fault_of_piece(folder: Path, piece: Piece) -> str | None:
+def find_piece_fault(folder: Path, piece: JournalPiece) -> str | None:
     """Return a description of what is wrong with a journal piece, including the first damaged frame, or None."""
-    fault = fault_of(folder, piece.file)
+    fault = find_file_fault(folder, piece.file)
     path = folder / piece.file.path
     if fault is None or not path.is_file():
         return fault
     try:
         for _ in _frames(path, piece):
             pass
-    except FrameError as error:
+    except JournalFrameError as error:
         where = f"offset {piece.offset + error.offset} of journal segment {piece.segment:020d}.log"
         return f"{fault}; {error} ({where})"
     return fault
 
 
-def checked_frames(folder: Path, piece: Piece) -> Iterator[Frame]:
+def read_verified_frames(folder: Path, piece: JournalPiece) -> Iterator[JournalFrame]:
     """Yield the frames of a piece whose checksum matches. Raises BackupDamaged naming file and offset."""
-    if (fault := fault_of_piece(folder, piece)) is not None:
+    if (fault := find_piece_fault(folder, piece)) is not None:
         raise BackupDamaged(fault)
     path = folder / piece.file.path
     try:
         yield from _frames(path, piece)
-    except FrameError as error:
+    except JournalFrameError as error:
         raise BackupDamaged(f"{path}: {error}") from error
 
 
-def _frames(path: Path, piece: Piece) -> Iterator[Frame]:
+def _frames(path: Path, piece: JournalPiece) -> Iterator[JournalFrame]:
     """Yield the frames of a piece. Raises FrameError at the first that is damaged or out of sequence."""
     due, offset = piece.first, 0
     with path.open("rb") as file:
@@ -105,17 +105,17 @@ def _frames(path: Path, piece: Piece) -> Iterator[Frame]:
             yield frame
             due, offset = frame.last + 1, frame.end
     if due != piece.last + 1:
-        raise FrameError(offset, f"unexpected end of file, expected sequence {due}")
+        raise JournalFrameError(offset, f"unexpected end of file, expected sequence {due}")
 
 
-def commits(folder: Path, base: BackupBase) -> Iterator[CommitMark]:
+def read_commit_marks(folder: Path, base: BackupBase) -> Iterator[CommitMark]:
     """Yield all commits in the journal of a base, in order. Raises BackupDamaged."""
     for piece in base.pieces:
-        for frame in checked_frames(folder, piece):
+        for frame in read_verified_frames(folder, piece):
             yield from _commits(frame.payload)
 
 
-def verify(folder: BackupFolder, store: str | None = None) -> Iterator[VerifiedStore]:
+def verify_backup(folder: BackupFolder, store: str | None = None) -> Iterator[BackupVerification]:
     """Verify the backup of one store, or of all.
 
     Raises NotFound, BackupDamaged, and Conflict while a backup is running. Damage that concerns no single store, such
@@ -131,20 +131,20 @@ def verify(folder: BackupFolder, store: str | None = None) -> Iterator[VerifiedS
             yield _verified(folder.store(name))
 
 
-def _verified(backup: StoreBackup) -> VerifiedStore:
+def _verified(backup: StoreBackup) -> BackupVerification:
     faults = [f"{backup.path}: missing"]
-    bases, left = list[BaseAnswer](), list[Path]()
+    bases, left = list[BackupBaseAnswer](), list[Path]()
     if backup.exists:
         try:
             manifest = backup.read()
         except BackupDamaged as error:
             faults = [error.message]
         else:
-            left = leftovers(backup.folder, manifest)
+            left = list_leftover_runs(backup.folder, manifest)
             found = [[*_faults(backup.folder, base)] for base in manifest.bases]
             bases = [_base(base, ok=not each) for base, each in zip(manifest.bases, found, strict=True)]
             faults = [*(fault for each in found for fault in each), *_extra(backup.folder, manifest, left)]
-    return VerifiedStore(store=backup.store, ok=not faults, bases=bases, faults=faults, leftovers=len(left))
+    return BackupVerification(store=backup.store, ok=not faults, bases=bases, faults=faults, leftovers=len(left))
 
 
 def _may_lack_commits(base: BackupBase) -> bool:
@@ -160,8 +160,8 @@ def _lacking(folder: Path) -> str:
     )
 
 
-def _base(base: BackupBase, *, ok: bool) -> BaseAnswer:
-    return BaseAnswer(
+def _base(base: BackupBase, *, ok: bool) -> BackupBaseAnswer:
+    return BackupBaseAnswer(
         ok=ok,
         first=base.first,
         last=base.last.sequence,
@@ -177,28 +177,28 @@ def _faults(folder: Path, base: BackupBase) -> Iterator[str]:
     if _may_lack_commits(base):
         yield _lacking(folder)
     for file in base.files:
-        if file.path not in pieces and (fault := fault_of(folder, file)) is not None:
+        if file.path not in pieces and (fault := find_file_fault(folder, file)) is not None:
             yield fault
     # The checksum also matches data that was damaged before it was copied.
-    if base.history is not None and fault_of(folder, base.history.file) is None:
+    if base.history is not None and find_file_fault(folder, base.history.file) is None:
         path = folder / base.history.file.path
-        if (fault := fault_of_rows(path)) is not None:
+        if (fault := find_row_fault(path)) is not None:
             yield f"{path}: {fault}"
     due: int | None = None
     for piece in base.pieces:
         if (fault := _piece_fault(folder, piece, due)) is not None:
             yield fault
         due = piece.last + 1
-    if base.snapshot is not None and not any(fault_of(folder, file) for file in base.snapshot.files):
+    if base.snapshot is not None and not any(find_file_fault(folder, file) for file in base.snapshot.files):
         try:
-            snapshot.verify((folder / base.snapshot.files[0].path).parent)
+            snapshot.verify_snapshot((folder / base.snapshot.files[0].path).parent)
         except JournalDamaged as error:
             yield error.message
 
 
-def _piece_fault(folder: Path, piece: Piece, due: int | None) -> str | None:
+def _piece_fault(folder: Path, piece: JournalPiece, due: int | None) -> str | None:
     """Return what is wrong with a journal piece, including damage that is older than the copy, and gaps before it."""
-    if (fault := fault_of_piece(folder, piece)) is not None:
+    if (fault := find_piece_fault(folder, piece)) is not None:
         return fault
     if due is not None and piece.first != due:
         return f"{folder / piece.file.path}: begins with sequence {piece.first}, expected {due}"
@@ -206,7 +206,7 @@ def _piece_fault(folder: Path, piece: Piece, due: int | None) -> str | None:
     try:
         for _ in _frames(path, piece):
             pass
-    except FrameError as error:
+    except JournalFrameError as error:
         return f"{path}: {error}"
     return None
 
@@ -226,8 +226,8 @@ def _extra(folder: Path, manifest: BackupManifest, left: list[Path]) -> Iterator
 
 
 def _strays(folder: BackupFolder, names: list[str]) -> Iterator[str]:
-    known = {BACKUP_LOCK_FILE, STORES_FOLDER, STORES_FILE, f"{STORES_FILE}.new"}
-    stores = folder.path / STORES_FOLDER
+    known = {BACKUP_LOCK_FILE, BACKUP_STORES_FOLDER, BACKUP_STORES_FILE, f"{BACKUP_STORES_FILE}.new"}
+    stores = folder.path / BACKUP_STORES_FOLDER
     found = [path for path in folder.path.iterdir() if path.name not in known]
     entries = stores.iterdir() if stores.is_dir() else ()  # copying tools may omit an empty folder
     inside = [path for path in entries if path.name not in names and not _unfinished(path)]
@@ -244,7 +244,7 @@ MAX_SEQUENCE_DIGITS = 18
 REPLAY_BATCH_CHANGES = 500
 
 
-class Point(msgspec.Struct, frozen=True):
+class RestorePoint(msgspec.Struct, frozen=True):
     """A restorable point: a base and a sequence it covers."""
 
     base: BackupBase
@@ -257,7 +257,7 @@ class Point(msgspec.Struct, frozen=True):
         return before[-1] if before else self.base.marks[0]
 
 
-def find_point(backup: StoreBackup, manifest: BackupManifest, until: str | None) -> Point:
+def find_restore_point(backup: StoreBackup, manifest: BackupManifest, until: str | None) -> RestorePoint:
     """Return the point named by a sequence or an RFC 3339 time; without one, the end of the newest backup.
 
     Raises BackupDamaged, and InvalidInput for a point that is not covered; the error lists what is.
@@ -267,7 +267,7 @@ def find_point(backup: StoreBackup, manifest: BackupManifest, until: str | None)
     if _may_lack_commits(manifest.bases[-1]):
         raise BackupDamaged(_lacking(backup.folder))
     if until is None:
-        return Point(manifest.bases[-1], manifest.bases[-1].last.sequence)
+        return RestorePoint(manifest.bases[-1], manifest.bases[-1].last.sequence)
     if until.isascii() and until.isdecimal() and len(until) <= MAX_SEQUENCE_DIGITS:
         return _at_sequence(manifest, int(until))
     try:
@@ -277,7 +277,7 @@ def find_point(backup: StoreBackup, manifest: BackupManifest, until: str | None)
     return _at_time(backup, manifest, time, until)
 
 
-def covered(manifest: BackupManifest) -> str:
+def describe_coverage(manifest: BackupManifest) -> str:
     """Return a description of what can be restored."""
     ranges = [
         f"sequences {base.first} to {base.last.sequence} (times {format_time(base.since)} to "
@@ -287,18 +287,18 @@ def covered(manifest: BackupManifest) -> str:
     return "; ".join(ranges)
 
 
-def _at_sequence(manifest: BackupManifest, sequence: int) -> Point:
+def _at_sequence(manifest: BackupManifest, sequence: int) -> RestorePoint:
     for base in reversed(manifest.bases):
         if base.first <= sequence <= base.last.sequence:
-            return Point(base, sequence)
-    raise InvalidInput(f"`until`: sequence {sequence} is not covered; this backup covers {covered(manifest)}")
+            return RestorePoint(base, sequence)
+    raise InvalidInput(f"`until`: sequence {sequence} is not covered; this backup covers {describe_coverage(manifest)}")
 
 
-def _at_time(backup: StoreBackup, manifest: BackupManifest, time: int, text: str) -> Point:
+def _at_time(backup: StoreBackup, manifest: BackupManifest, time: int, text: str) -> RestorePoint:
     for base in reversed(manifest.bases):
         if base.since <= time <= base.last.taken:
-            return Point(base, max(base.first, _last_by(commits(backup.folder, base), time, text)))
-    raise InvalidInput(f"`until`: {text} is not covered; this backup covers {covered(manifest)}")
+            return RestorePoint(base, max(base.first, _last_by(read_commit_marks(backup.folder, base), time, text)))
+    raise InvalidInput(f"`until`: {text} is not covered; this backup covers {describe_coverage(manifest)}")
 
 
 def _last_by(found: Iterable[CommitMark], time: int, text: str) -> int:
@@ -323,18 +323,18 @@ def _last_by(found: Iterable[CommitMark], time: int, text: str) -> int:
     return last
 
 
-def build(backup: StoreBackup, point: Point, target: Path) -> StoreState:
+def restore_store(backup: StoreBackup, point: RestorePoint, target: Path) -> StoreState:
     """Write a store's folder as of a point, durably. Return the state that it must open with.
 
     Raises StorageFull, and BackupDamaged naming file and offset.
     """
-    with storing(f"writing {target}"):
+    with translate_storage_errors(f"writing {target}"):
         return _build(backup, point, target)
 
 
-def _build(backup: StoreBackup, point: Point, target: Path) -> StoreState:
+def _build(backup: StoreBackup, point: RestorePoint, target: Path) -> StoreState:
     journal = target / "journal"
-    private_folder(journal)
+    create_private_folder(journal)
     states = [StoreState(), *_snapshot(backup.folder, point, journal), *_segments(backup.folder, point, journal)]
     if not any(journal.glob("*.log")):
         segment_path(journal, point.sequence + 1).touch()
@@ -352,7 +352,7 @@ def _build(backup: StoreBackup, point: Point, target: Path) -> StoreState:
     return state
 
 
-def _snapshot(folder: Path, point: Point, journal: Path) -> Iterator[StoreState]:
+def _snapshot(folder: Path, point: RestorePoint, journal: Path) -> Iterator[StoreState]:
     """Copy the snapshot, unless it is newer than the point. Yield its state."""
     copy = point.base.snapshot
     if copy is None or copy.sequence > point.sequence:
@@ -362,14 +362,14 @@ def _snapshot(folder: Path, point: Point, journal: Path) -> Iterator[StoreState]
     for file in copy.files:
         _copy(folder, file, target / Path(file.path).name)
     sync_folder(target)
-    yield snapshot.verify(target).state
+    yield snapshot.verify_snapshot(target).state
 
 
-def _segments(folder: Path, point: Point, journal: Path) -> Iterator[StoreState]:
+def _segments(folder: Path, point: RestorePoint, journal: Path) -> Iterator[StoreState]:
     """Write the journal segments up to the point. Yield the state at the end of each."""
     pieces = (piece for piece in point.base.pieces if piece.first <= point.sequence)
     for segment, parts in groupby(pieces, key=attrgetter("segment")):
-        newest: Frame | None = None
+        newest: JournalFrame | None = None
         path = segment_path(journal, segment)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
@@ -383,11 +383,11 @@ def _segments(folder: Path, point: Point, journal: Path) -> Iterator[StoreState]
             yield until[-1].state
 
 
-def _append(folder: Path, piece: Piece, descriptor: int, last: int) -> Frame | None:
+def _append(folder: Path, piece: JournalPiece, descriptor: int, last: int) -> JournalFrame | None:
     """Append a piece's commits up to ``last``. Return the last frame that contained any."""
-    newest: Frame | None = None
+    newest: JournalFrame | None = None
     whole = 0
-    for frame in checked_frames(folder, piece):
+    for frame in read_verified_frames(folder, piece):
         if frame.first > last:
             break
         newest = frame
@@ -395,14 +395,14 @@ def _append(folder: Path, piece: Piece, descriptor: int, last: int) -> Frame | N
     with (folder / piece.file.path).open("rb") as file:
         while whole > 0:
             block = file.read(min(BACKUP_BLOCK_BYTES, whole))
-            write_all(descriptor, block)
+            write_all_bytes(descriptor, block)
             whole -= len(block)
     if newest is not None and newest.last > last:
-        write_all(descriptor, encode_frame([change for change in newest.changes() if change.sequence <= last]))
+        write_all_bytes(descriptor, encode_frame([change for change in newest.changes() if change.sequence <= last]))
     return newest
 
 
-def _history(folder: Path, point: Point, target: Path) -> None:
+def _history(folder: Path, point: RestorePoint, target: Path) -> None:
     copy = point.base.history
     path = target / "history.sqlite"
     if copy is not None:
@@ -414,9 +414,9 @@ def _history(folder: Path, point: Point, target: Path) -> None:
 
 def _forget(path: Path, journal: Path, after: int, last: int, oldest: int) -> None:
     """Prune a history to the reach it had in the store. It must first apply all commits."""
-    history = History(path)
+    history = HistoryFile(path)
     try:
-        changes: Iterator[ChangeSet] = Tail(journal).read(after + 1, last)
+        changes: Iterator[ChangeSet] = JournalTail(journal).read(after + 1, last)
         while some := list(islice(changes, REPLAY_BATCH_CHANGES)):
             history.take(some)
         history.prune(oldest)
@@ -426,7 +426,7 @@ def _forget(path: Path, journal: Path, after: int, last: int, oldest: int) -> No
 
 
 def _copy(folder: Path, file: BackedUpFile, target: Path) -> None:
-    if (fault := fault_of(folder, file)) is not None:
+    if (fault := find_file_fault(folder, file)) is not None:
         raise BackupDamaged(fault)
     shutil.copyfile(folder / file.path, target)
     sync_file(target)

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.platform.server_discovery import find
+from kgserve.platform.server_discovery import find_server
 from tests.cli.mcp_stdio.editor import SMALL
-from tests.cli.running import PATIENCE, Running, environment, serving
+from tests.cli.running import SERVER_TIMEOUT_SECONDS, ServerProcessHandle, environment, serving
 from tests.stores.writing import until
 
 
 @pytest.fixture(scope="package")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcessHandle]:
     """Yield one server for all tests of a worker process; each test uses its own stores."""
     with serving(tmp_path_factory.mktemp("bridged") / "data", variables=SMALL) as running:
         yield running
@@ -28,8 +28,8 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     command = [sys.executable, "-m", "tests.cli.mcp_stdio.slow_server", str(data)]
     with log, subprocess.Popen(command, stderr=log, env=environment()) as process:
         try:
-            until(lambda: find(data) is not None)
+            until(lambda: find_server(data) is not None)
             yield data
         finally:
             process.terminate()
-            process.wait(PATIENCE)
+            process.wait(SERVER_TIMEOUT_SECONDS)

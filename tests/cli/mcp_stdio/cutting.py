@@ -13,7 +13,7 @@ from typing_extensions import override
 from tests.servers import served
 
 
-class Cutting(ThreadingTCPServer):
+class CuttingProxy(ThreadingTCPServer):
     """TCP proxy that breaks the connection at the result of the first call of ``tool``; ``url`` is its address."""
 
     def __init__(self, url: str) -> None:
@@ -41,7 +41,7 @@ class _Connection(BaseRequestHandler):
     @override
     def handle(self) -> None:
         wire = self.server
-        assert isinstance(wire, Cutting)
+        assert isinstance(wire, CuttingProxy)
         near: socket.socket = self.request
         with socket.create_connection(wire.server) as far, suppress(OSError):
             answer: bytes | None = None
@@ -59,6 +59,6 @@ class _Connection(BaseRequestHandler):
                         return
 
 
-def cutting(url: str) -> AbstractContextManager[Cutting]:
+def cutting(url: str) -> AbstractContextManager[CuttingProxy]:
     """Return such a proxy as a context manager."""
-    return served(Cutting(url))
+    return served(CuttingProxy(url))

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from kgserve.platform.server_discovery import holder
-from tests.cli.running import COMMAND, PATIENCE, environment
+from kgserve.platform.server_discovery import find_lock_holder
+from tests.cli.running import COMMAND, SERVER_TIMEOUT_SECONDS, environment
 
 Era = Literal["handshake", "stateless"]
 
@@ -105,7 +105,7 @@ class Editor:
         """Close the bridge's standard input. Return its exit code."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        return self.process.wait(PATIENCE)
+        return self.process.wait(SERVER_TIMEOUT_SECONDS)
 
 
 @contextmanager
@@ -136,14 +136,14 @@ def ending(data: Path) -> Generator[None]:
         yield
     finally:
         end(data, signal.SIGTERM)
-        deadline = time.monotonic() + PATIENCE
-        while holder(data) is not None and time.monotonic() < deadline:
+        deadline = time.monotonic() + SERVER_TIMEOUT_SECONDS
+        while find_lock_holder(data) is not None and time.monotonic() < deadline:
             time.sleep(0.02)
         end(data, signal.SIGKILL)
 
 
 def end(data: Path, number: signal.Signals) -> None:
     """Send a signal to the server that a bridge has started, and to its children."""
-    if process := holder(data):
+    if process := find_lock_holder(data):
         with suppress(ProcessLookupError):
             os.killpg(process, number)

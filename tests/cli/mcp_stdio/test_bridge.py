@@ -19,14 +19,14 @@ import msgspec
 import pytest
 
 from kgserve.cli.mcp_stdio import tool_hints
-from kgserve.cli.mcp_stdio.forwarder import KNOWN_ANSWER_METHODS, KNOWN_ANSWERS_FILE
-from kgserve.cli.mcp_stdio.message import header_value
+from kgserve.cli.mcp_stdio.forwarder import CACHED_ANSWER_METHODS, CACHED_ANSWERS_FILE
+from kgserve.cli.mcp_stdio.message import encode_mcp_header
 from kgserve.platform.lock import DataFolderLock
-from kgserve.platform.server_discovery import find
-from scripts.known_answers import hints, known
+from kgserve.platform.server_discovery import find_server
+from scripts.known_answers import build_cached_answers, build_tool_hints
 from tests.cli.mcp_stdio.cutting import cutting
 from tests.cli.mcp_stdio.editor import HANDSHAKE, SMALL, STATELESS, Era, editing, end, ending
-from tests.cli.running import COMMAND, PATIENCE, Running, environment, serving
+from tests.cli.running import COMMAND, SERVER_TIMEOUT_SECONDS, ServerProcessHandle, environment, serving
 from tests.stores.writing import until
 
 ERAS: tuple[Era, ...] = ("handshake", "stateless")
@@ -58,7 +58,7 @@ def counts(url: str, store: str) -> tuple[int, int]:
 
 
 @both_eras
-def test_an_editor_writes_and_reads_through_it(server: Running, era: Era) -> None:
+def test_an_editor_writes_and_reads_through_it(server: ServerProcessHandle, era: Era) -> None:
     with editing("--data", server.data, era=era) as editor:
         editor.open()
         tools = {tool["name"] for tool in editor.ask("tools/list")["tools"]}
@@ -72,21 +72,21 @@ def test_an_editor_writes_and_reads_through_it(server: Running, era: Era) -> Non
 
 
 @both_eras
-def test_tools_use_the_given_store(server: Running, era: Era) -> None:
+def test_tools_use_the_given_store(server: ServerProcessHandle, era: Era) -> None:
     with editing("--data", server.data, "--store", f"default-{era}", era=era) as editor:
         editor.open()
         editor.call("inject_knowledge_graph", nodes=entities("a"), edges=[])
     assert counts(server.url, f"default-{era}")[0] == 1
 
 
-def test_a_server_is_used_by_its_url(server: Running, tmp_path: Path) -> None:
+def test_a_server_is_used_by_its_url(server: ServerProcessHandle, tmp_path: Path) -> None:
     with editing("--url", f"{server.url}/", "--data", tmp_path / "none") as editor:
         editor.open()
         assert editor.ask("ping") == {}
     assert not (tmp_path / "none").exists()
 
 
-def test_an_invalid_message_gets_an_error_and_the_next_one_an_answer(server: Running) -> None:
+def test_an_invalid_message_gets_an_error_and_the_next_one_an_answer(server: ServerProcessHandle) -> None:
     with editing("--data", server.data) as editor:
         for line, code in [(b"{", -32700), (b"[]", -32600), (b"\xff", -32700), (b'{"id": 1}', -32600)]:
             editor.write(line)
@@ -99,7 +99,7 @@ def test_an_invalid_message_gets_an_error_and_the_next_one_an_answer(server: Run
 
 
 @both_eras
-def test_an_error_has_the_id_of_its_request(server: Running, era: Era) -> None:
+def test_an_error_has_the_id_of_its_request(server: ServerProcessHandle, era: Era) -> None:
     with editing("--data", server.data, era=era) as editor:
         editor.open()
         assert editor.answer(editor.send("no/such/method"))["error"]["code"] == -32601
@@ -116,7 +116,7 @@ def test_a_message_over_the_servers_size_limit_is_rejected_with_its_message(tmp_
         assert editor.ask("ping") == {}
 
 
-def test_the_first_tool_answers_within_half_a_second(server: Running) -> None:
+def test_the_first_tool_answers_within_half_a_second(server: ServerProcessHandle) -> None:
     with editing("--data", server.data) as editor:  # the first call of a server imports its dependencies
         editor.open()
         editor.call("list_stores")
@@ -139,7 +139,7 @@ def interpreter_start() -> float:
     return time.perf_counter() - started
 
 
-def test_the_bridge_imports_only_the_standard_library(server: Running) -> None:
+def test_the_bridge_imports_only_the_standard_library(server: ServerProcessHandle) -> None:
     program = (
         "import sys\n"
         "from kgserve.__main__ import main\n"
@@ -215,7 +215,7 @@ def test_requests_carry_routing_headers(slow: Path, era: Era) -> None:
     ],
 )
 def test_names_are_encoded_in_headers(text: str, value: str) -> None:
-    assert header_value(text) == value
+    assert encode_mcp_header(text) == value
 
 
 @both_eras
@@ -242,12 +242,12 @@ def test_outstanding_answers_arrive_after_standard_input_closes(slow: Path) -> N
 def test_a_signal_ends_the_bridge_immediately(slow: Path) -> None:
     with editing("--data", slow) as editor:
         editor.open()
-        editor.send("tools/call", {"name": "wait", "arguments": {"seconds": 10 * PATIENCE}})
+        editor.send("tools/call", {"name": "wait", "arguments": {"seconds": 10 * SERVER_TIMEOUT_SECONDS}})
         editor.process.terminate()
-        assert editor.process.wait(PATIENCE) == 0
+        assert editor.process.wait(SERVER_TIMEOUT_SECONDS) == 0
 
 
-def test_the_bridge_ends_with_its_parent_even_if_pipes_stay_open(server: Running, tmp_path: Path) -> None:
+def test_the_bridge_ends_with_its_parent_even_if_pipes_stay_open(server: ServerProcessHandle, tmp_path: Path) -> None:
     reading, writing = os.pipe()
     script = f'"$@" & echo $! > {tmp_path}/pid; wait'
     command = ["/bin/sh", "-c", f"exec 3<&0; {script.replace('&', '<&3 &', 1)}", "sh", *COMMAND, "mcp"]
@@ -270,17 +270,17 @@ def is_running(process: int) -> bool:
     return False
 
 
-def test_the_bridge_ends_when_its_output_is_closed(server: Running) -> None:
+def test_the_bridge_ends_when_its_output_is_closed(server: ServerProcessHandle) -> None:
     with editing("--data", server.data) as editor:
         assert editor.process.stdout is not None
         editor.process.stdout.close()
         editor.send("ping")
-        assert editor.process.wait(PATIENCE) == 0
+        assert editor.process.wait(SERVER_TIMEOUT_SECONDS) == 0
 
 
-def test_first_answers_are_cached_without_a_server(server: Running, tmp_path: Path) -> None:
-    assert hints() == tool_hints.TOOL_HINTS_FILE.read_text(encoding="utf-8"), "run `make docs`"
-    assert known(server.data) == KNOWN_ANSWERS_FILE.read_text(encoding="utf-8"), "run `make docs`"
+def test_first_answers_are_cached_without_a_server(server: ServerProcessHandle, tmp_path: Path) -> None:
+    assert build_tool_hints() == tool_hints.TOOL_HINTS_FILE.read_text(encoding="utf-8"), "run `make docs`"
+    assert build_cached_answers(server.data) == CACHED_ANSWERS_FILE.read_text(encoding="utf-8"), "run `make docs`"
     for era in ERAS:
         with (
             ending(tmp_path / era),
@@ -288,7 +288,7 @@ def test_first_answers_are_cached_without_a_server(server: Running, tmp_path: Pa
             editing("--data", tmp_path / era, era=era) as other,
         ):
             assert one.open() == other.open()
-            for method in KNOWN_ANSWER_METHODS[3:]:
+            for method in CACHED_ANSWER_METHODS[3:]:
                 assert one.ask(method) == other.ask(method)
             other.call("list_stores")  # answered by the server that was started meanwhile
 
@@ -301,7 +301,7 @@ def test_the_first_answers_do_not_wait_for_the_server(tmp_path: Path, era: Era) 
         with DataFolderLock(data):
             editor.open()
             assert editor.ask("tools/list")["tools"]
-            assert find(data) is None
+            assert find_server(data) is None
         assert editor.call("inject_knowledge_graph", nodes=entities("a"), edges=[])["nodes_created"] == 1
         assert editor.ask("tools/list")["tools"]
 
@@ -335,10 +335,10 @@ def test_the_next_call_works_after_the_server_was_killed(tmp_path: Path, era: Er
     with ending(data), editing("--data", data, "--store", "kept", era=era, log=tmp_path / "log") as editor:
         editor.open()
         editor.call("inject_knowledge_graph", nodes=entities("a"), edges=[])
-        first = find(data)
+        first = find_server(data)
         end(data, signal.SIGKILL)
         assert [node["id"] for node in editor.call("traverse_knowledge_graph", start_id="a")["nodes"]] == ["a"]
-        second = find(data)
+        second = find_server(data)
         assert first is not None
         assert second is not None
         assert first.pid != second.pid
@@ -346,7 +346,9 @@ def test_the_next_call_works_after_the_server_was_killed(tmp_path: Path, era: Er
 
 
 @both_eras
-def test_a_call_with_a_lost_answer_is_retried_and_executed_once(server: Running, era: Era, tmp_path: Path) -> None:
+def test_a_call_with_a_lost_answer_is_retried_and_executed_once(
+    server: ServerProcessHandle, era: Era, tmp_path: Path
+) -> None:
     store = f"cut-{era}"
     calls: tuple[tuple[str, dict[str, Any]], ...] = (
         ("put_node", {"kind": "letter", "content": "only one"}),
@@ -384,7 +386,7 @@ def test_notifications_continue_from_the_next_server(tmp_path: Path, era: Era) -
         listening = editor.send("subscriptions/listen", wanted) if era == "stateless" else 0
         until(news)
         end(data, signal.SIGTERM)
-        until(lambda: find(data) is None)
+        until(lambda: find_server(data) is None)
         editor.heard.clear()
         until(news)
         assert {message["method"] for message in editor.heard} == {"notifications/resources/list_changed"}
@@ -399,7 +401,7 @@ def test_listening_does_not_restart_a_server(tmp_path: Path) -> None:
         editor.open()
         editor.ask("ping")
         server.process.terminate()
-        server.process.wait(PATIENCE)
+        server.process.wait(SERVER_TIMEOUT_SECONDS)
         time.sleep(2.5)
-        assert find(data) is None
+        assert find_server(data) is None
         assert not (data / "launch.lock").exists()

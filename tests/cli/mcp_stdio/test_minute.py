@@ -11,8 +11,8 @@ from kgserve.client import Client
 from tests.cli.mcp_stdio.editor import Editor, editing, ending
 from tests.cli.running import kgserve
 
-MOST_CALLS = 8
-MOST_LISTED = 8_100
+MAX_CALLS = 8
+MAX_TOOL_LIST_BYTES = 8_100
 
 
 def test_another_editor_recalls_what_one_retained(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_another_editor_recalls_what_one_retained(tmp_path: Path) -> None:
         other.open()
         tools = one.ask("tools/list")["tools"]
         assert {tool["name"] for tool in tools} == {"retain", "recall", "reflect", "forget", "get_memory"}
-        assert len(msgspec.json.encode(tools)) <= MOST_LISTED
+        assert len(msgspec.json.encode(tools)) <= MAX_TOOL_LIST_BYTES
         alice = {"name": "Alice", "entity_type": "person"}
         first = "The web shop ships with Postgres 16."
         made = call(one, "retain", content=first, entities=[alice], valid_from="2026-11-16T00:00:00Z")
@@ -51,4 +51,4 @@ def test_another_editor_recalls_what_one_retained(tmp_path: Path) -> None:
         assert known(other) == []
         assert call(other, "forget", ids=[memory], undo=True)["memories_restored"] == 2
         assert known(one) == [second]
-    assert len(calls) <= MOST_CALLS
+    assert len(calls) <= MAX_CALLS

@@ -6,13 +6,13 @@ from itertools import count
 import httpx
 import pytest
 
-from tests.cli.running import Running, serving
+from tests.cli.running import ServerProcessHandle, serving
 
 _numbers = count(1)
 
 
 @pytest.fixture(scope="package")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcessHandle]:
     """Yield one server for all tests of a worker process."""
     # No statement ends before it is interrupted.
     variables = {"KGSERVE_INDEXES": "false", "KGSERVE_QUERY_TIMEOUT": "600"}
@@ -21,7 +21,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 @pytest.fixture
-def store(server: Running) -> str:
+def store(server: ServerProcessHandle) -> str:
     """Return a store of three letters, two of them related, that no other test uses."""
     name = f"s{next(_numbers)}-letters"
     nodes = [{"id": each, "type": "letter", "content": f'the "{each}",\nand more'} for each in "abc"]
@@ -36,7 +36,7 @@ def store(server: Running) -> str:
 
 
 @pytest.fixture(scope="package")
-def crowd(server: Running) -> str:
+def crowd(server: ServerProcessHandle) -> str:
     """Return a store that is so large that a query takes longer than any test."""
     nodes = [{"id": f"n{number:04}", "type": "thing"} for number in range(1500)]
     assert httpx.post(f"{server.url}/api/memory/crowd/inject", json={"nodes": nodes}).is_success

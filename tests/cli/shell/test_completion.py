@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from kgserve.cli.shell.terminal import expected
+from kgserve.cli.shell.terminal import completion_context
 from kgserve.cypher import lexer
-from kgserve.cypher.offers import COMPLETION_KEYWORDS, LABELS
+from kgserve.cypher.offers import COMPLETION_KEYWORDS, PROPERTIES_BY_LABEL
 from tests.project.reading import TOP
 
 
@@ -49,12 +49,12 @@ from tests.project.reading import TOP
     ],
 )
 def test_completion_context_at_the_cursor(before: str, what: str, begun: str) -> None:
-    assert expected(before) == (what, begun)
+    assert completion_context(before) == (what, begun)
 
 
 def test_labels_and_properties_are_those_of_the_schema() -> None:
     statements = "\n".join(path.read_text() for path in sorted((TOP / "schema").glob("*.cypher")))
-    for label, properties in LABELS.items():
+    for label, properties in PROPERTIES_BY_LABEL.items():
         found = re.search(rf"TABLE IF NOT EXISTS {label} \((.*?)\n\);", statements, re.DOTALL)
         assert found
         columns = dict(re.findall(r"^\s+(\w+)\s+([A-Z0-9]+),?$", found[1], re.MULTILINE))

@@ -6,7 +6,7 @@ import pytest
 
 from kgserve.cli.shell import formats
 from kgserve.cli.shell.commands import SHELL_COMMANDS
-from tests.cli.running import Running, kgserve
+from tests.cli.running import ServerProcessHandle, kgserve
 
 
 def test_all_documented_commands_exist() -> None:
@@ -22,7 +22,7 @@ def test_each_command_has_help(name: str) -> None:
     assert "\n" not in command.summary
 
 
-def test_help_lists_every_command_and_explains_each(server: Running) -> None:
+def test_help_lists_every_command_and_explains_each(server: ServerProcessHandle) -> None:
     listed = kgserve("shell", "--url", server.url, "-c", ":help")
     for command in SHELL_COMMANDS.values():
         assert command.usage in listed.out

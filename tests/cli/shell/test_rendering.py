@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from kgserve.cli.shell.formats import WRITERS, cell, unique
-from kgserve.cli.shell.screen import draw, fitted, pointed, position, sentences
+from kgserve.cli.shell.formats import WRITERS, deduplicate_column_names, format_cell
+from kgserve.cli.shell.screen import draw_rows, error_messages, error_position, fit_column_widths, mark_error_position
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.graph.answers import CypherAnswer
 
@@ -38,13 +38,13 @@ def answer(columns: list[str], *rows: list[Any]) -> CypherAnswer:
     ],
 )
 def test_values_are_compact(value: Any, shown: str) -> None:
-    assert cell(value) == shown
+    assert format_cell(value) == shown
 
 
 def drawn(answer: CypherAnswer, width: int) -> str:
     console = Console(width=width, color_system=None)
     with console.capture() as captured:
-        draw(answer, console)
+        draw_rows(answer, console)
     return captured.get()
 
 
@@ -58,9 +58,9 @@ def test_a_terminal_shows_one_line_per_row_without_control_characters() -> None:
 
 
 def test_short_columns_keep_their_width_next_to_long_ones() -> None:
-    assert fitted([1000, 5, 8], 60) == [47, 5, 8]
-    assert fitted([1000, 5, 1000], 61) == [28, 5, 28]
-    assert fitted([3, 4], 60) == [3, 4]
+    assert fit_column_widths([1000, 5, 8], 60) == [47, 5, 8]
+    assert fit_column_widths([1000, 5, 1000], 61) == [28, 5, 28]
+    assert fit_column_widths([3, 4], 60) == [3, 4]
     for columns in range(1, 8):
         lines = drawn(answer(["name"] * columns, ["x" * 200] * columns), 100).splitlines()
         assert 97 <= max(map(len, lines)) <= 100
@@ -73,7 +73,7 @@ def test_rows_with_many_columns_are_drawn_as_lists() -> None:
 
 
 def test_objects_keep_values_of_columns_with_the_same_name() -> None:
-    assert unique(["a", "a", "b", "a_2", "a"]) == ["a", "a_2", "b", "a_2_2", "a_3"]
+    assert deduplicate_column_names(["a", "a", "b", "a_2", "a"]) == ["a", "a_2", "b", "a_2_2", "a_3"]
     assert list(WRITERS["jsonl"](answer(["a", "a"], [1, 2]))) == ['{"a":1,"a_2":2}\n']
 
 
@@ -89,14 +89,14 @@ def test_no_rows() -> None:
 
 def test_a_caret_marks_the_position() -> None:
     error = InvalidInput("the query is wrong", (FieldError("query", "what is this at line 2, column 4"),))
-    assert sentences(error) == ["the query is wrong", "what is this at line 2, column 4"]
-    assert position(error) == (2, 4)
-    assert pointed("RETURN\n\tabXcd", 2, 4) == ["   abXcd", "     ^"]
-    assert pointed("RETURN 1", 7, 1) == []
+    assert error_messages(error) == ["the query is wrong", "what is this at line 2, column 4"]
+    assert error_position(error) == (2, 4)
+    assert mark_error_position("RETURN\n\tabXcd", 2, 4) == ["   abXcd", "     ^"]
+    assert mark_error_position("RETURN 1", 7, 1) == []
 
 
 def test_a_caret_marks_positions_in_long_lines_and_wide_letters() -> None:
-    line, caret = pointed("a" * 500 + "X" + "b" * 500, 1, 501)
+    line, caret = mark_error_position("a" * 500 + "X" + "b" * 500, 1, 501)
     assert line[caret.index("^")] == "X"
     assert len(line) < 150
-    assert pointed("'東京' X", 1, 6)[1].index("^") == 2 + 7
+    assert mark_error_position("'東京' X", 1, 6)[1].index("^") == 2 + 7

@@ -4,11 +4,11 @@ import time
 
 import pytest
 
-from kgserve.cli.shell.script import entries, unfinished
+from kgserve.cli.shell.script import is_unfinished, split_script
 
 
 def texts(script: str) -> list[str]:
-    return [entry.text for entry in entries(script)]
+    return [entry.text for entry in split_script(script)]
 
 
 def test_statements_end_at_a_semicolon_and_commands_with_their_line() -> None:
@@ -38,7 +38,7 @@ def test_blanks_comments_and_lone_semicolons_are_ignored() -> None:
 
 
 def test_entries_have_the_line_of_their_start() -> None:
-    found = list(entries("// head\n\nRETURN 1;\n:use x\n  RETURN\n 2; RETURN 3"))
+    found = list(split_script("// head\n\nRETURN 1;\n:use x\n  RETURN\n 2; RETURN 3"))
     assert [(entry.text, entry.line) for entry in found] == [
         ("RETURN 1", 3),
         (":use x", 4),
@@ -58,18 +58,18 @@ def test_an_export_contains_a_statement() -> None:
     "text", ["MATCH (n)", "RETURN ';", "RETURN 1; RETURN 2", ":export a.csv RETURN 1", "/* x */ a", "/* ;"]
 )
 def test_incomplete_input_needs_more_lines(text: str) -> None:
-    assert unfinished(text)
+    assert is_unfinished(text)
 
 
 @pytest.mark.parametrize("text", ["", "  ", "RETURN 1;", "RETURN 1; // done", ":use demo", ":export a.csv RETURN 1;"])
 def test_complete_input_needs_no_more_lines(text: str) -> None:
-    assert not unfinished(text)
+    assert not is_unfinished(text)
 
 
 def test_unreadable_statements_are_left_to_the_server() -> None:
     assert texts("RETURN 1 # 2; RETURN 3") == ["RETURN 1 # 2", "RETURN 3"]
     assert texts("RETURN 'a\\q'; RETURN 3")[0] == "RETURN 'a\\q'"
-    assert not unfinished("RETURN #")
+    assert not is_unfinished("RETURN #")
 
 
 def test_the_file_name_of_an_export_is_not_cypher() -> None:

@@ -13,7 +13,7 @@ import httpx
 import msgspec
 import pytest
 
-from tests.cli.running import COMMAND, PATIENCE, Outcome, Running, environment, kgserve
+from tests.cli.running import COMMAND, SERVER_TIMEOUT_SECONDS, CommandResult, ServerProcessHandle, environment, kgserve
 from tests.cli.shell.typist import ENDLESS
 
 LETTERS = (
@@ -28,18 +28,18 @@ class Shell:
     def __init__(self, url: str, store: str) -> None:
         self.url, self.store = url, store
 
-    def __call__(self, *arguments: object, stdin: str = "") -> Outcome:
+    def __call__(self, *arguments: object, stdin: str = "") -> CommandResult:
         return kgserve("shell", self.store, "--url", self.url, *arguments, stdin=stdin)
 
 
 @pytest.fixture
-def shell(server: Running, store: str) -> Shell:
+def shell(server: ServerProcessHandle, store: str) -> Shell:
     return Shell(server.url, store)
 
 
 def test_a_table_in_a_pipe_is_tab_separated(shell: Shell) -> None:
     done = shell("-c", LETTERS)
-    assert done == Outcome(
+    assert done == CommandResult(
         0,
         'id\tsize\ttext\tnothing\na\t17\tthe "a",\\nand more\t\nb\t17\tthe "b",\\nand more\t\nc\t0\t\t\n',
         "",
@@ -48,7 +48,7 @@ def test_a_table_in_a_pipe_is_tab_separated(shell: Shell) -> None:
 
 def test_csv(shell: Shell) -> None:
     done = shell("-c", LETTERS, "--mode", "csv")
-    assert done == Outcome(
+    assert done == CommandResult(
         0,
         "id,size,text,nothing\n"
         'a,17,"the ""a"",\nand more",\n'
@@ -60,7 +60,7 @@ def test_csv(shell: Shell) -> None:
 
 def test_json(shell: Shell) -> None:
     done = shell("-c", LETTERS, "--mode", "json")
-    assert done == Outcome(
+    assert done == CommandResult(
         0,
         "[\n"
         '{"id":"a","size":17,"text":"the \\"a\\",\\nand more","nothing":null},\n'
@@ -73,7 +73,7 @@ def test_json(shell: Shell) -> None:
 
 def test_jsonl(shell: Shell) -> None:
     done = shell("-c", LETTERS, "--mode", "jsonl")
-    assert done == Outcome(
+    assert done == CommandResult(
         0,
         '{"id":"a","size":17,"text":"the \\"a\\",\\nand more","nothing":null}\n'
         '{"id":"b","size":17,"text":"the \\"b\\",\\nand more","nothing":null}\n'
@@ -95,10 +95,10 @@ def test_graphs_are_compact_in_tables_and_complete_in_other_formats(shell: Shell
     assert msgspec.json.decode(row[0]) == first["a"]
 
 
-def test_statements_and_commands_from_standard_input(shell: Shell, server: Running) -> None:
+def test_statements_and_commands_from_standard_input(shell: Shell, server: ServerProcessHandle) -> None:
     script = f':use {shell.store}\n:set wanted "b"\nMATCH (n:Entity {{id: $wanted}})\nRETURN n.id;\nRETURN 2 AS two'
     done = kgserve("shell", "--url", server.url, stdin=script)
-    assert done == Outcome(0, "n.id\nb\n\ntwo\n2\n", "")
+    assert done == CommandResult(0, "n.id\nb\n\ntwo\n2\n", "")
 
 
 def test_the_first_failure_ends_a_script_and_is_shown_with_its_position(shell: Shell) -> None:
@@ -131,8 +131,8 @@ def test_writes_need_the_write_option(shell: Shell) -> None:
     create = "CREATE (:Entity {id: 'new', type: 'letter'})"
     refused = shell("-c", create)
     assert (refused.code, refused.out) == (1, "")
-    assert shell("-c", create, "--write") == Outcome(0, "", "")
-    assert shell("-c", f":write on\n{create.replace('new', 'newer')};\n:write") == Outcome(0, "write is on\n", "")
+    assert shell("-c", create, "--write") == CommandResult(0, "", "")
+    assert shell("-c", f":write on\n{create.replace('new', 'newer')};\n:write") == CommandResult(0, "write is on\n", "")
     found = shell("-c", "MATCH (n:Entity) WHERE n.id STARTS WITH 'new' RETURN n.id ORDER BY n.id")
     assert found.out == "n.id\nnew\nnewer\n"
 
@@ -147,7 +147,7 @@ def test_writes_need_the_write_option(shell: Shell) -> None:
 )
 def test_export(shell: Shell, tmp_path: Path, name: str, content: str) -> None:
     done = shell(stdin=f':export "{tmp_path / name}" MATCH (n:Entity)\nRETURN n.id AS id, 2 AS two ORDER BY id;')
-    assert done == Outcome(0, "", "")
+    assert done == CommandResult(0, "", "")
     assert (tmp_path / name).read_text() == content
     assert [each.name for each in tmp_path.iterdir()] == [name]
 
@@ -186,7 +186,7 @@ def test_truncated_rows_are_reported(shell: Shell) -> None:
     assert "only the first 100,000 rows are shown" in done.err
 
 
-def test_no_store(server: Running) -> None:
+def test_no_store(server: ServerProcessHandle) -> None:
     assert "`:use NAME` selects one" in kgserve("shell", "--url", server.url, "-c", "RETURN 1").err
     assert kgserve("shell", "nowhere", "--url", server.url, "-c", "RETURN 1").code == 1
 
@@ -205,14 +205,14 @@ def test_no_server(tmp_path: Path) -> None:
     assert kgserve("shell", "a", "--data", file, "-c", "RETURN 1").code == 3
 
 
-def test_an_interrupt_ends_a_script(server: Running, crowd: str) -> None:
+def test_an_interrupt_ends_a_script(server: ServerProcessHandle, crowd: str) -> None:
     command = [*COMMAND, "shell", crowd, "--url", server.url, "-c", f"RETURN 1 AS one; {ENDLESS}; RETURN 2;"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()) as it:
         assert it.stdout is not None
         assert [it.stdout.readline() for _ in range(2)] == ["one\n", "1\n"]
         time.sleep(0.3)
         it.send_signal(signal.SIGINT)
-        out, err = it.communicate(timeout=PATIENCE)
+        out, err = it.communicate(timeout=SERVER_TIMEOUT_SECONDS)
     assert (it.returncode, out) == (130, "")
     assert err.strip() == "kgserve: interrupted"
     assert httpx.get(f"{server.url}/api/memory/{crowd}/stats").is_success

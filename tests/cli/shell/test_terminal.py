@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.platform.server_discovery import holder
-from tests.cli.running import Running
+from kgserve.platform.server_discovery import find_lock_holder
+from tests.cli.running import ServerProcessHandle
 from tests.cli.shell.typist import CTRL_C, CTRL_D, ENDLESS, ENTER, TAB, UP, Terminal
 from tests.stores.writing import until
 
 
 @pytest.fixture
-def terminal(server: Running, store: str, tmp_path: Path) -> Iterator[Terminal]:
+def terminal(server: ServerProcessHandle, store: str, tmp_path: Path) -> Iterator[Terminal]:
     """Yield a shell at its prompt, with its own store."""
     with Terminal(tmp_path, store, "--url", server.url) as shell:
         shell.see(rf"{store}> ?$")
@@ -66,7 +66,9 @@ def test_an_error_has_a_caret_below_its_position(terminal: Terminal) -> None:
     terminal.see(r"^ *42$")
 
 
-def test_an_interrupt_cancels_the_query_but_not_the_shell(server: Running, crowd: str, tmp_path: Path) -> None:
+def test_an_interrupt_cancels_the_query_but_not_the_shell(
+    server: ServerProcessHandle, crowd: str, tmp_path: Path
+) -> None:
     with Terminal(tmp_path, crowd, "--url", server.url) as terminal:
         terminal.see(r"crowd> ?$")
         terminal.type(f"{ENDLESS};", ENTER)
@@ -85,7 +87,7 @@ def test_an_interrupt_at_the_prompt_clears_the_line(terminal: Terminal) -> None:
     terminal.see(r"^ *again$")
 
 
-def test_the_history_file_is_private(server: Running, store: str, tmp_path: Path) -> None:
+def test_the_history_file_is_private(server: ServerProcessHandle, store: str, tmp_path: Path) -> None:
     with Terminal(tmp_path, store, "--url", server.url) as first:
         first.type("RETURN 'kept' AS", ENTER, "text;", ENTER)
         first.see(r"^ *kept$")
@@ -132,7 +134,7 @@ def test_long_values_are_shortened(terminal: Terminal) -> None:
 
 def end_server(data: Path, how: signal.Signals) -> None:
     """Send a signal to the process that serves a data folder, if any."""
-    if pid := holder(data):
+    if pid := find_lock_holder(data):
         os.kill(pid, how)
 
 
@@ -146,7 +148,7 @@ def test_a_server_is_started_on_demand_and_restarted_after_a_kill(tmp_path: Path
             terminal.type("CREATE (:Entity {id: 'a', type: 'letter'});", ENTER)
             terminal.see(r"created 1 node; sequence 1$")
             end_server(data, signal.SIGKILL)
-            until(lambda: holder(data) is None)
+            until(lambda: find_lock_holder(data) is None)
             terminal.type("MATCH (n:Entity) RETURN 'still there: ' + n.id AS text;", ENTER)
             terminal.see(r"^ *still there: a$")
     finally:
@@ -176,7 +178,7 @@ def test_leaving(terminal: Terminal, keys: str) -> None:
     assert terminal.end() == 0
 
 
-def test_the_prompt_appears_immediately(server: Running, store: str, tmp_path: Path) -> None:
+def test_the_prompt_appears_immediately(server: ServerProcessHandle, store: str, tmp_path: Path) -> None:
     times: list[float] = []
     for _ in range(3):
         begun = time.monotonic()

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.cli.screen import PATIENCE, Screen
+from tests.cli.screen import SCREEN_TIMEOUT_SECONDS, Screen
 
 ENTER, TAB, UP = "\r", "\t", "\x1b[A"
 CTRL_C, CTRL_D = "\x03", "\x04"
@@ -28,7 +28,7 @@ class Terminal(Screen):
     def wipe(self) -> None:
         """Clear the screen and show a new prompt."""
         self.type(CTRL_C, "\x0c")
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + SCREEN_TIMEOUT_SECONDS
         while self.shown.count("\n") or not self.shown.endswith(">"):
             assert time.monotonic() < deadline, self.shown
             self.take_in()

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from kgserve.errors import Internal, KgserveError, Unavailable
-from kgserve.graph.cypher.write_transaction import run
-from kgserve.graph.handle import Graphs
+from kgserve.graph.cypher.write_transaction import run_cypher_request
+from kgserve.graph.handle import StoreHandles
 from kgserve.graph.requests import CypherRequest
 from kgserve.platform.settings import EngineName, Settings
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
@@ -48,7 +48,7 @@ class ProductStore:
         self._pool = StorePool(
             Settings(data_dir=folder, engine=engine, buffer_pool_mb=64, check_interval=0, indexes="none")
         )
-        self._graphs = Graphs(self._pool)
+        self._graphs = StoreHandles(self._pool)
         edges = [edge for edge in _edges() if has_loops or edge.key[0] != edge.key[1]]
         with self._pool.lease(STORE, create=True) as store:
             store.submit(WriteBatch(nodes=_nodes(), edges=edges)).result(30)
@@ -58,7 +58,7 @@ class ProductStore:
         sent = {name: str(value) if isinstance(value, Timestamp) else value for name, value in parameters.items()}
         request = CypherRequest(query=text, params=sent, mode="write" if writes else "read", max_rows=MAX_ROWS)
         try:
-            answer = run(self._graphs.graph(STORE), request)
+            answer = run_cypher_request(self._graphs.graph(STORE), request)
         except (Internal, Unavailable) as error:
             return Outcome(error=f"{type(error).__name__}: {error}", is_lost=True)
         except KgserveError as error:

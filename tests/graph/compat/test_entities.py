@@ -4,26 +4,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgserve.graph.compat.entities_api import content_of, observations_of, with_observations, without_observations
+from kgserve.graph.compat.entities_api import (
+    decode_observations,
+    encode_observations,
+    with_observations,
+    without_observations,
+)
 from tests.fuzzing import examples
-from tests.graph.transfer.formats.converting import UNPLEASANT
+from tests.graph.transfer.formats.converting import ADVERSARIAL_TEXTS
 
-texts = st.text(st.sampled_from("\t\n\\ax ")) | st.text() | st.sampled_from(UNPLEASANT)
+texts = st.text(st.sampled_from("\t\n\\ax ")) | st.text() | st.sampled_from(ADVERSARIAL_TEXTS)
 observations = st.lists(texts, max_size=6)
 
 
 @given(observations, observations)
 @examples(200)
 def test_observations_round_trip_through_content(some: list[str], more: list[str]) -> None:
-    assert observations_of(content_of(some)) == some
-    assert with_observations(content_of(some), more) == content_of([*some, *more])
+    assert decode_observations(encode_observations(some)) == some
+    assert with_observations(encode_observations(some), more) == encode_observations([*some, *more])
     left = [each for each in some if each not in more]
-    assert observations_of(without_observations(content_of(some), more)) == left
+    assert decode_observations(without_observations(encode_observations(some), more)) == left
 
 
 def test_plain_observation_is_stored_as_one_line() -> None:
-    assert content_of(["Speaks Spanish", "Graduated in 2019"]) == "Speaks Spanish\nGraduated in 2019"
-    assert content_of(["one\ntwo", "", "\tthree"]) == "one\n\ttwo\n\\\n\\\tthree"
+    assert encode_observations(["Speaks Spanish", "Graduated in 2019"]) == "Speaks Spanish\nGraduated in 2019"
+    assert encode_observations(["one\ntwo", "", "\tthree"]) == "one\n\ttwo\n\\\n\\\tthree"
 
 
 @pytest.mark.parametrize(
@@ -31,6 +36,6 @@ def test_plain_observation_is_stored_as_one_line() -> None:
     [("", []), ("A paragraph.\n\nAnother.\n", ["A paragraph.", "Another."]), ("\tcode\n\tmore", ["\tcode\nmore"])],
 )
 def test_foreign_content_is_read_as_one_observation_per_line(content: str, found: list[str]) -> None:
-    assert observations_of(content) == found
+    assert decode_observations(content) == found
     assert without_observations(content, {"never said"}) == content
-    assert observations_of(with_observations(content, ["new"])) == [*found, "new"]
+    assert decode_observations(with_observations(content, ["new"])) == [*found, "new"]

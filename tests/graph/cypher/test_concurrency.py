@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from kgserve.errors import Conflict, TimedOut
-from kgserve.graph.cypher.read import Interruption
-from kgserve.graph.cypher.write_transaction import run
+from kgserve.graph.cypher.read import StatementCancellation
+from kgserve.graph.cypher.write_transaction import run_cypher_request
 from kgserve.graph.requests import CypherRequest
 from kgserve.stores.pool import StorePool
 from kgserve.stores.store import OpenStore
 from tests.fuzzing import is_thorough, some
-from tests.graph.bare import Bare, Statements
-from tests.graph.stating import changed, fill, one, rows, write
+from tests.graph.bare import RandomStatements, ReferenceEngine
+from tests.graph.stating import changed, fill, rows, single_value, write
 from tests.graphs import graph_of
 from tests.stores.writing import NAME, PATIENCE, SYNC_SECONDS, assert_copy_right, assert_whole, settings, until
 
@@ -51,26 +51,26 @@ def test_concurrent_increments_are_not_lost(tmp_path: Path) -> None:
             stop.set()
             added = [injected.result(PATIENCE) for injected in injects]
         assert sorted(seen) == list(range(1, 2 * times + 1))
-        assert one(pool, "MATCH (n {id: 'n'}) RETURN n.content") == str(2 * times)
-        assert one(pool, "MATCH (n {type: 'u'}) RETURN count(*)") == sum(added[1:])
+        assert single_value(pool, "MATCH (n {id: 'n'}) RETURN n.content") == str(2 * times)
+        assert single_value(pool, "MATCH (n {type: 'u'}) RETURN count(*)") == sum(added[1:])
         assert min(added) > 0
         with pool.lease(NAME) as store:
             assert_whole(store)
 
 
 def test_statement_cancelled_while_queued_is_not_run(pool: StorePool) -> None:
-    control = Interruption()
+    control = StatementCancellation()
     request = CypherRequest(query="CREATE (:Entity {id: 'x', type: 't'})", mode="write")
     control.interrupt()
     with pytest.raises(TimedOut):
-        run(graph_of(pool, NAME), request, control)
-    assert one(pool, "MATCH (n) RETURN count(*)") == 3
+        run_cypher_request(graph_of(pool, NAME), request, control)
+    assert single_value(pool, "MATCH (n) RETURN count(*)") == 3
 
 
 def test_cancellation_does_not_affect_later_statements(pool: StorePool) -> None:
     """Sessions run further statements while their former users still cancel."""
     stop = threading.Event()
-    controls: list[Interruption] = []
+    controls: list[StatementCancellation] = []
 
     def pester() -> None:
         while not stop.is_set():
@@ -82,8 +82,8 @@ def test_cancellation_does_not_affect_later_statements(pool: StorePool) -> None:
     try:
         query = CypherRequest(query="MATCH (a), (b), (c) RETURN count(*)")
         for _ in range(200 if is_thorough() else 50):
-            control = Interruption()
-            assert run(graph_of(pool, NAME), query, control).rows == [[27]]
+            control = StatementCancellation()
+            assert run_cypher_request(graph_of(pool, NAME), query, control).rows == [[27]]
             controls.append(control)
     finally:
         stop.set()
@@ -133,11 +133,11 @@ def test_compaction_concurrent_with_statements(pool: StorePool) -> None:
 
 @pytest.mark.parametrize("seed", some(range(2), 0))
 def test_random_statements_equal_bare_engine(tmp_path: Path, seed: int) -> None:
-    statements, executed = Statements(seed), []
+    statements, executed = RandomStatements(seed), []
     with StorePool(settings(tmp_path / "data")) as pool:
         fill(pool, [{"id": "n0", "type": "t"}], [])
         for _ in range(14):
-            bare = Bare()
+            bare = ReferenceEngine()
             bare.fill(rows(pool))
             executed.append(statements.next())
             bare.run(executed[-1])

@@ -10,7 +10,7 @@ import pytest
 
 from kgserve.errors import InvalidInput
 from kgserve.stores.pool import StorePool
-from tests.graph.bare import Bare, Rows
+from tests.graph.bare import ReferenceEngine, Rows
 from tests.graph.stating import changed, fill, rows, write
 from tests.stores.writing import NAME, assert_whole, settings
 
@@ -76,7 +76,7 @@ def steady(kept: StorePool) -> StorePool:
 
 def outcome(steady: StorePool, query: str) -> tuple[Rows, Rows] | None:
     """Return the rows of the bare engine after a statement; None if it fails."""
-    bare = Bare()
+    bare = ReferenceEngine()
     bare.fill(rows(steady))
     try:
         bare.run(query, {name: value for name, value in PARAMETERS.items() if re.search(rf"\${name}\b", query)})
@@ -122,7 +122,7 @@ def test_deletion_without_direction_and_of_nodes_with_their_edges(steady: StoreP
     ],
 )
 def test_set_returns_same_rows_as_engine(steady: StorePool, query: str) -> None:
-    bare = Bare()
+    bare = ReferenceEngine()
     bare.fill(rows(steady))
     with steady.lease(NAME) as store:
         made = store.copy.made

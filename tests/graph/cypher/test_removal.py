@@ -17,12 +17,12 @@ import pytest
 from kgserve.errors import InvalidInput, TooLarge
 from kgserve.graph.answers import CypherAnswer
 from kgserve.storage.journal.journal import encode_frame
-from kgserve.storage.rows.view import STAGED_MARK, FoldLimits
+from kgserve.storage.rows.view import STAGED_MARK, MergeLimits
 from kgserve.stores import bulk_delete
 from kgserve.stores.pool import StorePool
 from kgserve.stores.store import OpenStore
 from tests.fuzzing import some
-from tests.graph.stating import fill, one, write
+from tests.graph.stating import fill, single_value, write
 from tests.stores.test_links import link, links, weights
 from tests.stores.writing import NAME, PATIENCE, SYNC_SECONDS, assert_whole, flip, held, ids, opened, settings, until
 
@@ -82,7 +82,7 @@ def test_query_based_increments_are_not_lost(tmp_path: Path) -> None:
             counting.result(PATIENCE)
         stop.set()
         disturbing.result(PATIENCE)
-        assert one(pool, "MATCH (n {id: 'n'}) RETURN n.content") == str(3 * times)
+        assert single_value(pool, "MATCH (n {id: 'n'}) RETURN n.content") == str(3 * times)
         with pool.lease(NAME) as store:
             assert not store.copy.made
             assert_whole(store)
@@ -97,7 +97,7 @@ def test_write_skew_is_prevented(pool: StorePool, answers: str) -> None:
             pass
         made = [each.result(PATIENCE).changes for each in running]
         assert sorted(changes.nodes_updated for changes in made if changes is not None) == [0, 1]
-        assert one(pool, "MATCH (n {content: 'gone'}) RETURN count(*)") == 1
+        assert single_value(pool, "MATCH (n {content: 'gone'}) RETURN count(*)") == 1
 
 
 Disturbance = dict[str, list[dict[str, Any]]]
@@ -232,7 +232,7 @@ def test_bulk_delete_with_concurrent_writers_and_folds(tmp_path: Path, seed: int
     with StorePool(settings(tmp_path / "data")) as pool:
         stock(pool)
         with pool.lease(NAME) as store, ThreadPoolExecutor(5) as threads:
-            store.rows.limits = FoldLimits(rows=60)
+            store.rows.limits = MergeLimits(rows=60)
             writers = [threads.submit(disturb, pool, stop, 10 * seed + each) for each in range(4)]
             for number in range(4):
                 cleared = write(

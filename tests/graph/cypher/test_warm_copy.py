@@ -11,13 +11,13 @@ import pytest
 
 from kgserve.errors import InvalidInput, StorageFull
 from kgserve.projections.cypher_engine import rebuild
-from kgserve.projections.cypher_engine.engine.protocol import NO_DIFFERENCE, FileOptions
+from kgserve.projections.cypher_engine.engine.protocol import NO_ROW_CHANGES, EngineFileOptions
 from kgserve.storage.model.batch import WriteBatch
 from kgserve.stores.pool import StorePool
-from kgserve.stores.scratch_database import ScratchDatabase, Trial, WarmCopies
+from kgserve.stores.scratch_database import ScratchCopyCache, ScratchDatabase, ScratchStatement
 from kgserve.stores.store import OpenStore
 from tests.fuzzing import is_thorough
-from tests.graph.bare import Bare, Statements
+from tests.graph.bare import RandomStatements, ReferenceEngine
 from tests.graph.stating import changed, fill, rows, write
 from tests.stores.writing import NAME, PATIENCE, UNTOUCHED, assert_copy_right, assert_whole, batch, settings
 from tests.stores.writing import write as submit
@@ -60,13 +60,13 @@ def test_warm_copy_stays_equal_to_store(tmp_path: Path, monkeypatch: pytest.Monk
     """
     monkeypatch.setattr(rebuild, "MAX_INLINE_REBUILD_ROWS", few)
     executed: list[str] = []
-    statements, r = Statements(seed), random.Random(seed)
+    statements, r = RandomStatements(seed), random.Random(seed)
     with StorePool(settings(tmp_path / "data")) as pool, pool.lease(NAME, create=True) as store:
         fill(pool, [{"id": f"n{number}", "type": "t"} for number in range(4)], [])
         for _ in range(24 if is_thorough() else 8):
             refused = r.random() < 0.2
             executed.append(r.choice(REFUSED) if refused else statements.next())
-            bare = Bare()
+            bare = ReferenceEngine()
             bare.fill(rows(pool))
             if refused:
                 with contextlib.suppress(InvalidInput):
@@ -128,17 +128,17 @@ def test_edge_changes_require_copy_with_edges(pool: StorePool) -> None:
         assert_whole(store)
 
 
-def untouched(trial: Trial) -> None:
-    assert trial.difference(UNTOUCHED) == NO_DIFFERENCE
+def untouched(trial: ScratchStatement) -> None:
+    assert trial.difference(UNTOUCHED) == NO_ROW_CHANGES
 
 
-def copy_of(store: OpenStore, copies: WarmCopies, seconds: float = 60.0) -> ScratchDatabase:
+def copy_of(store: OpenStore, copies: ScratchCopyCache, seconds: float = 60.0) -> ScratchDatabase:
     return ScratchDatabase(store.layout, store.journal, store.engine, store.rows, copies, seconds)
 
 
 def test_warm_copy_is_released(pool: StorePool) -> None:
     with pool.lease(NAME) as store:
-        kept, brief = copy_of(store, WarmCopies()), copy_of(store, WarmCopies(), 0.0)
+        kept, brief = copy_of(store, ScratchCopyCache()), copy_of(store, ScratchCopyCache(), 0.0)
         for copy in (kept, brief):
             copy.run(untouched, UNTOUCHED)
             assert copy.is_warm
@@ -152,7 +152,7 @@ def test_warm_copy_is_released(pool: StorePool) -> None:
 
 
 def test_number_of_warm_copies_is_limited(pool: StorePool) -> None:
-    copies = WarmCopies(limit=2)
+    copies = ScratchCopyCache(limit=2)
     made: list[ScratchDatabase] = []
     for name in "xyz":
         with pool.lease(name, create=True) as store:
@@ -170,7 +170,7 @@ def test_warm_copy_is_deleted_on_full_disk(pool: StorePool) -> None:
     with pool.lease(NAME) as store:
         write(pool, "MATCH (n {id: 'a'}) SET n.content = 'x' RETURN count(*)")
         options = store.engine.options
-        store.engine.options = msgspec.structs.replace(options, file=FileOptions(cache_bytes=1 << 60))
+        store.engine.options = msgspec.structs.replace(options, file=EngineFileOptions(cache_bytes=1 << 60))
         with pytest.raises(StorageFull, match="runs on a copy"):
             write(pool, "MATCH (n {id: 'a'}) SET n.content = 'y' RETURN count(*)")
         assert list(store.layout.scratch.iterdir()) == []

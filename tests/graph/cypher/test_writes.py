@@ -11,19 +11,19 @@ import httpx
 import msgspec
 import pytest
 
-from bench.server import Server
+from bench.server import ServerProcess
 from kgserve.errors import Forbidden, InvalidInput, KgserveError, StorageFull, TimedOut, TooLarge
-from kgserve.graph.cypher.write_transaction import MAX_CHANGED_ROWS, batch_of
+from kgserve.graph.cypher.write_transaction import MAX_CHANGED_ROWS, to_write_batch
 from kgserve.graph.requests import SearchRequest
 from kgserve.graph.search.search import search
-from kgserve.projections.cypher_engine.engine.protocol import Difference
-from kgserve.storage.changefeed import Reader
+from kgserve.projections.cypher_engine.engine.protocol import RowChanges
+from kgserve.storage.changefeed import ChangeFeedReader
 from kgserve.storage.model.batch import WriteBatch
-from kgserve.storage.model.events import Selection
+from kgserve.storage.model.events import EventSelection
 from kgserve.stores.pool import StorePool
 from tests.bench.forked import forked_servers  # noqa: F401  # pyright: ignore[reportUnusedImport]  # pytest finds it here
-from tests.graph.bare import Bare
-from tests.graph.stating import changed, fill, one, rows, write
+from tests.graph.bare import ReferenceEngine
+from tests.graph.stating import changed, fill, rows, single_value, write
 from tests.graphs import graph_of
 from tests.projections.indexing import indexed
 from tests.server.http.serving import accepted
@@ -85,7 +85,7 @@ WRITES = {
 
 @pytest.mark.parametrize("query", WRITES)
 def test_statement_has_same_effect_as_in_bare_engine(steady: StorePool, query: str) -> None:
-    bare = Bare()
+    bare = ReferenceEngine()
     bare.fill(rows(steady))
     bare.run(query)
     with steady.lease(NAME) as store:
@@ -98,14 +98,14 @@ def test_statement_has_same_effect_as_in_bare_engine(steady: StorePool, query: s
 
 
 def test_cypher_write_maintains_versions_and_times(pool: StorePool) -> None:
-    before = one(pool, "MATCH (n {id: 'a'}) RETURN n")
+    before = single_value(pool, "MATCH (n {id: 'a'}) RETURN n")
     write(pool, "MATCH (n {id: 'a'}) SET n.content = 'new'")
     write(pool, "MATCH (a)-[r]->(b) SET r.weight = 4")
-    after = one(pool, "MATCH (n {id: 'a'}) RETURN n")
+    after = single_value(pool, "MATCH (n {id: 'a'}) RETURN n")
     assert (after["version"], after["sequence"]) == (2, 2)
     assert after["created_at"] == before["created_at"] < after["updated_at"]
-    assert one(pool, "MATCH (n {id: 'b'}) RETURN n.version") == 1
-    relation = one(pool, "MATCH ()-[r]->() RETURN r")
+    assert single_value(pool, "MATCH (n {id: 'b'}) RETURN n.version") == 1
+    relation = single_value(pool, "MATCH ()-[r]->() RETURN r")
     assert (relation["version"], relation["sequence"], relation["weight"]) == (2, 3, 4.0)
     own = msgspec.json.decode(relation["attributes"])
     assert own["k"] == 1
@@ -136,7 +136,7 @@ def test_cypher_write_parameters(pool: StorePool) -> None:
     query = "UNWIND $rows AS row MERGE (n:Entity {id: row.id}) SET n.type = row.type, n.attributes = $text"
     params = {"rows": [{"id": "a", "type": "p"}, {"id": "it's", "type": 'q"'}], "text": '{"ü": "\\n"}'}
     assert changed(pool, query, params=params) == {"nodes_created": 1, "nodes_updated": 1}
-    assert one(pool, "MATCH (n {type: 'q\"'}) RETURN n.id + n.attributes") == 'it\'s{"ü":"\\n"}'
+    assert single_value(pool, "MATCH (n {type: 'q\"'}) RETURN n.id + n.attributes") == 'it\'s{"ü":"\\n"}'
 
 
 FOREVER = """
@@ -203,7 +203,7 @@ def test_failed_statement_changes_nothing(
         assert rows(steady) == before
         fill(steady, [{"id": "after", "type": "t"}], [])
         assert store.state.sequence == state.sequence + 1
-        assert one(steady, "MATCH (a {id: 'a'})-[:RELATES_TO* SHORTEST 1..2]->(b) RETURN b.id") == "b"
+        assert single_value(steady, "MATCH (a {id: 'a'})-[:RELATES_TO* SHORTEST 1..2]->(b) RETURN b.id") == "b"
         assert_copy_right(store)
         assert_whole(store)
 
@@ -211,7 +211,7 @@ def test_failed_statement_changes_nothing(
 def test_statement_with_too_many_changed_rows_is_rejected() -> None:
     gone = [str(number) for number in range(MAX_CHANGED_ROWS + 1)]
     with pytest.raises(TooLarge, match="200001 rows"):
-        batch_of(Difference(nodes=[], edges=[], nodes_gone=gone, edges_gone=[], doubled=[]))
+        to_write_batch(RowChanges(nodes=[], edges=[], nodes_gone=gone, edges_gone=[], doubled=[]))
 
 
 def test_cypher_write_survives_loss_of_engine_file(tmp_path: Path) -> None:
@@ -234,13 +234,13 @@ def test_cypher_write_survives_loss_of_engine_file(tmp_path: Path) -> None:
 
 def test_cypher_write_reaches_every_projection(tmp_path: Path) -> None:
     with indexed(tmp_path / "data") as (pool, indexer), pool.lease(NAME, create=True) as store:
-        listener = Reader(store.feed, None, lambda: None)
-        assert listener.take(Selection()) == []
+        listener = ChangeFeedReader(store.feed, None, lambda: None)
+        assert listener.take(EventSelection()) == []
         query = "CREATE (:Entity {id: 'x', type: 't', content: 'a quick fox'})-[:RELATES_TO {relation_type: 'R'}]->"
         write(pool, query + "(:Entity {id: 'y', type: 't', content: 'a lazy dog'})")
         write(pool, "MATCH (n {id: 'y'}) SET n.content = 'a lazy fox'")
         write(pool, "MATCH (n {id: 'x'}) DETACH DELETE n")
-        told = [(entry.event.sequence, type(entry.event).__name__) for entry in listener.take(Selection()) or ()]
+        told = [(entry.event.sequence, type(entry.event).__name__) for entry in listener.take(EventSelection()) or ()]
         assert [sequence for sequence, _ in told] == [1, 1, 1, 2, 3, 3]
         found = search(graph_of(pool, NAME, indexer), SearchRequest(query="fox", mode="keyword", at_least=3))
         assert [hit.node.id for hit in found.hits] == ["y"]
@@ -251,7 +251,7 @@ def test_acknowledged_statement_survives_kill(tmp_path: Path) -> None:
     data = tmp_path / "data"
     options = {"embedding_provider": "hashing"}
     done: list[int] = []
-    with Server(data, options) as server:
+    with ServerProcess(data, options) as server:
         base = f"http://127.0.0.1:{server.port}/api/memory/demo"
         accepted(httpx.post(f"{base}/inject", json={"nodes": [{"id": "n", "type": "t", "content": "0"}]}))
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from kgserve.graph.as_of_graph import AsOfMoment
+from kgserve.graph.as_of_graph import PastMoment
 from kgserve.graph.search.attribute_filter import AttributeFilteredIndex, AttributeMatcher
-from kgserve.graph.search.search import StoreSearch, search_store
+from kgserve.graph.search.search import StoreSearch, open_store_search
 from kgserve.projections.text import NO_TEXT_FILTER
-from kgserve.storage.model.attributes import conditions, has_all
+from kgserve.storage.model.attributes import build_conditions, matches_all_conditions
 from tests.projections.looking_back import WORDS, Known, Watched, watched
 
 COUNT = 300
@@ -39,11 +39,11 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 
 def among(searched: StoreSearch, sample: Watched, wanted: dict[str, Any], tried: int) -> AttributeFilteredIndex:
     """Return the index limited to nodes with some attributes; ``tried`` hits are examined before all ids are passed."""
-    asked = conditions(wanted)
+    asked = build_conditions(wanted)
     reader = searched.reader
 
     def passing(ids: Collection[str]) -> set[str]:
-        return {row.id for row in reader.valid_nodes(ids).values() if has_all(row.attributes, asked)}
+        return {row.id for row in reader.valid_nodes(ids).values() if matches_all_conditions(row.attributes, asked)}
 
     return AttributeFilteredIndex(searched.index, AttributeMatcher(sample.store, asked, reader), passing, tried)
 
@@ -54,17 +54,17 @@ def among(searched: StoreSearch, sample: Watched, wanted: dict[str, Any], tried:
 def test_attribute_filter_equals_filtering_all_hits(
     sample: Watched, wanted: dict[str, Any], as_of: int | None, tried: int
 ) -> None:
-    past = None if as_of is None else AsOfMoment(sample.historian, as_of)
-    with search_store(sample.store, sample.indexer, past, "any") as searched:
+    past = None if as_of is None else PastMoment(sample.historian, as_of)
+    with open_store_search(sample.store, sample.indexer, past, "any") as searched:
         narrowed = among(searched, sample, wanted, tried)
         vector = searched.queries.of("fox")
         words = searched.index.words("fox", EVERY, NO_TEXT_FILTER)
         meaning = searched.index.meaning(vector, EVERY, NO_TEXT_FILTER)
-        asked = conditions(wanted)
+        asked = build_conditions(wanted)
         left = {
             key
             for key, row in searched.reader.valid_nodes({*words, *meaning}).items()
-            if has_all(row.attributes, asked)
+            if matches_all_conditions(row.attributes, asked)
         }
         for limit in (1, 7, 40, EVERY):
             kept = [score for key, score in words.items() if key in left][:limit]

@@ -12,7 +12,7 @@ from kgserve.errors import Conflict, InvalidInput, Unavailable
 from kgserve.graph.readers import CurrentGraph
 from kgserve.graph.requests import BatchSearchRequest, ContextRequest, SearchRequest, SearchVariant
 from kgserve.graph.search import search as searches
-from kgserve.graph.search.search import context, search, search_batch
+from kgserve.graph.search.search import build_context, search, search_batch
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.fields import EdgeExtrasPut, NodeExtrasPut
 from kgserve.stores.pool import StorePool
@@ -33,7 +33,7 @@ def test_search_without_indexes_is_unavailable(tmp_path: Path) -> None:
         for work in (
             lambda: search(graph_of(pool, NAME, None), SearchRequest(query="x")),
             lambda: search_batch(graph_of(pool, NAME, None), BatchSearchRequest(queries=[SearchVariant(query="x")])),
-            lambda: context(graph_of(pool, NAME, None), ContextRequest(query="x")),
+            lambda: build_context(graph_of(pool, NAME, None), ContextRequest(query="x")),
         ):
             with pytest.raises(Unavailable, match="turned off"):
                 work()

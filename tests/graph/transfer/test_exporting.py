@@ -3,9 +3,9 @@ from __future__ import annotations
 import secrets
 from pathlib import Path
 
-from kgserve.graph.transfer.transfer import export
+from kgserve.graph.transfer.transfer import open_export
 from kgserve.platform.settings import MEBIBYTE
-from kgserve.storage.journal.snapshot import SNAPSHOT_BATCH_BYTES
+from kgserve.storage.journal.snapshot import MAX_SNAPSHOT_BATCH_BYTES
 from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.stores.pool import StorePool
 from tests.graphs import graph_of
@@ -17,7 +17,7 @@ def test_export_blocks_are_bounded_for_large_contents(tmp_path: Path) -> None:
         for first in range(0, 60, 20):
             nodes = [NodePut(at, f"n{first + at}", "t", secrets.token_hex(MEBIBYTE // 2)) for at in range(20)]
             store.submit(WriteBatch(nodes=nodes)).result(PATIENCE)
-        with export(graph_of(pool, NAME)) as stream:
+        with open_export(graph_of(pool, NAME)) as stream:
             blocks = [len(block) for block in stream]
     assert sum(blocks) > 60 * MEBIBYTE
-    assert max(blocks) < 2 * SNAPSHOT_BATCH_BYTES
+    assert max(blocks) < 2 * MAX_SNAPSHOT_BATCH_BYTES

@@ -17,11 +17,11 @@ from kgserve.graph.transfer.transfer import (
     SMALL_IMPORT_BLOCK_BYTES,
     SMALL_IMPORT_BLOCK_LINES,
     ConvertedImport,
-    Importer,
-    export,
+    StreamingImport,
+    open_export,
 )
 from kgserve.storage.model.batch import WriteBatch
-from kgserve.storage.model.events import BULK_ROWS
+from kgserve.storage.model.events import MAX_SINGLE_EVENT_ROWS
 from kgserve.stores.pool import StorePool
 from tests.graphs import graph_of
 from tests.stores.writing import assert_whole, settings, write
@@ -36,7 +36,7 @@ def pool(tmp_path: Path) -> Iterator[StorePool]:
 
 
 def imported(pool: StorePool, *parts: bytes, store: str = "s") -> ImportAnswer:
-    importer = Importer(graph_of(pool, store))
+    importer = StreamingImport(graph_of(pool, store))
     try:
         for part in parts:
             if importer.feed(part):
@@ -47,7 +47,7 @@ def imported(pool: StorePool, *parts: bytes, store: str = "s") -> ImportAnswer:
 
 
 def exported(pool: StorePool, store: str = "s") -> list[bytes]:
-    with export(graph_of(pool, store)) as stream:
+    with open_export(graph_of(pool, store)) as stream:
         return sorted(b"".join(stream).splitlines())
 
 
@@ -114,7 +114,7 @@ def test_empty_import(pool: StorePool, data: bytes) -> None:
 
 def test_import_accepts_arbitrary_chunks(pool: StorePool) -> None:
     data = lines(NODE % b"a", NODE % "ü😀".encode(), b"bad", b'{"kind":"edge","from":"a","to":"x","relation_type":"r"}')
-    importer = Importer(graph_of(pool, "s"))
+    importer = StreamingImport(graph_of(pool, "s"))
     for offset in range(len(data)):
         importer.feed(data[offset : offset + 1])
         importer.flush()
@@ -131,7 +131,7 @@ def rows_of(size: int, first: int, count: int) -> bytes:
 
 def test_import_throttle_commits_small_blocks_one_by_one(pool: StorePool) -> None:
     asking = True
-    importer = Importer(graph_of(pool, "s"), others=lambda: asking)
+    importer = StreamingImport(graph_of(pool, "s"), others=lambda: asking)
     small = rows_of(SMALL_IMPORT_BLOCK_BYTES // SMALL_IMPORT_BLOCK_LINES, 0, SMALL_IMPORT_BLOCK_LINES)
     assert not importer.feed(small[:-1])
     assert importer.feed(small[-1:] + NODE % b"rest")
@@ -147,10 +147,10 @@ def test_import_throttle_commits_small_blocks_one_by_one(pool: StorePool) -> Non
 
 
 def test_import_throttle_batches_enough_rows_for_bulk_event(pool: StorePool) -> None:
-    importer = Importer(graph_of(pool, "s"), others=lambda: 1)
-    size = 4 * SMALL_IMPORT_BLOCK_BYTES // BULK_ROWS
-    assert not importer.feed(rows_of(size, 0, BULK_ROWS))
-    assert importer.feed(rows_of(size, BULK_ROWS, 1))
+    importer = StreamingImport(graph_of(pool, "s"), others=lambda: 1)
+    size = 4 * SMALL_IMPORT_BLOCK_BYTES // MAX_SINGLE_EVENT_ROWS
+    assert not importer.feed(rows_of(size, 0, MAX_SINGLE_EVENT_ROWS))
+    assert importer.feed(rows_of(size, MAX_SINGLE_EVENT_ROWS, 1))
     importer.abort()
 
 
@@ -206,7 +206,7 @@ def test_import_of_export_is_equal_and_idempotent(pool: StorePool) -> None:
 
 def test_export_leaves_no_files(pool: StorePool) -> None:
     imported(pool, lines(NODE % b"a"))
-    stream = export(graph_of(pool, "s"))
+    stream = open_export(graph_of(pool, "s"))
     imported(pool, lines(NODE % b"later"))
     assert b"later" not in b"".join(stream)
     stream.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kgserve.memory.api import ConsolidationsQuery, UndoConsolidationRequest
-from kgserve.memory.consolidation.use_cases import consolidations, undo_consolidation
+from kgserve.memory.consolidation.use_cases import list_consolidations, undo_consolidation
 from kgserve.storage.model.batch import EdgePut
 from kgserve.storage.model.fields import NO_EXTRAS
 from kgserve.stores.pool import StorePool
@@ -65,7 +65,7 @@ def test_killed_consolidation_is_atomic_and_can_be_undone(tmp_path: Path) -> Non
                 assert ((f"a{at}", target, "is_about") in edges) is (at in merged)
                 assert ((f"b{at}", target, "is_about") in edges) is (at not in merged)
                 assert ("other" in nodes[f"a{at}"].tags) is (at in merged)
-            (run,) = consolidations(of, ConsolidationsQuery()).runs
+            (run,) = list_consolidations(of, ConsolidationsQuery()).runs
             assert run.state == ("done" if len(merged) == CLUSTERS and run.clusters else "interrupted")
             undo_consolidation(of, UndoConsolidationRequest(run_id=run.id))
             assert exported(of) == before

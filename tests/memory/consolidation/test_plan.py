@@ -6,25 +6,25 @@ from typing import Any
 import msgspec
 import pytest
 
-from kgserve.memory.api import Cluster
+from kgserve.memory.api import MemoryCluster
 from kgserve.memory.consolidation.plan import (
     MAX_MERGED_CHARS,
     MAX_MERGED_LINES,
     AbsorbedRecord,
+    ClusterMember,
     ClusterPlan,
-    Grown,
-    Member,
+    PrimaryRecord,
     TooManyEdges,
-    grown_of,
-    kind_of,
-    moved,
-    planned,
-    record,
-    taken_of,
+    decode_absorbed_record,
+    decode_primary_record,
+    encode_run_note,
+    memory_kind,
+    move_edges,
+    plan_cluster,
 )
 from kgserve.storage.model.fields import NodeExtras
-from kgserve.storage.model.rows import EdgeRow, NodeRow, edge_attributes
-from kgserve.storage.model.soft_delete import MERGED, is_active, restore, soft_delete
+from kgserve.storage.model.rows import EdgeRow, NodeRow, encode_edge_attributes
+from kgserve.storage.model.soft_delete import REASON_MERGED, is_active, restore, soft_delete
 
 THEN = "2025-01-01T00:00:00.000000Z"
 
@@ -35,11 +35,11 @@ def row(node_id: str, content: str = "", created: int = 0, own: dict[str, Any] |
 
 
 def edge(source: str, target: str, relation_type: str = "is_about", weight: float = 1.0) -> EdgeRow:
-    return EdgeRow(source, target, relation_type, weight, edge_attributes(THEN, THEN, "{}"), 1, 1)
+    return EdgeRow(source, target, relation_type, weight, encode_edge_attributes(THEN, THEN, "{}"), 1, 1)
 
 
-def members(*rows: NodeRow, effective: float = 1.0) -> list[Member]:
-    return [Member(each, effective) for each in rows]
+def members(*rows: NodeRow, effective: float = 1.0) -> list[ClusterMember]:
+    return [ClusterMember(each, effective) for each in rows]
 
 
 def test_merged_text_omits_known_lines() -> None:
@@ -48,7 +48,7 @@ def test_merged_text_omits_known_lines() -> None:
         row("b", "the tea is hot.\nSugar is sweet", 2),
         row("c", "Salt is white!", 3),
     ]
-    found = planned(members(*rows), 0.9)
+    found = plan_cluster(members(*rows), 0.9)
     assert isinstance(found, ClusterPlan)
     assert (found.primary, found.absorbed) == ("a", ("b", "c"))
     assert found.content == "Tea is hot\nMilk is cold\nSugar is sweet\nSalt is white!"
@@ -60,7 +60,7 @@ def test_merge_takes_newer_metadata_and_greatest_importance() -> None:
         row("old", "x", 1, {"a": 1, "c": 1}, importance=0.8),
         row("mid", "x", 5, {"b": 2}),
     ]
-    found = planned([Member(rows[0], 0.9), Member(rows[1], 0.5), Member(rows[2], 0.5)], 0.9)
+    found = plan_cluster([ClusterMember(rows[0], 0.9), ClusterMember(rows[1], 0.5), ClusterMember(rows[2], 0.5)], 0.9)
     assert isinstance(found, ClusterPlan)
     assert (found.primary, found.absorbed) == ("new", ("old", "mid"))
     assert found.attributes == '{"a":3,"b":3,"c":1}'
@@ -70,7 +70,7 @@ def test_merge_takes_newer_metadata_and_greatest_importance() -> None:
 
 
 def test_small_confidence_difference_does_not_decide_primary() -> None:
-    found = planned([Member(row("young", "x", 9), 1.0), Member(row("old", "x", 1), 0.9999)], 0.9)
+    found = plan_cluster([ClusterMember(row("young", "x", 9), 1.0), ClusterMember(row("old", "x", 1), 0.9999)], 0.9)
     assert isinstance(found, ClusterPlan)
     assert found.primary == "old"
 
@@ -89,30 +89,30 @@ def test_small_confidence_difference_does_not_decide_primary() -> None:
     ],
 )
 def test_oversized_cluster_is_not_merged(one: NodeRow, other: NodeRow, reason: str) -> None:
-    found = planned(members(one, other), 0.9)
-    assert isinstance(found, Cluster)
+    found = plan_cluster(members(one, other), 0.9)
+    assert isinstance(found, MemoryCluster)
     assert reason in found.reason
 
 
 def test_long_memory_absorbs_equal_wording() -> None:
-    found = planned(members(row("a", "x " * MAX_MERGED_CHARS), row("b", "X " * MAX_MERGED_CHARS)), 1.0)
+    found = plan_cluster(members(row("a", "x " * MAX_MERGED_CHARS), row("b", "X " * MAX_MERGED_CHARS)), 1.0)
     assert isinstance(found, ClusterPlan)
     assert found.content == "x " * MAX_MERGED_CHARS
 
 
 def test_pinned_memory_is_not_absorbed() -> None:
-    assert planned(members(row("a", "x", importance=1.0), row("b", "x", importance=1.0)), 1.0) is None
-    found = planned(members(row("a", "x"), row("b", "x", 9, importance=1.0)), 1.0)
+    assert plan_cluster(members(row("a", "x", importance=1.0), row("b", "x", importance=1.0)), 1.0) is None
+    found = plan_cluster(members(row("a", "x"), row("b", "x", 9, importance=1.0)), 1.0)
     assert isinstance(found, ClusterPlan)
     assert (found.primary, found.absorbed) == ("b", ("a",))
 
 
 def test_kinds_that_can_be_consolidated() -> None:
-    usual = kind_of(row("a"))
-    assert usual == kind_of(row("b", "other", 5, importance=0.5, source="s", tags=("t",)))
+    usual = memory_kind(row("a"))
+    assert usual == memory_kind(row("b", "other", 5, importance=0.5, source="s", tags=("t",)))
     others = [row("c", layer=1), row("d", name="n"), row("e", valid_from=1), row("f", valid_to=1)]
-    assert usual not in [kind_of(each) for each in others]
-    assert [kind_of(each) for each in (row("g", layer=3), row("h", belongs_to="x"), row("i", conflicts=(1,)))] == [
+    assert usual not in [memory_kind(each) for each in others]
+    assert [memory_kind(each) for each in (row("g", layer=3), row("h", belongs_to="x"), row("i", conflicts=(1,)))] == [
         None
     ] * 3
 
@@ -124,26 +124,26 @@ def test_moved_relations_keep_greater_weight() -> None:
         "d": [edge("d", "w", "child_of"), edge("k", "d", "child_of")],
     }
     had = {("a", "x", "is_about"): edge("a", "x", weight=0.4)}
-    found = {key[:2]: put.weight for key, put in moved("a", edges, had, parented=False).items()}
+    found = {key[:2]: put.weight for key, put in move_edges("a", edges, had, parented=False).items()}
     assert found == {("a", "x"): 0.9, ("a", "y"): 0.5, ("p", "a"): 1.0, ("a", "z"): 1.0, ("k", "a"): 1.0}
-    assert ("a", "z", "child_of") not in moved("a", edges, had, parented=True)
+    assert ("a", "z", "child_of") not in move_edges("a", edges, had, parented=True)
     turned = dict(reversed(edges.items()))
-    assert moved("a", turned, had, parented=False) == moved("a", edges, had, parented=False)
+    assert move_edges("a", turned, had, parented=False) == move_edges("a", edges, had, parented=False)
 
 
 def test_records_round_trip() -> None:
     taken = AbsorbedRecord("run", "alice", 3, [edge("a", "b", weight=0.25)])
-    assert taken_of(record(taken)) == taken
-    grown = Grown("", 2, "former", parented=True, had=[edge("a", "c")])
-    assert grown_of(record(grown)) == grown
+    assert decode_absorbed_record(encode_run_note(taken)) == taken
+    grown = PrimaryRecord("", 2, "former", parented=True, had=[edge("a", "c")])
+    assert decode_primary_record(encode_run_note(grown)) == grown
     with pytest.raises(TooManyEdges):
-        record(AbsorbedRecord("run", "", 1, [edge("a", f"b{at}") for at in range(3_000)]))
+        encode_run_note(AbsorbedRecord("run", "", 1, [edge("a", f"b{at}") for at in range(3_000)]))
 
 
 @pytest.mark.parametrize("bounds", [(None, None), (5, None), (None, 9), (5, 9)])
 def test_withdrawn_row_is_never_valid_and_restorable(bounds: tuple[int | None, int | None]) -> None:
     old = row("a", "x", 7, valid_from=bounds[0], valid_to=bounds[1])
-    put = soft_delete(old, MERGED, "b")
+    put = soft_delete(old, REASON_MERGED, "b")
     assert put.extras is not None
     assert old.extras is not None
     extras = put.extras.onto(old.extras)

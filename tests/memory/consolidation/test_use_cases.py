@@ -11,24 +11,24 @@ from typing_extensions import override
 
 from kgserve.errors import Conflict, NotFound, Unavailable
 from kgserve.memory.api import (
-    ApplyPlan,
     ConsolidateRequest,
     ConsolidationReport,
     ConsolidationsQuery,
+    PlanReference,
     PruneMemoriesRequest,
     UndoConsolidationRequest,
 )
 from kgserve.memory.consolidation.use_cases import (
     CONSOLIDATION_RETRY_AFTER_SECONDS,
     consolidate,
-    consolidations,
+    list_consolidations,
     prune_memories,
     undo_consolidation,
 )
 from kgserve.platform.times import DAY_MICROSECONDS
 from kgserve.storage.model.batch import EdgePut, WriteBatch
 from kgserve.storage.model.fields import NO_EXTRAS
-from kgserve.storage.model.redirects import MERGED_INTO
+from kgserve.storage.model.redirects import MERGED_INTO_RELATION
 from kgserve.stores.pool import StorePool
 from tests.graphs import graph_of, node_of
 from tests.memory.memory_stores import HOOKS, Place, exported, memory, placed, put, row_of
@@ -69,7 +69,7 @@ def test_consolidate_merges_duplicates(place: Place, store: str) -> None:
             assert (extras.ended, extras.belongs_to) == ("merged", "m0")
             assert extras.valid_from == extras.valid_to == row.created_at
             with leased.reading() as rows:
-                assert rows.edge((absorbed, "m0", MERGED_INTO)) is not None
+                assert rows.edge((absorbed, "m0", MERGED_INTO_RELATION)) is not None
     assert run(place, store).clusters_found == 0
 
 
@@ -79,7 +79,7 @@ def test_dry_run_writes_nothing_and_plan_is_applied_exactly(place: Place, store:
     plan = run(place, store, dry_run=True)
     assert exported(place.graph(store)) == before
     assert plan.run is None
-    done = run(place, store, apply=ApplyPlan(plan=plan.plan))
+    done = run(place, store, apply=PlanReference(plan=plan.plan))
     assert done.clusters == plan.clusters
     assert done.run is not None
     assert (done.clusters_found, done.memories_merged) == (plan.clusters_found, plan.memories_merged)
@@ -92,12 +92,12 @@ def test_outdated_plan_is_rejected_with_changed_ids(place: Place, store: str) ->
         put(leased, [memory("m3", "Something else")])
     before = exported(place.graph(store))
     with pytest.raises(Conflict, match="'m3'"):
-        run(place, store, apply=ApplyPlan(plan=plan.plan))
+        run(place, store, apply=PlanReference(plan=plan.plan))
     assert exported(place.graph(store)) == before
     with pytest.raises(Conflict, match="is unknown"):
-        run(place, store, apply=ApplyPlan(plan=plan.plan + 100))
+        run(place, store, apply=PlanReference(plan=plan.plan + 100))
     with pytest.raises(Conflict, match="is unknown"):
-        run(place, store, apply=ApplyPlan(plan=plan.plan), similarity_threshold=0.9)
+        run(place, store, apply=PlanReference(plan=plan.plan), similarity_threshold=0.9)
 
 
 def relations() -> list[EdgePut]:
@@ -141,13 +141,18 @@ def test_primary_takes_over_relations_metadata_and_tags(place: Place, store: str
         out = {(row.target, row.relation_type): row.weight for row in rows.outgoing("m0")}
         assert out == {("x", "is_about"): 0.9, ("y", "is_about"): 0.8, ("p", "child_of"): 1.0}
         into = {(row.source, row.relation_type) for row in rows.incoming("m0") if row.source in {"z", "c", "m1", "m2"}}
-        assert into == {("z", "mentions"), ("c", "child_of"), ("m1", MERGED_INTO), ("m2", MERGED_INTO)}
+        assert into == {
+            ("z", "mentions"),
+            ("c", "child_of"),
+            ("m1", MERGED_INTO_RELATION),
+            ("m2", MERGED_INTO_RELATION),
+        }
         row = rows.node("m0")
         assert row is not None
         assert row.attributes == '{"n":2,"source":"chat"}'
         assert (row.extras or NO_EXTRAS).importance == 0.9
         for absorbed in ("m1", "m2"):
-            assert {edge.relation_type for edge in rows.outgoing(absorbed)} == {MERGED_INTO}
+            assert {edge.relation_type for edge in rows.outgoing(absorbed)} == {MERGED_INTO_RELATION}
             extras = (rows.node(absorbed) or row).extras or NO_EXTRAS
             assert (extras.valid_from, extras.valid_to, extras.former_from, extras.former_to) == (5, 5, 5, None)
 
@@ -163,11 +168,11 @@ def test_undo_restores_store(place: Place, store: str, chosen: dict[str, Any]) -
     before = exported(of)
     done = run(place, store, types=["observation"])
     assert exported(of) != before
-    assert consolidations(of, ConsolidationsQuery()).runs[0].id == done.run
+    assert list_consolidations(of, ConsolidationsQuery()).runs[0].id == done.run
     undone = undo_consolidation(of, UndoConsolidationRequest(run_id=done.run or ""))
     assert (undone.restored_count, undone.skipped) == (2, [])
     assert exported(of) == before
-    assert consolidations(of, ConsolidationsQuery()).runs == []
+    assert list_consolidations(of, ConsolidationsQuery()).runs == []
     with pytest.raises(NotFound):
         undo_consolidation(of, UndoConsolidationRequest(run_id=done.run or ""))
 
@@ -334,7 +339,7 @@ def test_memory_changed_during_run_is_not_merged(place: Place, store: str) -> No
 
         def take_back() -> None:
             # In the writer thread: no write happens meanwhile.
-            for going in consolidations(place.graph(store), ConsolidationsQuery()).runs:
+            for going in list_consolidations(place.graph(store), ConsolidationsQuery()).runs:
                 if going.state == "running":
                     with pytest.raises(Unavailable, match="still running"):
                         undo_consolidation(place.graph(store), UndoConsolidationRequest(run_id=going.id))
@@ -350,7 +355,7 @@ def test_memory_changed_during_run_is_not_merged(place: Place, store: str) -> No
         ]
         assert row_of(leased, "b1").content == "Other thing"
     assert {*refused} == {done.run}
-    listed = consolidations(place.graph(store), ConsolidationsQuery()).runs
+    listed = list_consolidations(place.graph(store), ConsolidationsQuery()).runs
     assert [(each.clusters, each.merged, each.state) for each in listed] == [(2, 2, "done")]
 
 
@@ -378,7 +383,7 @@ def test_consolidate_is_unavailable_while_embedding(tmp_path: Path, monkeypatch:
             with pytest.raises(Unavailable, match="were not compared and nothing was merged") as refused:
                 consolidate(graph, ConsolidateRequest(dry_run=dry_run))
             assert refused.value.retry_after == CONSOLIDATION_RETRY_AFTER_SECONDS
-        assert consolidations(graph, ConsolidationsQuery()).runs == []
+        assert list_consolidations(graph, ConsolidationsQuery()).runs == []
         model.let_go.set()
         caught_up(leased, indexer.of(leased))
         done = consolidate(graph, ConsolidateRequest())

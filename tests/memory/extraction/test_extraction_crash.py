@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.cli.running import Running
+from tests.cli.running import ServerProcessHandle
 from tests.cli.running import serving as serving_process
 from tests.fuzzing import is_thorough
 from tests.memory.extraction.chat_service import KEY, MODEL, Handler, Json, Service, running, says
@@ -38,7 +38,7 @@ def test_text_is_extracted_once_after_kill(tmp_path: Path) -> None:
     given = texts_of(rounds + 1)
     with running() as service:
         service.usually = fact_of
-        killed = list[Running]()
+        killed = list[ServerProcessHandle]()
 
         def kill(handler: Handler, question: Json) -> None:
             if chance.random() < 0.8:

@@ -11,7 +11,7 @@ import httpx
 import msgspec
 
 from kgserve.platform.access.audit import AUDIT_FILE
-from kgserve.platform.access.authentication import Role, add_key, mint
+from kgserve.platform.access.authentication import Role, add_key, create_api_key
 
 DAY = 86_400_000_000
 
@@ -23,7 +23,7 @@ def now() -> int:
 
 def given(data: Path, role: Role, stores: Sequence[str] = ("*",), name: str = "", expires_at: int | None = None) -> str:
     """Create a key in the data folder, and return its text."""
-    key, text = mint(name or f"{role}-{now()}", role, stores, now(), expires_at)
+    key, text = create_api_key(name or f"{role}-{now()}", role, stores, now(), expires_at)
     data.mkdir(parents=True, exist_ok=True)
     add_key(data, key)
     return text

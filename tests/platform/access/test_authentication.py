@@ -17,9 +17,9 @@ from kgserve.platform.access.authentication import (
     Caller,
     Keyring,
     add_key,
-    check_may_start,
-    mint,
+    create_api_key,
     read_keys,
+    require_key_if_exposed,
     revoke_key,
 )
 from kgserve.platform.settings import Settings
@@ -93,17 +93,17 @@ def test_the_authorization_scheme_ignores_case(header: bytes, tmp_path: Path) ->
 
 
 def test_an_exposed_server_without_keys_does_not_start(tmp_path: Path) -> None:
-    check_may_start(Settings(data_dir=tmp_path), tmp_path)
-    check_may_start(Settings(data_dir=tmp_path, host=ELSEWHERE, insecure_no_auth=True), tmp_path)
+    require_key_if_exposed(Settings(data_dir=tmp_path), tmp_path)
+    require_key_if_exposed(Settings(data_dir=tmp_path, host=ELSEWHERE, insecure_no_auth=True), tmp_path)
     elsewhere = Settings(data_dir=tmp_path, host=ELSEWHERE)
     given(tmp_path, "read", expires_at=now() - 1)
     with pytest.raises(InvalidInput, match="kgserve keys create"):
-        check_may_start(elsewhere, tmp_path)
+        require_key_if_exposed(elsewhere, tmp_path)
     given(tmp_path, "read")
-    check_may_start(elsewhere, tmp_path)
+    require_key_if_exposed(elsewhere, tmp_path)
     (tmp_path / KEY_FILE).write_text("{")
     with pytest.raises(InvalidInput):
-        check_may_start(elsewhere, tmp_path)
+        require_key_if_exposed(elsewhere, tmp_path)
 
 
 PROXIED = [{"trusted_proxies": "127.0.0.1"}, {"allowed_hosts": "localhost, graph.example"}]
@@ -114,13 +114,13 @@ def test_a_server_behind_a_proxy_counts_as_exposed(tmp_path: Path, options: dict
     """It listens on this machine only, but the proxy forwards other machines' requests."""
     proxied = Settings(data_dir=tmp_path, **options)
     with pytest.raises(InvalidInput, match=r"other machines .*kgserve keys create"):
-        check_may_start(proxied, tmp_path)
+        require_key_if_exposed(proxied, tmp_path)
     assert refuses(Authenticator(proxied, Keyring(tmp_path)))
     insecure = Settings(data_dir=tmp_path, insecure_no_auth=True, **options)
-    check_may_start(insecure, tmp_path)
+    require_key_if_exposed(insecure, tmp_path)
     assert enter(Authenticator(insecure, Keyring(tmp_path))) is LOCAL_CALLER
     text = given(tmp_path, "read")
-    check_may_start(proxied, tmp_path)
+    require_key_if_exposed(proxied, tmp_path)
     at = Authenticator(proxied, Keyring(tmp_path))
     assert enter(at, text).role == "read"
     (tmp_path / KEY_FILE).unlink()
@@ -129,7 +129,7 @@ def test_a_server_behind_a_proxy_counts_as_exposed(tmp_path: Path, options: dict
 
 def test_loopback_host_names_do_not_expose_a_server(tmp_path: Path) -> None:
     named = Settings(data_dir=tmp_path, allowed_hosts="localhost, kgserve.localhost, 127.0.0.2,", trusted_proxies=" ,")
-    check_may_start(named, tmp_path)
+    require_key_if_exposed(named, tmp_path)
     assert enter(Authenticator(named, Keyring(tmp_path))) is LOCAL_CALLER
 
 
@@ -174,7 +174,7 @@ def test_a_key_file_of_the_same_size_and_time_is_noticed(tmp_path: Path) -> None
 
 def test_concurrent_key_creation_loses_no_key(tmp_path: Path) -> None:
     def make(number: int) -> None:
-        key, _ = mint(f"k{number}", "read", ["*"], now())
+        key, _ = create_api_key(f"k{number}", "read", ["*"], now())
         add_key(tmp_path, key)
 
     threads = [threading.Thread(target=make, args=(number,)) for number in range(12)]

@@ -8,21 +8,21 @@ from kgserve.errors import Forbidden, InvalidInput
 from kgserve.platform.access.authentication import (
     MAX_STORE_PATTERNS,
     Caller,
-    Hidden,
-    checked_patterns,
-    mint,
-    parse,
-    parse_span,
+    HiddenStore,
+    create_api_key,
+    parse_api_key,
+    parse_duration,
+    validate_store_patterns,
 )
-from kgserve.platform.log import masked
+from kgserve.platform.log import mask_api_keys
 
 DAY = 86_400_000_000
 
 
 def test_a_key_matches_only_its_own_secret() -> None:
-    key, text = mint("n", "read", ["*"], 0)
-    other, _ = mint("n", "read", ["*"], 0)
-    given = parse(text)
+    key, text = create_api_key("n", "read", ["*"], 0)
+    other, _ = create_api_key("n", "read", ["*"], 0)
+    given = parse_api_key(text)
     assert given is not None
     assert (given.id, key.matches(given.secret), other.matches(given.secret)) == (key.id, True, False)
     assert not key.matches(given.secret[:-1] + ("A" if given.secret[-1] != "A" else "B"))
@@ -30,7 +30,7 @@ def test_a_key_matches_only_its_own_secret() -> None:
 
 
 def test_the_secret_has_256_bits_and_is_not_stored() -> None:
-    key, text = mint("n", "read", ["*"], 0)
+    key, text = create_api_key("n", "read", ["*"], 0)
     assert re.fullmatch(r"kgs_[a-z0-9]{8}_[A-Za-z0-9_-]{43}", text)
     assert text[13:] not in str(key)
 
@@ -39,7 +39,7 @@ def test_the_secret_has_256_bits_and_is_not_stored() -> None:
     "text", ["", "kgs_", "kgs_abcdefgh_", f"kgs_abcdefgh_{'A' * 42}", f"kgs_abcdefgh_{'A' * 43}\n"]
 )
 def test_malformed_keys_are_rejected(text: str) -> None:
-    assert parse(text) is None
+    assert parse_api_key(text) is None
 
 
 @pytest.mark.parametrize(
@@ -48,35 +48,35 @@ def test_malformed_keys_are_rejected(text: str) -> None:
 )
 def test_invalid_store_patterns_are_rejected(patterns: list[str]) -> None:
     with pytest.raises(InvalidInput):
-        checked_patterns(patterns)
+        validate_store_patterns(patterns)
 
 
 def test_store_patterns_are_deduplicated() -> None:
-    assert checked_patterns(["a", "b-*", "a"]) == ("a", "b-*")
-    assert checked_patterns(["a", "*"]) == ("*",)
-    assert checked_patterns(["my.project", "my.*", "x" * 64 + "*"]) == ("my.project", "my.*", "x" * 64 + "*")
+    assert validate_store_patterns(["a", "b-*", "a"]) == ("a", "b-*")
+    assert validate_store_patterns(["a", "*"]) == ("*",)
+    assert validate_store_patterns(["my.project", "my.*", "x" * 64 + "*"]) == ("my.project", "my.*", "x" * 64 + "*")
     with pytest.raises(InvalidInput):
-        checked_patterns(f"s{number}" for number in range(MAX_STORE_PATTERNS + 1))
+        validate_store_patterns(f"s{number}" for number in range(MAX_STORE_PATTERNS + 1))
 
 
 @pytest.mark.parametrize("name", ["", " x", "x ", "\x1b[31m", "x" * 65, "a\nb", "ü"])
 def test_invalid_key_names_are_rejected(name: str) -> None:
     with pytest.raises(InvalidInput):
-        mint(name, "read", ["*"], 0)
+        create_api_key(name, "read", ["*"], 0)
 
 
 def test_durations_are_parsed() -> None:
-    assert [parse_span(text) for text in ("24h", "1d", "1W", " 1y ")] == [DAY, DAY, 7 * DAY, 365 * DAY]
+    assert [parse_duration(text) for text in ("24h", "1d", "1W", " 1y ")] == [DAY, DAY, 7 * DAY, 365 * DAY]
 
 
 @pytest.mark.parametrize("text", ["", "0d", "-1d", "1", "d", "1.5d", "30 d", "101y", "99999d", "1d\n1d"])
 def test_invalid_durations_are_rejected(text: str) -> None:
     with pytest.raises(InvalidInput):
-        parse_span(text)
+        parse_duration(text)
 
 
 def test_key_states() -> None:
-    key, _ = mint("n", "read", ["*"], 0, expires_at=10)
+    key, _ = create_api_key("n", "read", ["*"], 0, expires_at=10)
     assert [key.state(now) for now in (0, 9, 10, 11)] == ["active", "active", "expired", "expired"]
 
 
@@ -86,7 +86,7 @@ def test_store_visibility_of_a_caller() -> None:
         *(True, False, False, True, True, False, False)
     ]
     assert not caller.sees_all
-    with pytest.raises(Hidden, match="there is no store 'b'"):
+    with pytest.raises(HiddenStore, match="there is no store 'b'"):
         caller.require_store("b")
 
 
@@ -102,6 +102,6 @@ def test_roles_include_lower_roles() -> None:
 
 
 def test_logs_show_only_key_prefixes() -> None:
-    _, text = mint("n", "read", ["*"], 0)
-    assert masked(f"GET /x/{text}/y") == f"GET /x/{text[:12]}_…/y"
-    assert masked("nothing") == "nothing"
+    _, text = create_api_key("n", "read", ["*"], 0)
+    assert mask_api_keys(f"GET /x/{text}/y") == f"GET /x/{text[:12]}_…/y"
+    assert mask_api_keys("nothing") == "nothing"

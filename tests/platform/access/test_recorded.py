@@ -6,45 +6,53 @@ from pathlib import Path
 import pytest
 
 from kgserve.platform.access import audit as record
-from kgserve.platform.access.audit import AUDIT_FILE, Audit, AuditPosition, lines_after, newest_records
+from kgserve.platform.access.audit import (
+    AUDIT_FILE,
+    AuditLog,
+    AuditPosition,
+    read_audit_lines_after,
+    read_newest_audit_records,
+)
 
 
 def test_the_newest_audit_records_are_read_across_rotated_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record, "MAX_AUDIT_FILE_BYTES", 1_000)
-    audit = Audit(tmp_path)
+    audit = AuditLog(tmp_path)
     for number in range(20):
         audit.administered(f"act-{number}", "done", caller="boss")
     assert (tmp_path / f"{AUDIT_FILE}.1").exists()
-    assert [each.act for each in newest_records(tmp_path, 15)] == [f"act-{number}" for number in range(5, 20)]
-    assert newest_records(tmp_path / "nowhere", 15) == []
+    assert [each.act for each in read_newest_audit_records(tmp_path, 15)] == [
+        f"act-{number}" for number in range(5, 20)
+    ]
+    assert read_newest_audit_records(tmp_path / "nowhere", 15) == []
 
 
 def test_an_incomplete_audit_line_is_skipped(tmp_path: Path) -> None:
-    audit = Audit(tmp_path)
+    audit = AuditLog(tmp_path)
     audit.administered("first", "done")
     with (tmp_path / AUDIT_FILE).open("ab") as file:
         file.write(b'{"time":"2026')
-    assert [each.act for each in newest_records(tmp_path, 5)] == ["first"]
-    found = lines_after(tmp_path, None)
+    assert [each.act for each in read_newest_audit_records(tmp_path, 5)] == ["first"]
+    found = read_audit_lines_after(tmp_path, None)
     assert found is not None
     assert found[1].count(b"\n") == 1
-    assert lines_after(tmp_path, found[0]) is None
+    assert read_audit_lines_after(tmp_path, found[0]) is None
 
 
 def test_audit_lines_are_read_once_and_in_order_during_rotation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record, "MAX_AUDIT_FILE_BYTES", 1_000)
-    chance, audit = random.Random(7), Audit(tmp_path)
+    chance, audit = random.Random(7), AuditLog(tmp_path)
     place: AuditPosition | None = None
     read, written = b"", 0
     while written < 300:
         for _ in range(chance.randrange(20)):  # fewer lines than the files hold, so that none is lost
             audit.administered(f"act-{written}", "done", caller="x" * chance.randrange(90))
             written += 1
-        while (found := lines_after(tmp_path, place)) is not None:
+        while (found := read_audit_lines_after(tmp_path, place)) is not None:
             place, lines = found
             read += lines
     acts = [line.split(b'"act":"')[1].split(b'"')[0].decode() for line in read.splitlines()]
@@ -52,7 +60,7 @@ def test_audit_lines_are_read_once_and_in_order_during_rotation(
 
 
 def test_unknown_audit_files_are_read_from_the_oldest(tmp_path: Path) -> None:
-    Audit(tmp_path).administered("first", "done")
-    found = lines_after(tmp_path, AuditPosition(1, 5_000))
+    AuditLog(tmp_path).administered("first", "done")
+    found = read_audit_lines_after(tmp_path, AuditPosition(1, 5_000))
     assert found is not None
     assert b"first" in found[1]

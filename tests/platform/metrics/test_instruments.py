@@ -4,14 +4,22 @@ import threading
 
 import pytest
 
-from kgserve.platform.metrics.exposition import Scrape, counter, exposed, gauge, histogram, process_threads, quantile
-from kgserve.platform.metrics.observation import Histogram, Histograms, Tally
+from kgserve.platform.metrics.exposition import (
+    MetricsScrape,
+    count_process_threads,
+    counter_family,
+    encode_metrics,
+    estimate_quantile,
+    gauge_family,
+    histogram_family,
+)
+from kgserve.platform.metrics.observation import Histogram, LabeledCounter, LabeledHistograms
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 
 def test_a_counter_by_labels_is_thread_safe() -> None:
-    tally = Tally()
+    tally = LabeledCounter()
     threads = [threading.Thread(target=lambda: [tally.add("a", "x") for _ in range(1000)]) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -31,16 +39,16 @@ def test_histogram_bounds_are_inclusive() -> None:
 
 
 def test_exposed_metrics_can_be_parsed() -> None:
-    seconds = Histograms((0.1, 1.0))
+    seconds = LabeledHistograms((0.1, 1.0))
     seconds.observe("/a", value=0.05)
     seconds.observe("/a", value=5.0)
     families = [
-        counter("kgserve_things", "Things", ("name",), {('say "so"\n\\',): 3}),
-        gauge("kgserve_level", "Level", (), {(): 1.5}),
-        histogram("kgserve_seconds", "Seconds", ("route",), seconds.measured()),
+        counter_family("kgserve_things", "Things", ("name",), {('say "so"\n\\',): 3}),
+        gauge_family("kgserve_level", "Level", (), {(): 1.5}),
+        histogram_family("kgserve_seconds", "Seconds", ("route",), seconds.measured()),
     ]
-    body, media_type = exposed(families, "", process=False)
-    scrape = Scrape.read(body.decode())
+    body, media_type = encode_metrics(families, "", process=False)
+    scrape = MetricsScrape.read(body.decode())
     assert media_type.startswith("text/plain")
     assert scrape.by("name", "kgserve_things_total") == {'say "so"\n\\': 3}
     assert scrape.value("kgserve_level") == 1.5
@@ -51,16 +59,16 @@ def test_exposed_metrics_can_be_parsed() -> None:
 
 
 def test_openmetrics_format_is_negotiated() -> None:
-    families = [counter("kgserve_things", "Things", (), {(): 3})]
-    body, media_type = exposed(families, OPENMETRICS, process=False)
+    families = [counter_family("kgserve_things", "Things", (), {(): 3})]
+    body, media_type = encode_metrics(families, OPENMETRICS, process=False)
     assert media_type.startswith("application/openmetrics-text")
     assert body.endswith(b"kgserve_things_total 3.0\n# EOF\n")
 
 
 def test_process_metrics_are_included_on_request() -> None:
-    shown, _ = exposed([], "", process=True)
-    hidden, _ = exposed([], "", process=False)
-    assert (Scrape.read(shown.decode()).value("process_resident_memory_bytes") or 0) > 1 << 20
+    shown, _ = encode_metrics([], "", process=True)
+    hidden, _ = encode_metrics([], "", process=False)
+    assert (MetricsScrape.read(shown.decode()).value("process_resident_memory_bytes") or 0) > 1 << 20
     assert hidden.strip() == b""
 
 
@@ -70,7 +78,7 @@ def test_process_threads_are_counted() -> None:
     for thread in threads:
         thread.start()
     try:
-        assert process_threads() > count
+        assert count_process_threads() > count
     finally:
         end.set()
         for thread in threads:
@@ -78,8 +86,8 @@ def test_process_threads_are_counted() -> None:
 
 
 def test_quantiles_match_prometheus() -> None:
-    assert quantile(0.95, {}) is None
-    assert quantile(0.95, {"0.1": 0, "+Inf": 0}) is None
-    assert quantile(0.5, {"1.0": 10, "2.0": 20, "+Inf": 20}) == pytest.approx(1.0)
-    assert quantile(0.75, {"1.0": 10, "2.0": 20, "+Inf": 20}) == pytest.approx(1.5)
-    assert quantile(0.99, {"1.0": 1, "+Inf": 100}) == pytest.approx(1.0)
+    assert estimate_quantile(0.95, {}) is None
+    assert estimate_quantile(0.95, {"0.1": 0, "+Inf": 0}) is None
+    assert estimate_quantile(0.5, {"1.0": 10, "2.0": 20, "+Inf": 20}) == pytest.approx(1.0)
+    assert estimate_quantile(0.75, {"1.0": 10, "2.0": 20, "+Inf": 20}) == pytest.approx(1.5)
+    assert estimate_quantile(0.99, {"1.0": 1, "+Inf": 100}) == pytest.approx(1.0)

@@ -6,45 +6,45 @@ from typing import Any
 
 import pytest
 
-from kgserve.cypher.guard import examine
+from kgserve.cypher.guard import guard_statement
 from kgserve.errors import StorageFull
 from kgserve.platform.metrics.observation import (
-    Origin,
-    SlowLog,
+    RequestOrigin,
+    SlowOperationLog,
     Telemetry,
-    add_part,
-    begin_request,
-    current_origin,
-    end_request,
-    part,
+    add_request_time,
+    get_request_origin,
+    measure_request_part,
+    reset_request_origin,
+    set_request_origin,
 )
 from kgserve.platform.settings import Settings
 from kgserve.storage.model.batch import WriteBatch
-from kgserve.stores.writer import Write, Writer
+from kgserve.stores.writer import QueuedWrite, WriterThread
 from tests.captured_log import capture_log
 
 PATIENCE = 30
 
 
-def write_of(request_id: str) -> Write:
-    token = begin_request(Origin(request_id))
+def write_of(request_id: str) -> QueuedWrite:
+    token = set_request_origin(RequestOrigin(request_id))
     try:
-        return Write(WriteBatch(), Future())
+        return QueuedWrite(WriteBatch(), Future())
     finally:
-        end_request(token)
+        reset_request_origin(token)
 
 
 def test_parts_are_attributed_to_the_current_request() -> None:
-    add_part("engine", 1.0)  # outside of any request
-    token = begin_request(origin := Origin("r1"))
+    add_request_time("engine", 1.0)  # outside of any request
+    token = set_request_origin(origin := RequestOrigin("r1"))
     try:
-        add_part("engine", 0.5)
-        add_part("engine", 0.25)
-        with part("embedding"):
-            assert current_origin() is origin
+        add_request_time("engine", 0.5)
+        add_request_time("engine", 0.25)
+        with measure_request_part("embedding"):
+            assert get_request_origin() is origin
     finally:
-        end_request(token)
-    assert current_origin() is None
+        reset_request_origin(token)
+    assert get_request_origin() is None
     assert origin.parts["engine"] == 0.75
     assert origin.parts.keys() == {"engine", "embedding"}
 
@@ -53,18 +53,18 @@ def test_parts_are_attributed_to_the_current_request() -> None:
 def test_a_failed_commit_is_logged_with_its_request_ids(error: Exception) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
-    def commit(writes: list[Write]) -> None:
+    def commit(writes: list[QueuedWrite]) -> None:
         if writes[0].origin is not None and writes[0].origin.request_id == "first":
             begun.set()
             go_on.wait(PATIENCE)
         raise error
 
     with capture_log(store="hens") as lines:
-        writer = Writer("hens", commit, lambda: None, 10)
+        writer = WriterThread("hens", commit, lambda: None, 10)
         writes = [write_of(name) for name in ("first", "second", "third", "second")]
         writer.submit(writes[0])
         assert begun.wait(PATIENCE)
-        for write in [*writes[1:], Write(WriteBatch(), Future())]:
+        for write in [*writes[1:], QueuedWrite(WriteBatch(), Future())]:
             writer.submit(write)
         go_on.set()
         writer.stop()
@@ -75,11 +75,11 @@ def test_a_failed_commit_is_logged_with_its_request_ids(error: Exception) -> Non
 
 
 def test_only_slow_operations_are_logged() -> None:
-    slow = SlowLog(100)
+    slow = SlowOperationLog(100)
     with capture_log() as lines:
         slow.note("commit", 0.0999, {"journal": 0.05})
         slow.note("commit", 0.1, {"journal": 0.05}, store="hens")
-        SlowLog(0).note("commit", 1e6, {})
+        SlowOperationLog(0).note("commit", 1e6, {})
     assert slow.counted.counts() == {("commit",): 1}
     assert lines == [
         {
@@ -95,13 +95,13 @@ def test_only_slow_operations_are_logged() -> None:
 
 def test_a_slow_tool_call_is_logged_with_its_parts() -> None:
     observation = Telemetry(Settings(slow_ms=200))
-    token = begin_request(Origin("r1", {"engine": 0.25}))
+    token = set_request_origin(RequestOrigin("r1", {"engine": 0.25}))
     try:
         with capture_log() as lines:
             observation.called("search", "ok", 0.5)
             observation.called("search", "error", 0.1)
     finally:
-        end_request(token)
+        reset_request_origin(token)
     [line] = lines
     assert (line["kind"], line["tool"], line["outcome"], line["ms"]) == ("tool", "search", "ok", 500.0)
     assert line["parts_ms"] == {"engine": 250.0}
@@ -110,7 +110,7 @@ def test_a_slow_tool_call_is_logged_with_its_parts() -> None:
 
 def test_the_slow_log_shows_only_the_clauses_of_a_statement() -> None:
     text = "MATCH (secret:Entity) WHERE secret.content = 'MATCH me' /* LIMIT */ RETURN secret.id AS `limit`, $value"
-    assert examine(text, {"value": "hidden"}, writable=False).shape == "MATCH WHERE RETURN AS"
+    assert guard_statement(text, {"value": "hidden"}, writable=False).shape == "MATCH WHERE RETURN AS"
 
 
 def test_metric_labels_for_routes_methods_and_statuses_are_bounded() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from kgserve.errors import InvalidInput
 from kgserve.platform import settings
-from kgserve.platform.metrics.observation import tracing_to
+from kgserve.platform.metrics.observation import create_tracer
 from tests.cli.running import environment
 from tests.platform.metrics.receiver import Receiver, receiving
 from tests.server.http.serving import accepted, serving
@@ -98,17 +98,17 @@ def test_health_probes_are_not_traced(traced: Receiver) -> None:
 
 
 def test_tracing_is_off_without_an_endpoint() -> None:
-    assert tracing_to("") is None
+    assert create_tracer("") is None
 
 
 def test_standard_opentelemetry_variables_are_used() -> None:
     general = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://all:4318"}
     for_traces = {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://traces:4318/v1/traces"}
     own = {"KGSERVE_OTEL_ENDPOINT": ""}
-    assert settings.load({}, general).otel_endpoint == "http://all:4318"
-    assert settings.load({}, general | for_traces).otel_endpoint == "http://traces:4318/v1/traces"
-    assert settings.load({}, general | for_traces | own).otel_endpoint == ""
-    assert settings.load({}, {}).otel_endpoint == ""
+    assert settings.load_settings({}, general).otel_endpoint == "http://all:4318"
+    assert settings.load_settings({}, general | for_traces).otel_endpoint == "http://traces:4318/v1/traces"
+    assert settings.load_settings({}, general | for_traces | own).otel_endpoint == ""
+    assert settings.load_settings({}, {}).otel_endpoint == ""
 
 
 def test_a_missing_otel_extra_is_reported_with_the_install_command(tmp_path: Path) -> None:
@@ -131,4 +131,4 @@ def test_a_missing_otel_extra_is_reported_with_the_install_command(tmp_path: Pat
 @pytest.mark.parametrize("endpoint", ["collector:4318", "ftp://collector", "http://"])
 def test_an_invalid_endpoint_is_rejected(endpoint: str) -> None:
     with pytest.raises(InvalidInput, match="otel_endpoint"):
-        tracing_to(endpoint)
+        create_tracer(endpoint)

@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgserve.platform.text.similarity import (
-    HASH_BYTES,
     MAX_COMPARED_CHARS,
-    conflicts,
-    differs,
+    TEXT_HASH_BYTES,
+    extract_wording,
+    find_conflict,
+    find_difference,
+    find_numbers,
     fingerprint,
-    numbers,
-    same,
+    is_same_text,
     text_hash,
-    words,
 )
 
 LISTS = Path(__file__).parent / "likeness"
@@ -38,12 +38,12 @@ def test_the_lists_are_long_enough() -> None:
 
 
 def test_sentences_with_different_meaning_have_different_wording() -> None:
-    wrong = [pair for pair in pairs("different") if same(*pair) or not differs(*pair)]
+    wrong = [pair for pair in pairs("different") if is_same_text(*pair) or not find_difference(*pair)]
     assert wrong == []
 
 
 def test_sentences_with_the_same_meaning_have_the_same_wording() -> None:
-    apart = [pair for pair in pairs("same") if not same(*pair)]
+    apart = [pair for pair in pairs("same") if not is_same_text(*pair)]
     assert apart == []
 
 
@@ -52,7 +52,7 @@ def test_text_hash_ignores_case_whitespace_and_final_punctuation() -> None:
     assert one == text_hash(" the USER prefers dark mode. ") == text_hash("The user prefers dark mode!")
     assert one != text_hash("User prefers dark mode")
     assert one != text_hash("The user prefers dark mode?")
-    assert len(one) == HASH_BYTES
+    assert len(one) == TEXT_HASH_BYTES
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,11 @@ def test_text_hash_ignores_case_whitespace_and_final_punctuation() -> None:
     ],
 )
 def test_number_words_equal_digits(text: str, counted: list[str]) -> None:
-    assert numbers(words(f"It holds {text} files")) == numbers(words(f"It holds {' '.join(counted)} files")) == counted
+    assert (
+        find_numbers(extract_wording(f"It holds {text} files"))
+        == find_numbers(extract_wording(f"It holds {' '.join(counted)} files"))
+        == counted
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,23 +92,23 @@ def test_number_words_equal_digits(text: str, counted: list[str]) -> None:
     ],
 )
 def test_the_difference_of_two_texts_is_reported(one: str, other: str, reason: str) -> None:
-    assert differs(one, other) == differs(other, one) == reason
+    assert find_difference(one, other) == find_difference(other, one) == reason
 
 
 def test_few_similar_but_different_texts_pass_the_consolidation_guard() -> None:
     listed = pairs("different")
-    passing = [pair for pair in listed if not conflicts(*pair)]
+    passing = [pair for pair in listed if not find_conflict(*pair)]
     # Words without a counterpart are left to vector similarity.
     assert len(passing) < len(listed) / 50
-    assert [pair for pair in pairs("same") if conflicts(*pair)] == []
+    assert [pair for pair in pairs("same") if find_conflict(*pair)] == []
 
 
 def test_the_guard_rejects_sibling_terms_and_accepts_synonyms() -> None:
     siblings, reworded = pairs("siblings"), pairs("reworded")
     assert (len(siblings), len(reworded)) == (200, 100)
-    assert [pair for pair in siblings if not conflicts(*pair)] == []
+    assert [pair for pair in siblings if not find_conflict(*pair)] == []
     # Different voices and tenses are rejected as well, because the guard cannot distinguish them from other meanings.
-    assert sum(not conflicts(*pair) for pair in reworded) >= 55
+    assert sum(not find_conflict(*pair) for pair in reworded) >= 55
 
 
 @pytest.mark.parametrize(
@@ -121,8 +125,8 @@ def test_the_guard_rejects_sibling_terms_and_accepts_synonyms() -> None:
     ],
 )
 def test_synonyms_pass_the_consolidation_guard(one: str, other: str) -> None:
-    assert conflicts(one, other) == conflicts(other, one) == ""
-    assert differs(one, other) == "words"
+    assert find_conflict(one, other) == find_conflict(other, one) == ""
+    assert find_difference(one, other) == "words"
 
 
 @pytest.mark.parametrize(
@@ -141,7 +145,7 @@ def test_synonyms_pass_the_consolidation_guard(one: str, other: str) -> None:
     ],
 )
 def test_the_consolidation_guard_rejects_exclusive_words(one: str, other: str, reason: str) -> None:
-    assert conflicts(one, other) == conflicts(other, one) == reason
+    assert find_conflict(one, other) == find_conflict(other, one) == reason
 
 
 def test_wordless_and_long_texts_use_the_text_hash_as_fingerprint() -> None:
@@ -149,16 +153,16 @@ def test_wordless_and_long_texts_use_the_text_hash_as_fingerprint() -> None:
     assert fingerprint("the") == text_hash("the")
     long = "word " * MAX_COMPARED_CHARS
     assert fingerprint(long) == text_hash(long)
-    assert not same(long, long + "the word")
-    assert differs(long, long + "other") in {"names", "words"}
+    assert not is_same_text(long, long + "the word")
+    assert find_difference(long, long + "other") in {"names", "words"}
 
 
 @given(st.text(max_size=60), st.text(max_size=60))
 def test_similarity_is_symmetric(one: str, other: str) -> None:
-    assert differs(one, other) == differs(other, one)
-    assert bool(conflicts(one, other)) <= bool(differs(one, other))
-    assert differs(one, one) == conflicts(other, other) == ""
-    assert (not differs(one, other)) == same(one, other)
+    assert find_difference(one, other) == find_difference(other, one)
+    assert bool(find_conflict(one, other)) <= bool(find_difference(one, other))
+    assert find_difference(one, one) == find_conflict(other, other) == ""
+    assert (not find_difference(one, other)) == is_same_text(one, other)
 
 
 PIECES = ["alice", "reads", "seven", "books", "on", "3", "trains", ",", "not", "-", "a", "the", "b2", "'s", "."]
@@ -167,4 +171,6 @@ PIECES = ["alice", "reads", "seven", "books", "on", "3", "trains", ",", "not", "
 @given(st.lists(st.sampled_from(PIECES), max_size=9))
 def test_meaningless_words_do_not_change_the_wording(chosen: list[str]) -> None:
     text = " ".join(chosen)
-    assert words(text) == words(f"Please, {text}") == words(f"  {text.replace(' ', '  ')}")
+    assert (
+        extract_wording(text) == extract_wording(f"Please, {text}") == extract_wording(f"  {text.replace(' ', '  ')}")
+    )

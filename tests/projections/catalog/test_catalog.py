@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.platform.sqlite_files import remove_files
-from kgserve.projections.catalog.catalog import Catalog
+from kgserve.platform.sqlite_files import remove_database_files
+from kgserve.projections.catalog.catalog import NodeCatalog
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.change import NetChange
 from kgserve.storage.model.filters import NodeFilter, PagePosition
@@ -21,12 +21,12 @@ def row(node_id: str, type_: str) -> NodeRow:
     return NodeRow(node_id, type_, "content", "{}", 1, 1, 0, 0)
 
 
-def listed(catalog: Catalog) -> list[str]:
+def listed(catalog: NodeCatalog) -> list[str]:
     return catalog.listed(NodeFilter(), PagePosition(), 99).items
 
 
 def test_the_catalog_follows_random_writes(tmp_path: Path) -> None:
-    source, history, catalog = random.Random(7), History(), Catalog(tmp_path / "catalog.sqlite")
+    source, history, catalog = random.Random(7), History(), NodeCatalog(tmp_path / "catalog.sqlite")
     ids = [f"n{number}" for number in range(12)]
     for number in range(60):
         start = len(history.changes)
@@ -52,12 +52,12 @@ def test_the_catalog_follows_random_writes(tmp_path: Path) -> None:
 
 
 def test_the_catalog_can_be_filled_at_once(tmp_path: Path) -> None:
-    catalog = Catalog(tmp_path / "views" / "catalog.sqlite")
+    catalog = NodeCatalog(tmp_path / "views" / "catalog.sqlite")
     assert catalog.sequence == -1
     for _ in range(2):
         catalog.rebuild([row("a", "t"), row("b", "u"), row("c", "t")], [("r", 5)], 9)
     catalog.close()
-    again = Catalog(catalog.path)
+    again = NodeCatalog(catalog.path)
     assert (again.sequence, again.types(9), again.types(1), again.relation_types(9)) == (
         9,
         {"t": 2, "u": 1},
@@ -71,7 +71,7 @@ def test_the_catalog_can_be_filled_at_once(tmp_path: Path) -> None:
 def test_a_foreign_file_is_replaced(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "catalog.sqlite"
     path.write_bytes(content)
-    catalog = Catalog(path)
+    catalog = NodeCatalog(path)
     assert (catalog.sequence, listed(catalog)) == (-1, [])
     catalog.close()
 
@@ -81,13 +81,13 @@ def test_a_file_of_an_earlier_format_is_replaced(tmp_path: Path) -> None:
     with sqlite3.connect(path) as earlier:
         earlier.execute("CREATE TABLE node (id TEXT PRIMARY KEY, type TEXT NOT NULL)")
     earlier.close()
-    catalog = Catalog(path)
+    catalog = NodeCatalog(path)
     assert (catalog.sequence, listed(catalog)) == (-1, [])
     catalog.close()
 
 
 def test_reads_see_the_last_commit_during_a_write(tmp_path: Path) -> None:
-    catalog = Catalog(tmp_path / "catalog.sqlite")
+    catalog = NodeCatalog(tmp_path / "catalog.sqlite")
     catalog.rebuild([row("a", "t")], [], 1)
 
     def nodes() -> Iterator[NodeRow]:
@@ -100,8 +100,8 @@ def test_reads_see_the_last_commit_during_a_write(tmp_path: Path) -> None:
 
 
 def test_removing_deletes_all_files(tmp_path: Path) -> None:
-    catalog = Catalog(tmp_path / "catalog.sqlite")
+    catalog = NodeCatalog(tmp_path / "catalog.sqlite")
     catalog.rebuild([row("a", "t")], [], 1)
-    remove_files(catalog.path)
+    remove_database_files(catalog.path)
     assert list(tmp_path.iterdir()) == []
     catalog.close()

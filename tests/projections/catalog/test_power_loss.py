@@ -5,7 +5,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from tests.recorded import Recorded, needs_compiler
+from tests.recorded import RecordedPrograms, needs_compiler
 
 COMMITS = 10
 ROWS = 2_000
@@ -27,7 +27,7 @@ for sequence in range(1, {COMMITS} + 1):
 
 @needs_compiler
 def test_a_power_loss_loses_only_the_last_changes(tmp_path: Path) -> None:
-    recorded, choice = Recorded(tmp_path), random.Random(2)
+    recorded, choice = RecordedPrograms(tmp_path), random.Random(2)
     recorded.run(WORK, environment={})
     lengths = [choice.randrange(recorded.length) for _ in range(STATES)]
     kept = 0

@@ -14,14 +14,14 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from kgserve.graph.queries import NodesQuery
-from kgserve.graph.reading import example_of
-from kgserve.platform.sqlite_files import remove_files
-from kgserve.projections.catalog.catalog import Catalog, behind
-from kgserve.storage.model.attributes import conditions, has_all
+from kgserve.graph.reading import summarize_node
+from kgserve.platform.sqlite_files import remove_database_files
+from kgserve.projections.catalog.catalog import NodeCatalog, prefix_upper_bound
+from kgserve.storage.model.attributes import build_conditions, matches_all_conditions
 from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.storage.model.change import NetChange
 from kgserve.storage.model.fields import NodeExtras, NodeExtrasPut
-from kgserve.storage.model.filters import MAX_SCANNED_NODES, Counted, NodeFilter, PagePosition
+from kgserve.storage.model.filters import MAX_SCANNED_NODES, MatchCount, NodeFilter, PagePosition
 from kgserve.storage.model.kinds import KindFreq, TagFreq
 from kgserve.storage.model.rows import NodeRow
 from kgserve.stores.pool import StorePool
@@ -69,7 +69,7 @@ filters = st.builds(
     tags=st.lists(st.sampled_from([*TAGS, "none"]), max_size=2).map(tuple),
     valid_at=TIMES,
     attributes=st.sampled_from([{}, {}, {"a": 1.0}, {"a": "1"}, {"a": None}, {"b": True}, {"a": 1, "b": True}]).map(
-        conditions
+        build_conditions
     ),
 )
 
@@ -101,11 +101,11 @@ def fits(each: NodeRow, wanted: NodeFilter) -> bool:
         and all(tag in own.tags for tag in wanted.tags)
         and started
         and (at is None or own.valid_to is None or own.valid_to > at)
-        and has_all(each.attributes, wanted.attributes)
+        and matches_all_conditions(each.attributes, wanted.attributes)
     )
 
 
-def paged(catalog: Catalog, wanted: NodeFilter, limit: int, skip: int) -> list[str]:
+def paged(catalog: NodeCatalog, wanted: NodeFilter, limit: int, skip: int) -> list[str]:
     found: list[str] = []
     place: PagePosition | None = PagePosition("", skip)
     while place is not None:
@@ -121,8 +121,8 @@ def most(counts: Counter[str]) -> list[tuple[str, int]]:
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
-def check_counts(catalog: Catalog, present: dict[str, NodeRow]) -> None:
-    found = catalog.vocabulary(lambda node_id: example_of(present[node_id]))
+def check_counts(catalog: NodeCatalog, present: dict[str, NodeRow]) -> None:
+    found = catalog.vocabulary(lambda node_id: summarize_node(present[node_id]))
     tags = Counter(tag for each in present.values() if each.extras for tag in set(each.extras.tags))
     prefixes: Counter[str] = Counter()
     for tag, count in tags.items():
@@ -159,16 +159,16 @@ def test_counts_and_lists_follow_the_rows(
     present: dict[str, NodeRow] = {}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "catalog.sqlite"
-        catalog = Catalog(path)
+        catalog = NodeCatalog(path)
         for number, (put, deleted, then) in enumerate(steps):
             catalog.apply(net_of(present, put, deleted), number)
             if then:
                 catalog.close()
             if then == "damage":
-                remove_files(path)
+                remove_database_files(path)
                 path.write_bytes(b"damaged " * 1000)
             if then:
-                catalog = Catalog(path)
+                catalog = NodeCatalog(path)
             if catalog.sequence == -1:
                 catalog.rebuild(list(present.values()), [], number)
             check_counts(catalog, present)
@@ -178,13 +178,13 @@ def test_counts_and_lists_follow_the_rows(
                 fitting = [node_id for node_id in sorted(present) if fits(present[node_id], each)]
                 assert paged(catalog, each, limit, 0) == fitting
                 assert paged(catalog, each, limit, skip) == fitting[skip:]
-                assert catalog.count(each) == Counted(len(fitting), exact=True)
+                assert catalog.count(each) == MatchCount(len(fitting), exact=True)
                 assert sorted(catalog.having(each, 99)) == fitting
         catalog.close()
 
 
 def test_pagination_with_skip_continues_on_the_next_page(tmp_path: Path) -> None:
-    catalog = Catalog(tmp_path / "catalog.sqlite")
+    catalog = NodeCatalog(tmp_path / "catalog.sqlite")
     number = MAX_SCANNED_NODES + 10
     over = [row(f"{place:06}", tags=("old",), valid_to=5) for place in range(number)]
     catalog.rebuild([*over, row("x", tags=("old",)), row("y", tags=("old",))], [], 1)
@@ -198,7 +198,7 @@ def test_pagination_with_skip_continues_on_the_next_page(tmp_path: Path) -> None
 
 def test_the_rarest_condition_selects_the_index(tmp_path: Path) -> None:
     """The first page of a rare tag or type is complete, although a page may not examine all other entries."""
-    catalog = Catalog(tmp_path / "catalog.sqlite")
+    catalog = NodeCatalog(tmp_path / "catalog.sqlite")
     many = [row(f"{place:06}", "t", ("common",)) for place in range(MAX_SCANNED_NODES + 10)]
     catalog.rebuild([*many, row("x", "t", ("common", "rare")), row("y", "u", ("common",))], [], 1)
     for wanted, expected in (
@@ -212,7 +212,7 @@ def test_the_rarest_condition_selects_the_index(tmp_path: Path) -> None:
 
 
 def test_counts_and_lists_are_capped(tmp_path: Path) -> None:
-    catalog = Catalog(tmp_path / "catalog.sqlite")
+    catalog = NodeCatalog(tmp_path / "catalog.sqlite")
     tags = [f"p{place:03}:{value:02}" for place in range(110) for value in range(12)]
     nodes = [row(f"n{place}", f"t{place:03}", tags[place * 12 : place * 12 + 12]) for place in range(110)]
     catalog.rebuild(nodes, [], 1)
@@ -223,8 +223,8 @@ def test_counts_and_lists_are_capped(tmp_path: Path) -> None:
 
 
 def test_a_large_example_value_is_omitted() -> None:
-    assert example_of(NodeRow("a", "t", "x" * 100_000, "{}", 1, 1, 0, 0)) == example_of(None) == ""
-    assert example_of(row("b")) == "content"
+    assert summarize_node(NodeRow("a", "t", "x" * 100_000, "{}", 1, 1, 0, 0)) == summarize_node(None) == ""
+    assert summarize_node(row("b")) == "content"
 
 
 @pytest.mark.parametrize(
@@ -252,12 +252,12 @@ def test_a_wrong_index_is_rebuilt(tmp_path: Path, statement: str, values: tuple[
     [("a", "b"), ("az", "a{"), ("\ud7ff", "\ue000"), ("a\U0010ffff", "b"), ("\U0010ffff", b""), ("é", "ê")],
 )
 def test_the_upper_bound_of_a_prefix(start: str, expected: str | bytes) -> None:
-    assert behind(start) == expected
+    assert prefix_upper_bound(start) == expected
 
 
 def test_a_prefix_shared_by_many_tags(tmp_path: Path) -> None:
     """Above 5,000 tags the index by count is used, with the same result."""
-    catalog = Catalog(tmp_path / "catalog.sqlite")
+    catalog = NodeCatalog(tmp_path / "catalog.sqlite")
     nodes = [row(f"n{place}", tags=[f"k{place * 100 + n:06}" for n in range(100)]) for place in range(60)]
     nodes += [row("twice", tags=["k005999", "k000007", "other"])]
     catalog.rebuild(nodes, [], 1)
@@ -269,22 +269,22 @@ def test_a_prefix_shared_by_many_tags(tmp_path: Path) -> None:
 
 def test_a_stale_attribute_index_is_rebuilt(tmp_path: Path) -> None:
     """A version that does not know the index leaves it behind while it follows the journal."""
-    path, wanted = tmp_path / "catalog.sqlite", NodeFilter(attributes=conditions({"a": 1}))
+    path, wanted = tmp_path / "catalog.sqlite", NodeFilter(attributes=build_conditions({"a": 1}))
     rows = [row("n1"), msgspec.structs.replace(row("n2"), attributes='{"a":1}')]
-    catalog = Catalog(path)
+    catalog = NodeCatalog(path)
     catalog.rebuild(rows, [], 1)
     assert not catalog.has_attributes
     catalog.index_attributes(rows)
     assert catalog.having(wanted, 9) == ["n2"]
     catalog.close()
-    catalog = Catalog(path)
+    catalog = NodeCatalog(path)
     assert catalog.has_attributes
     catalog.close()
     with sqlite3.connect(path) as other:
         other.execute("UPDATE cursor SET sequence = 2")
     other.close()
     path.with_name("catalog.sqlite-seal").unlink()
-    catalog = Catalog(path)
+    catalog = NodeCatalog(path)
     assert (catalog.sequence, catalog.has_attributes) == (2, False)
     catalog.index_attributes([msgspec.structs.replace(row("n1"), attributes='{"a":1.0}'), row("n2")])
     assert catalog.having(wanted, 9) == ["n1"]
@@ -304,13 +304,13 @@ def test_a_wrong_attribute_index_is_rebuilt(tmp_path: Path) -> None:
 
 def test_a_count_examines_a_limited_number_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kgserve.projections.catalog.catalog.MAX_COUNTED_NODES", 10)
-    catalog = Catalog(tmp_path / "catalog.sqlite")
+    catalog = NodeCatalog(tmp_path / "catalog.sqlite")
     rows = [row(f"n{number:02}", f"t{number % 3}", ["all"], valid_to=5) for number in range(30)]
     catalog.rebuild(rows, [], 1)
-    assert catalog.count(NodeFilter(tags=("all",))) == Counted(30, exact=True)
-    assert catalog.count(NodeFilter(types=("t1", "t2", "none"))) == Counted(20, exact=True)
-    assert catalog.count(NodeFilter(types=("t1",), tags=("all",))) == Counted(10, exact=True)
+    assert catalog.count(NodeFilter(tags=("all",))) == MatchCount(30, exact=True)
+    assert catalog.count(NodeFilter(types=("t1", "t2", "none"))) == MatchCount(20, exact=True)
+    assert catalog.count(NodeFilter(types=("t1",), tags=("all",))) == MatchCount(10, exact=True)
     assert catalog.count(NodeFilter(types=("t1", "t2"), tags=("all",), valid_at=1)).exact is False
-    assert catalog.count(NodeFilter(valid_at=1)) == Counted(11, exact=False)
-    assert catalog.count(NodeFilter(types=("t0",), valid_at=5)) == Counted(0, exact=True)
+    assert catalog.count(NodeFilter(valid_at=1)) == MatchCount(11, exact=False)
+    assert catalog.count(NodeFilter(types=("t0",), valid_at=5)) == MatchCount(0, exact=True)
     catalog.close()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.cli.running import Running
+from tests.cli.running import ServerProcessHandle
 from tests.cli.running import serving as serving_process
 from tests.fuzzing import is_thorough
 from tests.projections.connectors.receiver import SECRET, Handler, Json, receiving, takes
@@ -20,7 +20,7 @@ from tests.server.http.serving import PATIENCE, accepted
 
 def test_no_change_is_omitted_after_kills_at_any_time(tmp_path: Path) -> None:
     chance, rounds = random.Random(5), 30 if is_thorough() else 4
-    killed: list[Running] = []
+    killed: list[ServerProcessHandle] = []
     expected: dict[str, str] = {}
 
     def kill(handler: Handler, batch: Json) -> None:

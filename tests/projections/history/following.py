@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from kgserve.projections.history_follower import Historian, HistoryFollower
+from kgserve.projections.history_follower import HistoryProjection, HistoryWorker
 from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.storage.model.rows import EdgeKey
 from kgserve.stores.pool import StorePool
@@ -20,13 +20,13 @@ SMALL_JOURNAL: dict[str, Any] = {"journal_segment_mb": 1, "journal_retention_mb"
 class Kept:
     """One store with its history, in a pool of its own."""
 
-    def __init__(self, pool: StorePool, historian: Historian, store: OpenStore) -> None:
+    def __init__(self, pool: StorePool, historian: HistoryWorker, store: OpenStore) -> None:
         self.pool = pool
         self.historian = historian
         self.store = store
 
     @property
-    def follower(self) -> HistoryFollower:
+    def follower(self) -> HistoryProjection:
         return self.historian.of(self.store)
 
     def caught_up(self) -> None:
@@ -53,7 +53,7 @@ class Kept:
 @contextmanager
 def kept(data: Path, **options: Any) -> Generator[Kept]:
     """Yield a store with a history; everything is closed at the end, as the server does."""
-    with closing(Historian()) as historian, StorePool(settings(data, **options)) as pool:
+    with closing(HistoryWorker()) as historian, StorePool(settings(data, **options)) as pool:
         pool.companions.append(historian)
         with pool.lease(NAME, create=True) as store:
             yield Kept(pool, historian, store)

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from kgserve.admin.doctor import Repairs, doctor
-from kgserve.admin.stores import stats
+from kgserve.admin.doctor import RepairOptions, check_stores
+from kgserve.admin.stores import store_stats
 from kgserve.errors import BackupDamaged, Gone
-from kgserve.graph.as_of_graph import AsOfMoment
+from kgserve.graph.as_of_graph import PastMoment
 from kgserve.platform.times import format_time
-from kgserve.projections.history.history import FOREVER, History
+from kgserve.projections.history.history import NO_SEQUENCE_LIMIT, HistoryFile
 from kgserve.projections.history.pages import DatabasePages, UnreadPage
-from kgserve.projections.history.recovery import find_fault, gaps_of, salvage_history
+from kgserve.projections.history.recovery import find_history_fault, read_history_gaps, salvage_history
 from kgserve.projections.history.statements import HISTORY_PAGE_BYTES
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.statuses import HistoryStatus
@@ -72,8 +72,9 @@ def fill(of: Kept) -> None:
 def answers(of: Kept) -> Answers:
     """Query everything, as of each commit and for each node."""
     last = of.store.state.sequence
-    asked: dict[Any, Callable[[History], Any]] = {
-        ("states", each): lambda history, each=each: history.node_states(each, FOREVER, ALL) for each in _ids()
+    asked: dict[Any, Callable[[HistoryFile], Any]] = {
+        ("states", each): lambda history, each=each: history.node_states(each, NO_SEQUENCE_LIMIT, ALL)
+        for each in _ids()
     }
     asked |= {at: lambda history, at=at: _as_of(history, at) for at in range(1, last + 1)}
     found = Answers({}, {}, of.follower.damage)
@@ -89,7 +90,7 @@ def _ids() -> list[str]:
     return [f"n{number}" for number in range(NODES)]
 
 
-def _as_of(history: History, at: int) -> Any:
+def _as_of(history: HistoryFile, at: int) -> Any:
     nodes = [state.row for state in history.nodes_at(at, None, None, ALL)]
     edges = [state.row for state in history.edges_at(at, ("", "", ""), ALL)]
     single = [(state := history.node_at(each, at)) and state.row for each in _ids()]
@@ -207,10 +208,10 @@ def test_a_second_salvage_keeps_the_gaps_of_the_first(filled: tuple[Path, dict[A
     path = layout(tmp_path).history
     halved(path)
     first, _ = salvage_history(path)
-    named = gaps_of(path)
+    named = read_history_gaps(path)
     salvage_history(path)
     assert first.gaps
-    assert gaps_of(path) == named
+    assert read_history_gaps(path) == named
 
 
 def test_an_older_copy_catches_up_from_the_journal(tmp_path: Path) -> None:
@@ -284,7 +285,7 @@ def every_answer(of: Kept) -> dict[Any, Any]:
             return error
 
     def as_of(moment: str) -> list[str]:
-        follower, at = AsOfMoment(of.historian, moment).of(of.store)
+        follower, at = PastMoment(of.historian, moment).of(of.store)
         return [state.row.id for state in follower.look(lambda history: history.nodes_at(at, None, None, ALL))]
 
     found = {at: asked(lambda at=at: of.ids(at)) for at in times}
@@ -301,7 +302,7 @@ def compared(data: Path, before: dict[Any, Any]) -> tuple[set[Any], str | None]:
         # Times of lost commits are unknown, so those of the undamaged store are used.
         for each in times:
             try:
-                follower, at = AsOfMoment(of.historian, each).of(of.store)
+                follower, at = PastMoment(of.historian, each).of(of.store)
                 now[each] = [state.row.id for state in follower.look(lambda h, at=at: h.nodes_at(at, None, None, ALL))]
             except Gone as error:
                 now[each] = error
@@ -336,7 +337,7 @@ def test_an_older_copy_applies_the_journal_and_reports_gaps(
     for suffix in ("", "-pages") if with_checksums else ("",):
         name = layout(data).history.name + suffix
         shutil.copyfile(layout(trimmed[1]).history.with_name(name), layout(data).history.with_name(name))
-    fault = find_fault(layout(data).history)
+    fault = find_history_fault(layout(data).history)
     assert (fault is not None and fault.is_older_copy) is not with_checksums
     refused, damage = compared(data, trimmed[2])
     assert refused == {*range(SEEN_BY_COPY + 1, LOST_UNTIL), "o2", "n"}
@@ -353,9 +354,9 @@ def test_a_file_without_checksums_is_sealed_at_opening(filled: tuple[Path, dict[
     found = harmed(data, tmp_path / "copy", unseal)
     assert (found.found, found.damage) == (before, None)
     path = layout(tmp_path / "copy").history
-    assert find_fault(path) is None
+    assert find_history_fault(path) is None
     flip_in(9, random.Random(1))(path)
-    fault = find_fault(path)
+    fault = find_history_fault(path)
     assert fault is not None
     assert "pages do not match their checksums: 10" in fault.reason
 
@@ -409,7 +410,7 @@ def test_doctor_reports_damage_and_salvages_intact_content(filled: tuple[Path, d
     data = shutil.copytree(filled[0], tmp_path / "data")
 
     def found(*, salvage: bool = False) -> tuple[bool, list[str]]:
-        [report] = doctor(settings(data), NAME, Repairs(salvage=salvage))
+        [report] = check_stores(settings(data), NAME, RepairOptions(salvage=salvage))
         parts = [finding for finding in report.findings if finding.part in {"history", "salvage"}]
         return all(finding.ok for finding in parts), [finding.detail for finding in parts]
 
@@ -431,7 +432,7 @@ def test_stats_report_gaps_and_scrub_progress(filled: tuple[Path, dict[Any, Any]
     halved(layout(tmp_path).history)
     with kept(tmp_path, **SMALL_JOURNAL) as of:
         of.caught_up()
-        history = stats(graph_of(of.pool, NAME, historian=of.historian)).history
+        history = store_stats(graph_of(of.pool, NAME, historian=of.historian)).history
         assert isinstance(history, HistoryStatus)
         assert {gap.part for gap in history.gaps} <= {"node", "edge", "link"}
         assert history.gaps

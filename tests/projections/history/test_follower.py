@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from kgserve.errors import Gone
-from kgserve.projections.history_follower import Historian
-from kgserve.storage.journal.snapshot import list_snapshots, sequence_of
+from kgserve.projections.history_follower import HistoryWorker
+from kgserve.storage.journal.snapshot import list_snapshots, snapshot_sequence_of
 from kgserve.storage.model.batch import WriteBatch
 from kgserve.stores.pool import StorePool
 from tests.captured_log import capture_log
@@ -94,7 +94,7 @@ def test_commits_beyond_the_journal_become_a_gap(tmp_path: Path) -> None:
         last = store.state.sequence
     with kept(tmp_path, **SMALL_JOURNAL) as of:
         of.caught_up()
-        first = min(map(sequence_of, list_snapshots(of.store.layout.journal)))
+        first = min(map(snapshot_sequence_of, list_snapshots(of.store.layout.journal)))
         assert (of.ids(last), of.keys(last)) == (["a", "b"], [("a", "b", "R")])
         assert content_as_of(of, "b", str(last)) == "last"
         assert of.ids(first) == ["a", "b"], "the journal leads on from there"
@@ -230,7 +230,7 @@ def _write_on(of: Kept, over: threading.Event) -> None:
 
 
 def test_dropping_a_store_deletes_its_history(tmp_path: Path) -> None:
-    with closing(Historian()) as historian, StorePool(settings(tmp_path)) as pool:
+    with closing(HistoryWorker()) as historian, StorePool(settings(tmp_path)) as pool:
         pool.companions.append(historian)
         for content in ("first", "second"):
             with pool.lease(NAME, create=True) as store:

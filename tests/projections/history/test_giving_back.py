@@ -13,11 +13,11 @@ import pytest
 
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.projections.history import reading
-from kgserve.projections.history.history import History
-from kgserve.projections.history.reading import HistoryPosition, read_ended
+from kgserve.projections.history.history import HistoryFile
+from kgserve.projections.history.reading import HistoryPosition, read_ended_states
 from kgserve.projections.history.statements import HISTORY_SCHEMA
 from kgserve.storage.journal import tail
-from kgserve.storage.journal.tail import Tail
+from kgserve.storage.journal.tail import JournalTail
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.rows import NodeRow
 from tests.projections.history.following import kept, node
@@ -38,8 +38,8 @@ def states(count: int = STATES) -> Iterator[ChangeSet]:
         )
 
 
-def filled(path: Path) -> History:
-    history = History(path)
+def filled(path: Path) -> HistoryFile:
+    history = HistoryFile(path)
     for change in states():
         history.take([change])
     return history
@@ -107,7 +107,7 @@ def test_large_ended_states_are_read_in_small_batches(tmp_path: Path, monkeypatc
     filled(path).close()
     monkeypatch.setattr(reading, "ENDED_STATES_BATCH_BYTES", 3 * LARGE)
     place, ends = HistoryPosition(0), list[int | None]()
-    while (found := read_ended(path, place, 1_000)) is not None:
+    while (found := read_ended_states(path, place, 1_000)) is not None:
         assert len(found.states) <= 3
         ends += [state.last for state in found.states]
         place = found.place
@@ -120,7 +120,7 @@ def test_large_commits_are_read_in_small_batches(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(tail, "TAIL_BATCH_BYTES", 30_000)
     with opened(tmp_path) as store:
         write(store, *(batch("a", content=f"{number}" * 10_000) for number in range(10)))
-        follower, seen = Tail(store.layout.journal), list[int]()
+        follower, seen = JournalTail(store.layout.journal), list[int]()
         while page := follower.page(len(seen), store.state.sequence):
             assert len(page) <= 3
             seen += [change.sequence for change in page]

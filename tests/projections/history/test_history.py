@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from kgserve.platform.times import format_time
-from kgserve.projections.history.history import History
+from kgserve.projections.history.history import HistoryFile
 from kgserve.storage.model.change import ChangeSet, LinksState
-from kgserve.storage.model.rows import EdgeRow, LinkKey, LinkRow, NodeRow, edge_attributes
+from kgserve.storage.model.rows import EdgeRow, LinkKey, LinkRow, NodeRow, encode_edge_attributes
 
 FIRST_TIME = 1_700_000_000_000_000
 
@@ -21,7 +21,7 @@ def row(node_id: str, version: int, at: int, content: str = "") -> NodeRow:
 
 
 def edge(source: str, target: str, version: int, at: int, *, updated: int = 0) -> EdgeRow:
-    attributes = edge_attributes(format_time(FIRST_TIME), format_time(FIRST_TIME + updated), "{}")
+    attributes = encode_edge_attributes(format_time(FIRST_TIME), format_time(FIRST_TIME + updated), "{}")
     return EdgeRow(source, target, "R", 1.0, attributes, version, at)
 
 
@@ -40,25 +40,25 @@ CHANGES = [
 
 
 @pytest.fixture
-def history(tmp_path: Path) -> Iterator[History]:
-    with closing(History(tmp_path / "history.sqlite")) as opened:
+def history(tmp_path: Path) -> Iterator[HistoryFile]:
+    with closing(HistoryFile(tmp_path / "history.sqlite")) as opened:
         opened.take(CHANGES)
         yield opened
 
 
-def states(history: History, node_id: str = "a") -> list[tuple[int, int, int | None]]:
+def states(history: HistoryFile, node_id: str = "a") -> list[tuple[int, int, int | None]]:
     return [(s.row.version, s.first, s.last) for s in history.node_states(node_id, 100, 100)]
 
 
-def nodes(history: History, at: int) -> dict[str, int]:
+def nodes(history: HistoryFile, at: int) -> dict[str, int]:
     return {state.row.id: state.row.version for state in history.nodes_at(at, None, None, 100)}
 
 
-def edges(history: History, at: int) -> list[int]:
+def edges(history: HistoryFile, at: int) -> list[int]:
     return [state.row.version for state in history.edges_at(at, ("", "", ""), 100)]
 
 
-def test_every_state_is_stored_with_its_first_and_last_commit(history: History) -> None:
+def test_every_state_is_stored_with_its_first_and_last_commit(history: HistoryFile) -> None:
     assert states(history) == [(1, 5, None), (2, 2, 4), (1, 1, 2)]
     assert [nodes(history, at) for at in range(6)] == [
         {},
@@ -73,7 +73,7 @@ def test_every_state_is_stored_with_its_first_and_last_commit(history: History) 
 
 
 @pytest.mark.parametrize("at", range(7))
-def test_all_queries_as_of_a_commit_agree(history: History, at: int) -> None:
+def test_all_queries_as_of_a_commit_agree(history: HistoryFile, at: int) -> None:
     listed = nodes(history, at)
     for node_id in ("a", "b", "never there"):
         state = history.node_at(node_id, at)
@@ -83,31 +83,31 @@ def test_all_queries_as_of_a_commit_agree(history: History, at: int) -> None:
     assert history.outgoing("b", at, 10) == history.incoming("a", at, 10) == []
 
 
-def test_a_touch_updates_the_current_state_without_a_new_one(history: History) -> None:
+def test_a_touch_updates_the_current_state_without_a_new_one(history: HistoryFile) -> None:
     (state,) = history.outgoing("a", 1, 10)
     assert (state.first, state.last) == (1, 3)
     assert state.row == edge("a", "b", 1, 1, updated=2)
 
 
-def test_states_have_start_and_end_times(history: History) -> None:
+def test_states_have_start_and_end_times(history: HistoryFile) -> None:
     newest, second, _ = history.node_states("a", 100, 100)
     assert (newest.started, newest.ended) == (FIRST_TIME + 5, None)
     assert (second.started, second.ended) == (FIRST_TIME + 2, FIRST_TIME + 4)
 
 
 @pytest.mark.parametrize(("after_first", "sequence"), [(0, 0), (1, 1), (2, 2), (5, 5), (100, 5), (-10_000, 0)])
-def test_the_last_commit_up_to_a_time(history: History, after_first: int, sequence: int) -> None:
+def test_the_last_commit_up_to_a_time(history: HistoryFile, after_first: int, sequence: int) -> None:
     assert history.sequence_at(FIRST_TIME + after_first) == sequence
 
 
-def test_a_repeated_version_resolves_to_the_newer_state(history: History) -> None:
+def test_a_repeated_version_resolves_to_the_newer_state(history: HistoryFile) -> None:
     found = history.node_version("a", 1)
     assert found is not None
     assert found.row.content == "again"
     assert history.node_version("a", 3) is None
 
 
-def test_applying_changes_is_idempotent(history: History) -> None:
+def test_applying_changes_is_idempotent(history: HistoryFile) -> None:
     before = [states(history), *(nodes(history, at) for at in range(6)), *(edges(history, at) for at in range(6))]
     history.take(CHANGES)
     history.take(CHANGES[2:4])
@@ -115,14 +115,14 @@ def test_applying_changes_is_idempotent(history: History) -> None:
     assert history.sequence == 5
 
 
-def test_a_failed_change_set_is_rolled_back(history: History) -> None:
+def test_a_failed_change_set_is_rolled_back(history: HistoryFile) -> None:
     broken = change(7, nodes_created=[row("d", 1, 7), NodeRow("e", None, "", "{}", 1, 7, 0, 0)])  # type: ignore[arg-type]
     with pytest.raises(sqlite3.IntegrityError):
         history.take([change(6, nodes_created=[row("c", 1, 6)]), broken])
     assert (history.sequence, sorted(nodes(history, 7))) == (5, ["a", "b"])
 
 
-def test_pagination_in_the_order_of_ids(history: History) -> None:
+def test_pagination_in_the_order_of_ids(history: HistoryFile) -> None:
     ids = ["", *(f"n{number:02}" for number in range(10)), "é", "日", "😀"][1:]
     history.take([change(6, nodes_created=[row(node_id, 1, 6) for node_id in reversed(ids)])])
     found: list[str] = []
@@ -132,7 +132,7 @@ def test_pagination_in_the_order_of_ids(history: History) -> None:
     assert history.nodes_at(6, "another type", None, 10) == []
 
 
-def test_pruning_deletes_ended_states(history: History) -> None:
+def test_pruning_deletes_ended_states(history: HistoryFile) -> None:
     assert history.prune(4) == 4
     assert states(history) == [(1, 5, None)]
     assert history.oldest == 4
@@ -142,12 +142,12 @@ def test_pruning_deletes_ended_states(history: History) -> None:
     assert history.oldest == 4, "what is forgotten stays forgotten"
 
 
-def test_pruning_keeps_states_current_as_of_the_commit(history: History) -> None:
+def test_pruning_keeps_states_current_as_of_the_commit(history: HistoryFile) -> None:
     history.prune(3)
     assert (nodes(history, 3), edges(history, 3)) == ({"a": 2, "b": 1}, [2])
 
 
-def test_a_history_may_begin_at_a_commit(history: History) -> None:
+def test_a_history_may_begin_at_a_commit(history: HistoryFile) -> None:
     history.begin_at([row("x", 4, 2), row("y", 1, 9)], [edge("x", "y", 3, 9)], 9, FIRST_TIME + 9)
     assert (history.sequence, history.oldest) == (9, 9)
     assert (nodes(history, 9), edges(history, 9)) == ({"x": 4, "y": 1}, [3])
@@ -165,12 +165,12 @@ def linked(sequence: int, **rows: list[object]) -> ChangeSet:
     return msgspec.structs.replace(change(sequence, **rows), links=LinksState())
 
 
-def links(history: History, at: int, node_id: str = "") -> list[tuple[str, int]]:
+def links(history: HistoryFile, at: int, node_id: str = "") -> list[tuple[str, int]]:
     found = history.links_from(node_id, at, 9) if node_id else history.links_at(at, LinkKey("", ("", "", "")), 9)
     return [(state.row.store, state.row.edge.version) for state in found]
 
 
-def test_links_have_states_like_edges(history: History) -> None:
+def test_links_have_states_like_edges(history: HistoryFile) -> None:
     more = [
         linked(6, links_created=[link("a", "here", 1, 6), link("a", "there", 1, 6), link("b", "here", 1, 6)]),
         linked(7, links_updated=[link("a", "here", 2, 7)], links_touched=[link("a", "there", 1, 6, updated=7)]),
@@ -195,10 +195,10 @@ def test_links_have_states_like_edges(history: History) -> None:
 def test_reopening_continues_the_history(tmp_path: Path) -> None:
     path = tmp_path / "history.sqlite"
     for number, each in enumerate(CHANGES):
-        with closing(History(path)) as history:
+        with closing(HistoryFile(path)) as history:
             assert history.sequence == number
             history.take([each])
-    with closing(History(path)) as history:
+    with closing(HistoryFile(path)) as history:
         assert states(history) == [(1, 5, None), (2, 2, 4), (1, 1, 2)]
 
 
@@ -206,7 +206,7 @@ def test_a_foreign_file_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "history.sqlite"
     path.write_bytes(b"no database at all" * 100)
     with pytest.raises(sqlite3.DatabaseError):
-        History(path)
+        HistoryFile(path)
 
 
 def test_another_database_is_rejected(tmp_path: Path) -> None:
@@ -214,11 +214,11 @@ def test_another_database_is_rejected(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as other:
         other.execute("CREATE TABLE node (id TEXT)")
     with pytest.raises(sqlite3.DatabaseError, match="not a history file"):
-        History(path)
+        HistoryFile(path)
 
 
 @pytest.mark.parametrize("value", ["CAST(row || x'00' AS BLOB)", "row || x'00'", "12", "x''"])
-def test_a_modified_state_is_detected(history: History, value: str) -> None:
+def test_a_modified_state_is_detected(history: HistoryFile, value: str) -> None:
     with closing(sqlite3.connect(history.path)) as other, other:
         other.execute(f"UPDATE node SET row = {value} WHERE id = 'b'")  # noqa: S608 - one of the four above
     assert history.node_at("a", 5) is not None

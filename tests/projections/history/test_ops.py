@@ -10,11 +10,11 @@ import pytest
 
 from kgserve.errors import Conflict, Gone, InvalidInput, NotFound, Unavailable
 from kgserve.graph.answers import NodeState
-from kgserve.graph.as_of_graph import AsOfMoment
-from kgserve.graph.history import changes, node_history, node_version, revert
-from kgserve.graph.queries import ChangesQuery, HistoryRequest, NodesQuery, RevertNode
+from kgserve.graph.as_of_graph import PastMoment
+from kgserve.graph.history import get_node_history, get_node_version, list_changes, revert_node
+from kgserve.graph.queries import ChangesQuery, HistoryRequest, NodesQuery, RevertNodeRequest
 from kgserve.graph.requests import RestoreRequest, TraverseRequest
-from kgserve.graph.transfer.transfer import export, restore
+from kgserve.graph.transfer.transfer import open_export, restore_to_new_store
 from kgserve.storage.model.batch import WriteBatch
 from tests.graphs import graph_of, node_of, nodes_of, walked
 from tests.projections.history.following import SMALL_JOURNAL, Kept, kept, node
@@ -22,13 +22,13 @@ from tests.stores.writing import NAME, PATIENCE, batch, opened, write
 
 
 def history_of(of: Kept, node_id: str, limit: int = 100, before: int | None = None) -> list[NodeState]:
-    return node_history(
+    return get_node_history(
         graph_of(of.pool, NAME, historian=of.historian), HistoryRequest(node_id=node_id, limit=limit, before=before)
     ).states
 
 
 def lines(of: Kept, store: str, as_of: str) -> list[bytes]:
-    with export(graph_of(of.pool, store), past=AsOfMoment(of.historian, as_of)) as stream:
+    with open_export(graph_of(of.pool, store), past=PastMoment(of.historian, as_of)) as stream:
         return sorted(line for block in stream for line in block.splitlines())
 
 
@@ -92,7 +92,7 @@ def paged(of: Kept, node_id: str, limit: int) -> list[NodeState]:
     found: list[NodeState] = []
     before = None
     while True:
-        page = node_history(
+        page = get_node_history(
             graph_of(of.pool, NAME, historian=of.historian), HistoryRequest(node_id=node_id, limit=limit, before=before)
         )
         assert len(page.states) <= limit
@@ -117,16 +117,16 @@ def test_history_rejects_invalid_requests(tmp_path: Path) -> None:
         with pytest.raises(NotFound, match="'never'"):
             history_of(of, "never")
         with pytest.raises(NotFound, match="version 2"):
-            node_version(graph_of(of.pool, NAME, historian=of.historian), "a", 2)
+            get_node_version(graph_of(of.pool, NAME, historian=of.historian), "a", 2)
         with pytest.raises(NotFound, match="version 2"):
-            revert(graph_of(of.pool, NAME, historian=of.historian), RevertNode(node_id="a", version=2))
+            revert_node(graph_of(of.pool, NAME, historian=of.historian), RevertNodeRequest(node_id="a", version=2))
 
 
 def test_a_version_is_a_state_of_the_node(tmp_path: Path) -> None:
     with kept(tmp_path) as of:
         write(of.store, *(node("a", f"{number}") for number in range(3)), WriteBatch(delete_nodes=["a"]))
         for version in (1, 2, 3):
-            found = node_version(graph_of(of.pool, NAME, historian=of.historian), "a", version)
+            found = get_node_version(graph_of(of.pool, NAME, historian=of.historian), "a", version)
             assert (found.node.content, found.node.version) == (f"{version - 1}", version)
             assert (found.outgoing, found.incoming) == ([], [])
 
@@ -134,27 +134,29 @@ def test_a_version_is_a_state_of_the_node(tmp_path: Path) -> None:
 def test_revert_creates_a_new_state(tmp_path: Path) -> None:
     with kept(tmp_path) as of:
         write(of.store, node("a", "one", "x", '{"n":1}'), node("a", "", "y", "{}"))
-        answer = revert(graph_of(of.pool, NAME, historian=of.historian), RevertNode(node_id="a", version=1)).result(
-            PATIENCE
-        )
+        answer = revert_node(
+            graph_of(of.pool, NAME, historian=of.historian), RevertNodeRequest(node_id="a", version=1)
+        ).result(PATIENCE)
         assert (answer.nodes_updated, answer.sequence) == (1, 3)
         found = node_of(graph_of(of.pool, NAME), "a").node
         assert (found.type, found.content, found.attributes, found.version) == ("x", "one", {"n": 1}, 3)
-        revert(graph_of(of.pool, NAME, historian=of.historian), RevertNode(node_id="a", version=2)).result(PATIENCE)
-        found = node_of(graph_of(of.pool, NAME), "a").node
-        assert (found.type, found.content, found.attributes, found.version) == ("y", "", {}, 4)
-        again = revert(graph_of(of.pool, NAME, historian=of.historian), RevertNode(node_id="a", version=4)).result(
+        revert_node(graph_of(of.pool, NAME, historian=of.historian), RevertNodeRequest(node_id="a", version=2)).result(
             PATIENCE
         )
+        found = node_of(graph_of(of.pool, NAME), "a").node
+        assert (found.type, found.content, found.attributes, found.version) == ("y", "", {}, 4)
+        again = revert_node(
+            graph_of(of.pool, NAME, historian=of.historian), RevertNodeRequest(node_id="a", version=4)
+        ).result(PATIENCE)
         assert (again.nodes_unchanged, again.sequence) == (1, 4)
 
 
 def test_revert_restores_a_deleted_node(tmp_path: Path) -> None:
     with kept(tmp_path) as of:
         write(of.store, node("a", "one"), node("a", "two"), WriteBatch(delete_nodes=["a"]))
-        answer = revert(graph_of(of.pool, NAME, historian=of.historian), RevertNode(node_id="a", version=2)).result(
-            PATIENCE
-        )
+        answer = revert_node(
+            graph_of(of.pool, NAME, historian=of.historian), RevertNodeRequest(node_id="a", version=2)
+        ).result(PATIENCE)
         assert answer.nodes_created == 1
         assert node_of(graph_of(of.pool, NAME), "a").node.content == "two"
 
@@ -193,18 +195,20 @@ def test_without_a_history_only_the_current_state_is_readable(tmp_path: Path) ->
         write(of.store, node("a", "1"))
         for ask in (
             lambda: node_of(graph_of(of.pool, NAME, historian=None), "a", as_of="1"),
-            lambda: export(graph_of(of.pool, NAME), past=AsOfMoment(None, "1")),
-            lambda: node_history(
+            lambda: open_export(graph_of(of.pool, NAME), past=PastMoment(None, "1")),
+            lambda: get_node_history(
                 graph_of(of.pool, NAME, historian=None), HistoryRequest(node_id="a", limit=10, before=None)
             ),
-            lambda: node_version(graph_of(of.pool, NAME, historian=None), "a", 1),
-            lambda: revert(graph_of(of.pool, NAME, historian=None), RevertNode(node_id="a", version=1)),
-            lambda: restore(graph_of(of.pool, NAME, historian=None), RestoreRequest(as_of="1", into="other")),
+            lambda: get_node_version(graph_of(of.pool, NAME, historian=None), "a", 1),
+            lambda: revert_node(graph_of(of.pool, NAME, historian=None), RevertNodeRequest(node_id="a", version=1)),
+            lambda: restore_to_new_store(
+                graph_of(of.pool, NAME, historian=None), RestoreRequest(as_of="1", into="other")
+            ),
             lambda: walked(graph_of(of.pool, NAME, historian=None), TraverseRequest(start_id="a", as_of="1")),
         ):
             with pytest.raises(Conflict, match="turned off"):
                 ask()
-        assert len(changes(graph_of(of.pool, NAME), ChangesQuery(since=0, limit=10)).changes) == 1, (
+        assert len(list_changes(graph_of(of.pool, NAME), ChangesQuery(since=0, limit=10)).changes) == 1, (
             "the journal has these"
         )
 
@@ -216,17 +220,17 @@ def test_pagination_of_changes(tmp_path: Path) -> None:
         since: int | None = 0
         seen: list[int] = []
         while since is not None:
-            page = changes(graph_of(of.pool, NAME), ChangesQuery(since=since, limit=4))
+            page = list_changes(graph_of(of.pool, NAME), ChangesQuery(since=since, limit=4))
             assert page.sequence == 9
             seen += [entry.sequence for entry in page.changes]
             since = page.next_since
         assert seen == list(range(1, 10))
-        created, deleted = changes(graph_of(of.pool, NAME), ChangesQuery(since=7, limit=10)).changes
+        created, deleted = list_changes(graph_of(of.pool, NAME), ChangesQuery(since=7, limit=10)).changes
         assert ([n.id for n in created.nodes_created], [e.target for e in created.edges_created]) == (["b"], ["b"])
         assert (deleted.nodes_deleted, [e.source for e in deleted.edges_deleted], deleted.rows) == (["b"], ["a"], 2)
         assert (
-            changes(graph_of(of.pool, NAME), ChangesQuery(since=9, limit=10)).changes
-            == changes(graph_of(of.pool, NAME), ChangesQuery(since=10_000, limit=10)).changes
+            list_changes(graph_of(of.pool, NAME), ChangesQuery(since=9, limit=10)).changes
+            == list_changes(graph_of(of.pool, NAME), ChangesQuery(since=10_000, limit=10)).changes
             == []
         )
 
@@ -234,7 +238,7 @@ def test_pagination_of_changes(tmp_path: Path) -> None:
 def test_a_large_change_reports_only_its_size(tmp_path: Path) -> None:
     with kept(tmp_path) as of:
         write(of.store, batch(*(f"n{number}" for number in range(1001))))
-        (entry,) = changes(graph_of(of.pool, NAME), ChangesQuery(since=0, limit=10)).changes
+        (entry,) = list_changes(graph_of(of.pool, NAME), ChangesQuery(since=0, limit=10)).changes
         assert (entry.rows, entry.truncated, entry.nodes_created) == (1001, True, [])
 
 
@@ -248,9 +252,11 @@ def test_changes_beyond_the_journal(tmp_path: Path) -> None:
         oldest = of.store.journal.oldest
         assert oldest > 2
         with pytest.raises(Gone) as caught:
-            changes(graph_of(of.pool, NAME), ChangesQuery(since=0, limit=10))
+            list_changes(graph_of(of.pool, NAME), ChangesQuery(since=0, limit=10))
         assert caught.value.oldest == oldest
-        assert changes(graph_of(of.pool, NAME), ChangesQuery(since=oldest - 1, limit=1)).changes[0].sequence == oldest
+        assert (
+            list_changes(graph_of(of.pool, NAME), ChangesQuery(since=oldest - 1, limit=1)).changes[0].sequence == oldest
+        )
         assert len(history_of(of, "a")) == 12, "the history has them all the same"
 
 
@@ -260,7 +266,9 @@ def test_restore_creates_an_equal_store(tmp_path: Path) -> None:
         write(of.store, batch("b", "ü/\n", edges=[("a", "b", "R"), ("b", "b", "self")]), node("b", "text"))
         as_it_was = lines(of, NAME, "4")
         write(of.store, WriteBatch(delete_nodes=["a"]), node("c", "new"))
-        answer = restore(graph_of(of.pool, NAME, historian=of.historian), RestoreRequest(as_of="4", into="then"))
+        answer = restore_to_new_store(
+            graph_of(of.pool, NAME, historian=of.historian), RestoreRequest(as_of="4", into="then")
+        )
         assert (answer.name, answer.nodes, answer.edges, answer.from_sequence) == ("then", 3, 2, 4)
         assert lines(of, "then", f"{answer.sequence}") == as_it_was
         assert msgspec.json.decode(as_it_was[-1])["version"] >= 1
@@ -275,7 +283,9 @@ def test_restore_of_a_complete_store_has_the_same_content_digest(tmp_path: Path)
     with kept(tmp_path) as of:
         nodes = [f"n{number}" for number in range(6000)]
         write(of.store, batch(*nodes, edges=[(a, b, "R") for a, b in pairwise(nodes)]))
-        answer = restore(graph_of(of.pool, NAME, historian=of.historian), RestoreRequest(as_of="1", into="then"))
+        answer = restore_to_new_store(
+            graph_of(of.pool, NAME, historian=of.historian), RestoreRequest(as_of="1", into="then")
+        )
         assert (answer.nodes, answer.edges) == (6000, 5999)
         assert lines(of, "then", f"{answer.sequence}") == lines(of, NAME, "1")
 
@@ -286,12 +296,16 @@ def test_restore_never_writes_into_an_existing_store(tmp_path: Path) -> None:
         for into in (NAME, "other"):
             of.pool.create(into)
             with pytest.raises(Conflict, match=into):
-                restore(graph_of(of.pool, NAME, historian=of.historian), RestoreRequest(as_of="1", into=into))
+                restore_to_new_store(
+                    graph_of(of.pool, NAME, historian=of.historian), RestoreRequest(as_of="1", into=into)
+                )
         with pytest.raises(NotFound):
-            restore(graph_of(of.pool, "never-there", historian=of.historian), RestoreRequest(as_of="1", into="new"))
+            restore_to_new_store(
+                graph_of(of.pool, "never-there", historian=of.historian), RestoreRequest(as_of="1", into="new")
+            )
         for request in (RestoreRequest(as_of="1", into="../x"), RestoreRequest(as_of="then", into="new")):
             with pytest.raises(InvalidInput):
-                restore(graph_of(of.pool, NAME, historian=of.historian), request)
+                restore_to_new_store(graph_of(of.pool, NAME, historian=of.historian), request)
         with pytest.raises(NotFound):
             node_of(graph_of(of.pool, "new"), "a")
 
@@ -303,6 +317,8 @@ def test_a_failed_restore_leaves_no_store(tmp_path: Path) -> None:
         with closing(sqlite3.connect(of.store.layout.root / "history.sqlite")) as other, other:
             other.execute("UPDATE edge SET hash = hash + 1")
         with pytest.raises(Unavailable, match="damaged"):
-            restore(graph_of(of.pool, NAME, historian=of.historian), RestoreRequest(as_of="1", into="then"))
+            restore_to_new_store(
+                graph_of(of.pool, NAME, historian=of.historian), RestoreRequest(as_of="1", into="then")
+            )
         with pytest.raises(NotFound):
             node_of(graph_of(of.pool, "then"), "a")

@@ -11,11 +11,11 @@ import pytest
 
 from kgserve.platform.times import format_time
 from kgserve.projections.history import packing
-from kgserve.projections.history.history import History
+from kgserve.projections.history.history import HistoryFile
 from kgserve.projections.history.statements import HISTORY_SCHEMA
-from kgserve.storage.model.digest import checksum
+from kgserve.storage.model.digest import checksum_63bit
 from kgserve.storage.model.fields import EdgeExtras, NodeExtras
-from kgserve.storage.model.rows import EdgeRow, LinkRow, NodeRow, edge_attributes
+from kgserve.storage.model.rows import EdgeRow, LinkRow, NodeRow, encode_edge_attributes
 
 TIME = 1_700_000_000_123_456
 STAMPS = format_time(TIME), format_time(TIME + 5)
@@ -26,7 +26,7 @@ def a_node(content: str = "text", extras: NodeExtras | None = None) -> NodeRow:
 
 
 def an_edge(weight: float = 1.0, own: str = "{}", extras: EdgeExtras | None = None) -> EdgeRow:
-    return EdgeRow("a", "b", "R", weight, edge_attributes(*STAMPS, own), 3, 7, extras)
+    return EdgeRow("a", "b", "R", weight, encode_edge_attributes(*STAMPS, own), 3, 7, extras)
 
 
 NODES = [a_node(), a_node(""), a_node("long " * 1_000), a_node(extras=NodeExtras(created_by="me", summary="s"))]
@@ -35,36 +35,38 @@ EDGES = [
     an_edge(own='{"k":[1,2]}'),
     an_edge(extras=EdgeExtras(created_by="me", ordinal=4)),
     # Times in a format that kgserve does not write.
-    EdgeRow("a", "b", "R", 1.0, edge_attributes("2024-01-01T00:00:00Z", "2024-01-01T01:00:00+01:00", "{}"), 3, 7),
+    EdgeRow(
+        "a", "b", "R", 1.0, encode_edge_attributes("2024-01-01T00:00:00Z", "2024-01-01T01:00:00+01:00", "{}"), 3, 7
+    ),
 ]
 
 
 @pytest.mark.parametrize("row", NODES)
 def test_a_node_round_trips(row: NodeRow) -> None:
-    assert packing.node(*packing.stored_node(row), row.id, row.type, row.version) == row
+    assert packing.unpack_node(*packing.pack_node(row), row.id, row.type, row.version) == row
 
 
 @pytest.mark.parametrize("row", EDGES, ids=repr)
 def test_edges_and_links_round_trip(row: EdgeRow) -> None:
-    found = packing.edge(*packing.stored_edge(row), *row.key, row.version)
+    found = packing.unpack_edge(*packing.pack_edge(row), *row.key, row.version)
     assert repr(found) == repr(row)
-    assert packing.edge(*packing.stored_edge(row), *row.key, row.version) == row
+    assert packing.unpack_edge(*packing.pack_edge(row), *row.key, row.version) == row
     link = LinkRow("other", row)
-    assert packing.link(*packing.stored_link(link), *row.key, row.version, "other") == link
+    assert packing.unpack_link(*packing.pack_link(link), *row.key, row.version, "other") == link
 
 
 def test_packed_rows_are_smaller() -> None:
-    assert len(packing.stored_edge(an_edge()).content) < 20
-    assert len(packing.stored_node(a_node("word " * 1_000)).content) < 500
+    assert len(packing.pack_edge(an_edge()).content) < 20
+    assert len(packing.pack_node(a_node("word " * 1_000)).content) < 500
 
 
 def test_checksum_mismatches_in_row_and_columns_are_detected() -> None:
-    content, sum_ = packing.stored_edge(an_edge())
-    assert packing.edge(content, sum_, "a", "b", "R", 3) == an_edge()
-    assert packing.edge(content, sum_, "a", "c", "R", 3) is None
-    assert packing.edge(content, sum_, "a", "b", "R", 4) is None
-    assert packing.edge(content[:-1] + b"\x00", sum_, "a", "b", "R", 3) is None
-    assert packing.edge(None, sum_, "a", "b", "R", 3) is None
+    content, sum_ = packing.pack_edge(an_edge())
+    assert packing.unpack_edge(content, sum_, "a", "b", "R", 3) == an_edge()
+    assert packing.unpack_edge(content, sum_, "a", "c", "R", 3) is None
+    assert packing.unpack_edge(content, sum_, "a", "b", "R", 4) is None
+    assert packing.unpack_edge(content[:-1] + b"\x00", sum_, "a", "b", "R", 3) is None
+    assert packing.unpack_edge(None, sum_, "a", "b", "R", 3) is None
 
 
 def test_a_file_of_an_older_version_is_read_and_continued(tmp_path: Path) -> None:
@@ -72,14 +74,14 @@ def test_a_file_of_an_older_version_is_read_and_continued(tmp_path: Path) -> Non
     path = tmp_path / "history.sqlite"
     encode = msgspec.msgpack.Encoder().encode
     rows = a_node(), an_edge(), LinkRow("other", an_edge())
-    node, edge, link = ((data, checksum(data)) for data in map(encode, rows))
+    node, edge, link = ((data, checksum_63bit(data)) for data in map(encode, rows))
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(HISTORY_SCHEMA)
         with connection:
             connection.execute("INSERT INTO node VALUES ('a', 7, NULL, 3, 't', 1, NULL, ?, ?)", node)
             connection.execute("INSERT INTO edge VALUES ('a', 'b', 'R', 7, NULL, 3, 1, NULL, ?, ?)", edge)
             connection.execute("INSERT INTO link VALUES ('a', 'other', 'b', 'R', 7, NULL, 3, 1, NULL, ?, ?)", link)
-    with closing(History(path)) as history:
+    with closing(HistoryFile(path)) as history:
         [state] = history.nodes_at(7, None, None, 10)
         [of_edge] = history.outgoing("a", 7, 10)
         [of_link] = history.links_from("a", 7, 10)

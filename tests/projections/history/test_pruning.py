@@ -13,16 +13,16 @@ import pytest
 
 from kgserve.admin.api import PruneAnswer, PruneRequest
 from kgserve.errors import Conflict, Gone, InvalidInput, Unavailable
-from kgserve.graph.as_of_graph import AsOfMoment
+from kgserve.graph.as_of_graph import PastMoment
 from kgserve.graph.history import prune_history
-from kgserve.graph.transfer.transfer import export
+from kgserve.graph.transfer.transfer import open_export
 from kgserve.platform.times import DAY_MICROSECONDS, format_time
 from kgserve.projections.history import history as histories
-from kgserve.projections.history.history import History
-from kgserve.projections.history_follower import Historian
+from kgserve.projections.history.history import HistoryFile
+from kgserve.projections.history_follower import HistoryWorker
 from kgserve.storage.model.change import ChangeSet
-from kgserve.storage.model.rows import EdgeRow, NodeRow, edge_attributes
-from kgserve.storage.model.store_settings import Keeping, StoreSettings
+from kgserve.storage.model.rows import EdgeRow, NodeRow, encode_edge_attributes
+from kgserve.storage.model.store_settings import HistoryRetention, StoreSettings
 from kgserve.stores.pool import StorePool
 from tests.graphs import graph_of, node_of
 from tests.projections.history.following import SMALL_JOURNAL, Kept, kept, node
@@ -31,7 +31,7 @@ from tests.stores.writing import NAME, batch, layout, settings, until, write
 VERSIONS = 10
 
 
-def keeping(history: Keeping) -> Callable[[StoreSettings], StoreSettings]:
+def keeping(history: HistoryRetention) -> Callable[[StoreSettings], StoreSettings]:
     return lambda before: msgspec.structs.replace(before, history=history)
 
 
@@ -89,7 +89,7 @@ def test_expired_states_are_pruned_after_settings_change_and_periodically(tmp_pa
     with kept(tmp_path) as of:
         fill(of)
     make_older(tmp_path, 10)
-    with closing(Historian(prune_seconds=0.05)) as historian, StorePool(settings(tmp_path)) as pool:
+    with closing(HistoryWorker(prune_seconds=0.05)) as historian, StorePool(settings(tmp_path)) as pool:
         pool.companions.append(historian)
         with pool.lease(NAME) as store:
             of = Kept(pool, historian, store)
@@ -149,7 +149,7 @@ def test_an_export_fails_when_its_commit_is_pruned_meanwhile(tmp_path: Path) -> 
     with kept(tmp_path) as of:
         write(of.store, batch(*(f"n{number:05}" for number in range(6_000))))
         fill(of)
-        with export(graph_of(of.pool, NAME), past=AsOfMoment(of.historian, "1")) as stream:
+        with open_export(graph_of(of.pool, NAME), past=PastMoment(of.historian, "1")) as stream:
             blocks = iter(stream)
             next(blocks)
             prune(of, "5")
@@ -228,7 +228,7 @@ def test_toggling_history_repeatedly_leaves_no_files(tmp_path: Path) -> None:
 
 def rows(count: int, at: int, large: str = "") -> ChangeSet:
     nodes = [NodeRow(f"n{number}", "t", f"{at} {large}", "{}", at, at, 1, 1) for number in range(count)]
-    attributes = edge_attributes(format_time(1), format_time(1), "{}")
+    attributes = encode_edge_attributes(format_time(1), format_time(1), "{}")
     edges = [EdgeRow(f"n{number}", "n0", "R", 1.0 * at, attributes, at, at) for number in range(count)]
     made: dict[str, Any] = {"nodes_created": nodes, "edges_created": edges}
     changed: dict[str, Any] = {"nodes_updated": nodes, "edges_updated": edges}
@@ -236,7 +236,7 @@ def rows(count: int, at: int, large: str = "") -> ChangeSet:
 
 
 def test_pruning_slices_are_small(tmp_path: Path) -> None:
-    with closing(History(tmp_path / "history.sqlite")) as history:
+    with closing(HistoryFile(tmp_path / "history.sqlite")) as history:
         for at in range(1, 5):
             history.take([rows(4_000, at)])
         slices = list(history.pruning(3))
@@ -246,7 +246,7 @@ def test_pruning_slices_are_small(tmp_path: Path) -> None:
 
 
 def test_pruning_slices_of_large_states_have_fewer_states(tmp_path: Path) -> None:
-    with closing(History(tmp_path / "history.sqlite")) as history:
+    with closing(HistoryFile(tmp_path / "history.sqlite")) as history:
         for at in range(1, 4):
             history.take([rows(10, at, "x" * (1 << 20))])
         slices = [removed for removed in history.pruning(3) if removed]
@@ -255,11 +255,11 @@ def test_pruning_slices_of_large_states_have_fewer_states(tmp_path: Path) -> Non
 
 
 def test_pruning_interrupted_by_a_kill_is_completed_by_the_next(tmp_path: Path) -> None:
-    with closing(History(tmp_path / "history.sqlite")) as history:
+    with closing(HistoryFile(tmp_path / "history.sqlite")) as history:
         for at in range(1, 5):
             history.take([rows(4_000, at)])
         assert next(history.pruning(3)) > 0
-    with closing(History(tmp_path / "history.sqlite")) as history:
+    with closing(HistoryFile(tmp_path / "history.sqlite")) as history:
         assert history.oldest == 3
         with pytest.raises(Gone):
             history.nodes_at(2, None, None, 10)

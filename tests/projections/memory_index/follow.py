@@ -9,9 +9,9 @@ from typing import Any
 
 from kgserve.platform.times import DAY_MICROSECONDS
 from kgserve.projections.memory_index.decay import HalfLives
-from kgserve.projections.memory_index.memories import Memories
+from kgserve.projections.memory_index.memories import MemoryIndexFile
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.storage.model.change import Access, ChangeSet
+from kgserve.storage.model.change import AccessRecord, ChangeSet
 from kgserve.storage.model.fields import EdgeExtrasPut, NodeExtrasPut
 from kgserve.storage.model.rows import EdgeRow, NodeRow, edge_created_at
 from tests.storage.journal.history import History
@@ -28,7 +28,7 @@ class Writer:
     def __init__(self, seed: int) -> None:
         self.choice = random.Random(seed)
         self.history = History()
-        self.accesses: dict[str, Access] = {}
+        self.accesses: dict[str, AccessRecord] = {}
 
     def step(self) -> None:
         """Write one commit."""
@@ -75,9 +75,11 @@ class Writer:
             extras=extras,
         )
 
-    def _access(self) -> Access:
+    def _access(self) -> AccessRecord:
         node_id, before = self.choice.choice(IDS), self.choice.choice((10, 200, 390, 450))
-        return Access(node_id, self.choice.randint(1, 9), before * DAY_MICROSECONDS, self.choice.choice((0.2, 0.9)))
+        return AccessRecord(
+            node_id, self.choice.randint(1, 9), before * DAY_MICROSECONDS, self.choice.choice((0.2, 0.9))
+        )
 
     # Current state
 
@@ -127,9 +129,9 @@ class Writer:
         """Return the confidence of a memory at a moment."""
         return half_lives.effective(row, self.accesses.get(row.id), now)
 
-    def rebuilt(self, half_lives: HalfLives = HALF_LIVES) -> Memories:
+    def rebuilt(self, half_lives: HalfLives = HALF_LIVES) -> MemoryIndexFile:
         """Return an index built from the current state."""
-        memories = Memories(None, half_lives)
+        memories = MemoryIndexFile(None, half_lives)
         wide = {
             node_id: row for node_id, row in self.nodes.items() if row.extras and (row.extras.name or row.is_memory)
         }
@@ -161,7 +163,7 @@ def is_active(row: NodeRow) -> bool:
     return not (extras.ended or extras.belongs_to or withdrawn)
 
 
-def contents(memories: Memories) -> dict[str, Any]:
+def contents(memories: MemoryIndexFile) -> dict[str, Any]:
     """Return the whole content of an index, without its row numbers."""
     run = memories._run
     columns = "type, created, updated, stated, stated_at, confidence, since, half, key, accessed, hash, print, layer"

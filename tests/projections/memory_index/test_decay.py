@@ -12,10 +12,10 @@ from kgserve.projections.memory_index.decay import (
     Confidence,
     HalfLives,
     add_to_remainder,
-    effective,
-    key,
-    least_key,
-    live,
+    decay_key,
+    decayed_confidence,
+    latest_confidence,
+    min_decay_key,
     restore_and_add,
 )
 
@@ -28,13 +28,15 @@ HALF_LIVES = st.none() | st.integers(1000, 10_000 * DAY_MICROSECONDS)
 
 @pytest.mark.parametrize(("days", "expected"), [(0, 1.0), (15, 0.7071), (30, 0.5), (60, 0.25), (129, 0.0508)])
 def test_confidence_halves_in_each_half_life(days: int, expected: float) -> None:
-    assert effective(Confidence(1.0, NOW - days * DAY_MICROSECONDS), NOW, MONTH) == pytest.approx(expected, abs=1e-4)
+    assert decayed_confidence(Confidence(1.0, NOW - days * DAY_MICROSECONDS), NOW, MONTH) == pytest.approx(
+        expected, abs=1e-4
+    )
 
 
 def test_no_decay_without_a_half_life() -> None:
-    assert effective(Confidence(0.7, 0), NOW, None) == 0.7
-    assert key(Confidence(0.7, 0), None) >= least_key(0.7, NOW, None)
-    assert key(Confidence(0.7, 0), None) < least_key(0.71, NOW, None)
+    assert decayed_confidence(Confidence(0.7, 0), NOW, None) == 0.7
+    assert decay_key(Confidence(0.7, 0), None) >= min_decay_key(0.7, NOW, None)
+    assert decay_key(Confidence(0.7, 0), None) < min_decay_key(0.71, NOW, None)
 
 
 def test_an_access_adds_to_the_remainder_and_restarts_decay() -> None:
@@ -55,22 +57,22 @@ def test_monthly_accesses_keep_full_confidence() -> None:
     worth = Confidence(1.0, NOW)
     for month in range(1, 25):
         at = NOW + month * MONTH
-        assert effective(worth, at, MONTH) == pytest.approx(0.5)
+        assert decayed_confidence(worth, at, MONTH) == pytest.approx(0.5)
         worth = restore_and_add(worth, at, 0.1)
         assert worth == Confidence(1.0, at)
 
 
 def test_setting_the_clock_back_does_not_raise_confidence() -> None:
     later = Confidence(0.4, NOW + DAY_MICROSECONDS)
-    assert effective(later, NOW, MONTH) == 0.4
+    assert decayed_confidence(later, NOW, MONTH) == 0.4
     assert add_to_remainder(later, NOW, MONTH, 0.1) == Confidence(0.5, NOW + DAY_MICROSECONDS)
 
 
 def test_the_later_of_access_and_stored_confidence_counts() -> None:
     stored = Confidence(0.9, NOW)
-    assert live(stored, None) == stored
-    assert live(stored, Confidence(0.5, NOW)) == stored
-    assert live(stored, Confidence(0.5, NOW + 1)) == Confidence(0.5, NOW + 1)
+    assert latest_confidence(stored, None) == stored
+    assert latest_confidence(stored, Confidence(0.5, NOW)) == stored
+    assert latest_confidence(stored, Confidence(0.5, NOW + 1)) == Confidence(0.5, NOW + 1)
 
 
 def test_half_life_by_type_or_default() -> None:
@@ -82,19 +84,19 @@ def test_half_life_by_type_or_default() -> None:
 
 
 def test_zero_confidence_passes_only_a_zero_minimum() -> None:
-    assert key(Confidence(0.0, NOW), MONTH) == key(Confidence(0.0, NOW), None) == MIN_DECAY_KEY
-    assert key(Confidence(0.0, NOW), MONTH) >= least_key(0.0, NOW, MONTH)
-    assert key(Confidence(0.0, NOW), MONTH) < least_key(1e-300, NOW, 10_000 * DAY_MICROSECONDS)
+    assert decay_key(Confidence(0.0, NOW), MONTH) == decay_key(Confidence(0.0, NOW), None) == MIN_DECAY_KEY
+    assert decay_key(Confidence(0.0, NOW), MONTH) >= min_decay_key(0.0, NOW, MONTH)
+    assert decay_key(Confidence(0.0, NOW), MONTH) < min_decay_key(1e-300, NOW, 10_000 * DAY_MICROSECONDS)
 
 
 def test_confidence_is_capped_at_one() -> None:
-    assert effective(Confidence(1.0000001, NOW), NOW, MONTH) == 1.0
-    assert key(Confidence(1.0000001, NOW), MONTH) == key(Confidence(1.0, NOW), MONTH) == NOW
+    assert decayed_confidence(Confidence(1.0000001, NOW), NOW, MONTH) == 1.0
+    assert decay_key(Confidence(1.0000001, NOW), MONTH) == decay_key(Confidence(1.0, NOW), MONTH) == NOW
 
 
 def test_full_confidence_equals_one_set_at_that_moment() -> None:
-    assert key(Confidence(1.0, NOW), MONTH) >= least_key(1.0, NOW, MONTH)
-    assert key(Confidence(1.0, NOW - 1), MONTH) < least_key(1.0, NOW, MONTH)
+    assert decay_key(Confidence(1.0, NOW), MONTH) >= min_decay_key(1.0, NOW, MONTH)
+    assert decay_key(Confidence(1.0, NOW - 1), MONTH) < min_decay_key(1.0, NOW, MONTH)
 
 
 @given(CONFIDENCES, MOMENTS, HALF_LIVES, CONFIDENCES, MOMENTS)
@@ -103,7 +105,7 @@ def test_key_order_equals_order_of_decayed_confidence(
 ) -> None:
     assume(since <= now)
     worth = Confidence(confidence, since)
-    left = effective(worth, now, half_life)
+    left = decayed_confidence(worth, now, half_life)
     # At the boundary, either result may occur: a microsecond is below the rounding error of both sides.
     assume(not math.isclose(left, minimum, rel_tol=1e-3, abs_tol=1e-300) or minimum == 0)
-    assert (key(worth, half_life) >= least_key(minimum, now, half_life)) == (left >= minimum or minimum == 0)
+    assert (decay_key(worth, half_life) >= min_decay_key(minimum, now, half_life)) == (left >= minimum or minimum == 0)

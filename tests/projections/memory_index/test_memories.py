@@ -11,11 +11,11 @@ import pytest
 from kgserve.platform.text.similarity import fingerprint, text_hash
 from kgserve.platform.times import DAY_MICROSECONDS
 from kgserve.projections.memory_index.decay import HalfLives
-from kgserve.projections.memory_index.memories import Fading, Memories
-from kgserve.projections.memory_index.selecting import MemoryPlace, Sort
+from kgserve.projections.memory_index.memories import DecayPosition, MemoryIndexFile
+from kgserve.projections.memory_index.selecting import MemoryPageStart, MemorySortKey
 from kgserve.storage.model.change import NetChange
 from kgserve.storage.model.filters import MemoryFilter
-from kgserve.storage.model.names import folded
+from kgserve.storage.model.names import normalize_name
 from kgserve.storage.model.rows import NodeRow
 from tests.projections.memory_index.follow import HALF_LIVES, IDS, NOW, TYPES, Writer, contents, is_active
 
@@ -27,7 +27,7 @@ def _holds(writer: Writer, node_id: str) -> bool:
     return writer.nodes[node_id].holds_at(ANY)
 
 
-def steps(writer: Writer, memories: Memories) -> Iterator[None]:
+def steps(writer: Writer, memories: MemoryIndexFile) -> Iterator[None]:
     """Apply random commits to an index, some at a time."""
     for _ in range(STEPS):
         start = len(writer.changes)
@@ -38,14 +38,14 @@ def steps(writer: Writer, memories: Memories) -> Iterator[None]:
 
 
 @pytest.fixture
-def memories(tmp_path: Path) -> Iterator[Memories]:
-    opened = Memories(tmp_path / "views" / "memories.sqlite", HALF_LIVES)
+def memories(tmp_path: Path) -> Iterator[MemoryIndexFile]:
+    opened = MemoryIndexFile(tmp_path / "views" / "memories.sqlite", HALF_LIVES)
     yield opened
     opened.close()
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_following_equals_a_rebuild(memories: Memories, seed: int) -> None:
+def test_following_equals_a_rebuild(memories: MemoryIndexFile, seed: int) -> None:
     writer = Writer(seed)
     for _ in steps(writer, memories):
         rebuilt = writer.rebuilt()
@@ -65,7 +65,7 @@ def test_following_equals_a_rebuild(memories: Memories, seed: int) -> None:
             assert memories.among_below(node_id, ways) == below.keys()
 
 
-def test_rows_may_be_ahead_of_the_index(memories: Memories) -> None:
+def test_rows_may_be_ahead_of_the_index(memories: MemoryIndexFile) -> None:
     writer = Writer(9)
     for _ in range(STEPS):
         start = len(writer.changes)
@@ -78,7 +78,7 @@ def test_rows_may_be_ahead_of_the_index(memories: Memories) -> None:
         rebuilt.close()
 
 
-def test_counts_sums_and_histograms_match_the_model(memories: Memories) -> None:
+def test_counts_sums_and_histograms_match_the_model(memories: MemoryIndexFile) -> None:
     writer = Writer(4)
     for _ in steps(writer, memories):
         there = writer.in_force()
@@ -97,7 +97,7 @@ def test_counts_sums_and_histograms_match_the_model(memories: Memories) -> None:
         assert memories.created_between() == ((min(created), max(created)) if created else None)
 
 
-def test_changed_half_lives_recompute_all_keys(memories: Memories) -> None:
+def test_changed_half_lives_recompute_all_keys(memories: MemoryIndexFile) -> None:
     writer, others = Writer(5), HalfLives(7.0, {"fact": None})
     for _ in steps(writer, memories):
         pass
@@ -106,7 +106,7 @@ def test_changed_half_lives_recompute_all_keys(memories: Memories) -> None:
     assert contents(memories) == contents(rebuilt)
     rebuilt.close()
     memories.close()
-    again = Memories(memories.path, HALF_LIVES)
+    again = MemoryIndexFile(memories.path, HALF_LIVES)
     again.halve(HALF_LIVES)
     worths = [writer.worth(row, HALF_LIVES, NOW) for row in writer.in_force().values()]
     assert again.worth(NOW) == pytest.approx(sum(worths))
@@ -150,10 +150,10 @@ def fits(writer: Writer, wanted: MemoryFilter, row: NodeRow) -> bool:
     )
 
 
-def pages(memories: Memories, wanted: MemoryFilter, sort: Sort, limit: int) -> list[str]:
+def pages(memories: MemoryIndexFile, wanted: MemoryFilter, sort: MemorySortKey, limit: int) -> list[str]:
     """Return all pages of a list."""
     found: list[str] = []
-    place: MemoryPlace | None = MemoryPlace()
+    place: MemoryPageStart | None = MemoryPageStart()
     while place is not None:
         page = memories.listed(wanted, sort, place, limit)
         assert len(page.ids) <= limit
@@ -162,7 +162,7 @@ def pages(memories: Memories, wanted: MemoryFilter, sort: Sort, limit: int) -> l
     return found
 
 
-def test_filters_match_in_every_order(memories: Memories) -> None:
+def test_filters_match_in_every_order(memories: MemoryIndexFile) -> None:
     writer, found = Writer(6), 0
     for _ in steps(writer, memories):
         for _ in range(4):
@@ -188,13 +188,13 @@ def test_filters_match_in_every_order(memories: Memories) -> None:
     assert found > 100
 
 
-def pages_at(memories: Memories, wanted: MemoryFilter) -> list[str]:
+def pages_at(memories: MemoryIndexFile, wanted: MemoryFilter) -> list[str]:
     """Return a list by confidence at a moment when all memories have begun to decay."""
     later = MemoryFilter(now=600 * DAY_MICROSECONDS, types=wanted.types, ended="any")
     return [each for each in pages(memories, later, "confidence", 5) if each in memories.ids(wanted, 99)]
 
 
-def test_live_values_and_equal_texts(memories: Memories) -> None:
+def test_live_values_and_equal_texts(memories: MemoryIndexFile) -> None:
     writer = Writer(8)
     for _ in steps(writer, memories):
         live = memories.live([*writer.nodes, "nobody"])
@@ -214,7 +214,7 @@ def test_live_values_and_equal_texts(memories: Memories) -> None:
         assert set(same[: len(hashed)]) == hashed
 
 
-def test_names_relations_and_subjects_of_memories(memories: Memories) -> None:
+def test_names_relations_and_subjects_of_memories(memories: MemoryIndexFile) -> None:
     writer = Writer(11)
     for _ in steps(writer, memories):
         named = {each: row.extras for each, row in writer.nodes.items() if row.extras is not None and row.extras.name}
@@ -222,7 +222,7 @@ def test_names_relations_and_subjects_of_memories(memories: Memories) -> None:
         assert found == {
             each: "exact" if extras.name == "Alice" else "folded"
             for each, extras in named.items()
-            if folded(extras.name) == "alice"
+            if normalize_name(extras.name) == "alice"
         }
         assert {each.id for each in memories.named("THE boss")} == {
             each for each in named if '"the boss"' in writer.nodes[each].attributes
@@ -234,13 +234,13 @@ def test_names_relations_and_subjects_of_memories(memories: Memories) -> None:
             }
 
 
-def test_pagination_of_faded_memories_lowest_confidence_first(memories: Memories) -> None:
+def test_pagination_of_faded_memories_lowest_confidence_first(memories: MemoryIndexFile) -> None:
     writer = Writer(12)
     for _ in steps(writer, memories):
-        place, found = Fading(), list[str]()
+        place, found = DecayPosition(), list[str]()
         while some := memories.faded(0.25, NOW, place, 2):
             found += [each.id for each in some]
-            place = Fading.of(some[-1])
+            place = DecayPosition.of(some[-1])
         worths = {each: writer.worth(row, HALF_LIVES, NOW) for each, row in writer.in_force().items()}
         later = {each.id for each in memories.live(worths).values() if each.since > NOW and each.half * each.confidence}
         there = {each for each, worth in worths.items() if worth < 0.25} - later
@@ -251,8 +251,8 @@ def test_pagination_of_faded_memories_lowest_confidence_first(memories: Memories
 def test_a_foreign_file_is_replaced_and_an_empty_index_needs_no_file(tmp_path: Path) -> None:
     path = tmp_path / "memories.sqlite"
     path.write_bytes(b"no database" * 100)
-    for each in (Memories(path, HALF_LIVES), Memories(None, HALF_LIVES)):
+    for each in (MemoryIndexFile(path, HALF_LIVES), MemoryIndexFile(None, HALF_LIVES)):
         assert (each.sequence, each.total(), each.worth(NOW), each.histogram(NOW, 3)) == (-1, 0, 0.0, [0, 0, 0])
         assert (each.live(["a"]), each.named("a"), each.ids(MemoryFilter(now=NOW), 9)) == ({}, [], [])
-        assert each.listed(MemoryFilter(now=NOW), "confidence", MemoryPlace(), 9).next is None
+        assert each.listed(MemoryFilter(now=NOW), "confidence", MemoryPageStart(), 9).next is None
         each.close()

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from kgserve.projections.memory_index.memories import Memories
+from kgserve.projections.memory_index.memories import MemoryIndexFile
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.storage.model.change import Access
+from kgserve.storage.model.change import AccessRecord
 from kgserve.storage.model.fields import NodeExtrasPut
 from kgserve.storage.model.filters import MemoryFilter
-from kgserve.storage.rows.snapshot import Rows
+from kgserve.storage.rows.snapshot import RowsSnapshot
 from kgserve.stores.store import OpenStore
 from tests.projections.memory_index.follow import contents
 from tests.stores.writing import batch, forget_close, layout, opened, write
@@ -29,7 +29,7 @@ def memory(node_id: str, **extras: Any) -> NodePut:
 def remembered(store: OpenStore) -> list[str]:
     """Return the memories in the index, each of which must have a row."""
 
-    def look(memories: Memories, rows: Rows) -> list[str]:
+    def look(memories: MemoryIndexFile, rows: RowsSnapshot) -> list[str]:
         ids = sorted(memories.ids(MemoryFilter(now=NOW), 99))
         assert all(row.is_memory for row in rows.nodes(ids).values())
         return ids
@@ -71,7 +71,7 @@ def test_an_invalid_index_is_rebuilt(tmp_path: Path, how: str) -> None:
     path = layout(tmp_path).memories
     with opened(tmp_path) as store:
         write(store, WriteBatch(nodes=[memory("a", name="A"), memory("b"), NodePut(0, "e", "t")]))
-        write(store, WriteBatch(edges=[EdgePut(0, ("a", "e", "is_about"))], accesses=[Access("a", 3, NOW, 0.75)]))
+        write(store, WriteBatch(edges=[EdgePut(0, ("a", "e", "is_about"))], accesses=[AccessRecord("a", 3, NOW, 0.75)]))
         found = whole(store)
     if how == "missing":
         path.unlink()
@@ -100,11 +100,14 @@ def test_damage_in_the_middle_is_detected_and_repaired(tmp_path: Path) -> None:
 def test_accesses_are_rebuilt_from_snapshot_and_journal(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, WriteBatch(nodes=[memory("a"), memory("b")]))
-        write(store, WriteBatch(accesses=[Access("a", 1, NOW, 0.6), Access("b", 1, NOW, 0.6)]))
+        write(store, WriteBatch(accesses=[AccessRecord("a", 1, NOW, 0.6), AccessRecord("b", 1, NOW, 0.6)]))
         store.compactor.run()
-        write(store, WriteBatch(accesses=[Access("a", 2, NOW + 1, 0.7)]))
+        write(store, WriteBatch(accesses=[AccessRecord("a", 2, NOW + 1, 0.7)]))
         found = whole(store)
-        assert store.accesses.of(["a", "b"]) == {"a": Access("a", 2, NOW + 1, 0.7), "b": Access("b", 1, NOW, 0.6)}
+        assert store.accesses.of(["a", "b"]) == {
+            "a": AccessRecord("a", 2, NOW + 1, 0.7),
+            "b": AccessRecord("b", 1, NOW, 0.6),
+        }
     layout(tmp_path).memories.unlink()
     forget_close(tmp_path)
     with opened(tmp_path) as store:

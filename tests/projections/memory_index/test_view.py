@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from kgserve.graph.search.search_index import SearchIndex
-from kgserve.projections.indexes import IndexesAsOf
-from kgserve.projections.text import Filter, facets_of
+from kgserve.projections.indexes import TextIndexesAsOf
+from kgserve.projections.text import IndexFilter, extract_facets
 from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.storage.model.fields import NodeExtrasPut
 from kgserve.storage.model.rows import NodeRow
@@ -18,14 +18,14 @@ from tests.stores.writing import write
 
 EVERY = (-(1 << 63), (1 << 63) - 1)
 FILTERS = (
-    Filter(memories=True),
-    Filter(layers=frozenset({2})),
-    Filter(layers=frozenset({1, 3})),
-    Filter(sources=frozenset({"chat"})),
-    Filter(sources=frozenset({"", "mail"})),
-    Filter(created=EVERY),
-    Filter(created=(EVERY[0], 0)),
-    Filter(memories=True, layers=frozenset({2}), sources=frozenset({"chat"}), created=EVERY),
+    IndexFilter(memories=True),
+    IndexFilter(layers=frozenset({2})),
+    IndexFilter(layers=frozenset({1, 3})),
+    IndexFilter(sources=frozenset({"chat"})),
+    IndexFilter(sources=frozenset({"", "mail"})),
+    IndexFilter(created=EVERY),
+    IndexFilter(created=(EVERY[0], 0)),
+    IndexFilter(memories=True, layers=frozenset({2}), sources=frozenset({"chat"}), created=EVERY),
 )
 MEMORIES = {
     "m1": NodeExtrasPut(confidence=1.0, layer=2, source="chat"),
@@ -42,7 +42,7 @@ def put(of: Watched, content: str) -> dict[str, NodeRow]:
         return rows.nodes([*MEMORIES, "plain"])
 
 
-def found(of: Watched, index: SearchIndex, word: str, only: Filter) -> tuple[set[str], set[str]]:
+def found(of: Watched, index: SearchIndex, word: str, only: IndexFilter) -> tuple[set[str], set[str]]:
     vector = of.indexes.queries.of(word)
     return {*index.words(word, 9, only)}, {*index.meaning(vector, 9, only)}
 
@@ -54,13 +54,13 @@ def test_memory_filters_on_current_and_past_indexes(tmp_path: Path) -> None:
         of.restart()
         of.settle()
         assert of.historian is not None
-        past = IndexesAsOf(of.indexes, of.historian.of(of.store), 1)
+        past = TextIndexesAsOf(of.indexes, of.historian.of(of.store), 1)
         for only in FILTERS:
             wanted = {key for key, row in then.items() if only.passes_row(row)}
             assert wanted <= {"m1", "m2", "m3"}
             assert found(of, of.indexes, "hen", only) == (wanted, wanted)
             assert found(of, past, "fox", only) == (wanted, wanted)
-        assert facets_of(rows["plain"]) is None
+        assert extract_facets(rows["plain"]) is None
 
 
 @pytest.mark.parametrize("fields", [{"name": "Vixen"}, {"name": "Vixen", "confidence": 1.0}])
@@ -74,7 +74,7 @@ def test_a_name_is_searchable_by_word_and_vector(tmp_path: Path, fields: dict[st
         ]
         write(of.store, WriteBatch(nodes=nodes))
         of.settle()
-        assert set(of.indexes.words("vixen", 9, Filter())) == {"n1", "n3", "Vixen"}
+        assert set(of.indexes.words("vixen", 9, IndexFilter())) == {"n1", "n3", "Vixen"}
         near = of.indexes.vectors_of(["n1", "n2", "n3", "Vixen"])
         embedded = of.embedder.embed(["Vixen red fur", "red fur", "Vixen"])
         for node_id, place in (("n1", 0), ("n2", 1), ("n3", 2), ("Vixen", 1)):

@@ -14,13 +14,13 @@ import msgspec
 
 from kgserve.admin.composition import make_extractor, make_syncers
 from kgserve.embedding.embedder import load_embedder
-from kgserve.graph.handle import Graphs
-from kgserve.memory.purge import Purger
+from kgserve.graph.handle import StoreHandles
+from kgserve.memory.purge import ErasureCompanion
 from kgserve.platform.settings import Settings
-from kgserve.projections.history_follower import Historian
-from kgserve.projections.indexer import Indexer
-from kgserve.server.app import HttpServer, bind, create_app, uvicorn_config
-from kgserve.server.http.problem import PROBLEM_KINDS
+from kgserve.projections.history_follower import HistoryWorker
+from kgserve.projections.indexer import IndexWorker
+from kgserve.server.app import HttpServer, bind_listener, create_app, uvicorn_config
+from kgserve.server.http.problem import ERROR_RESPONSE_KINDS
 from kgserve.stores.pool import StorePool
 from tests.engines import ENGINE
 from tests.internals import assert_no_internals
@@ -60,9 +60,9 @@ def serving(data: Path, **options: Any) -> Generator[Served]:
     words: dict[str, Any] = {"embedding_provider": "hashing", "engine": ENGINE, **options}
     settings = Settings(data_dir=data, port=0, buffer_pool_mb=64, check_interval=0, **words)
     with (
-        closing(bind(settings.host, 0)) as listener,
-        closing(Indexer(load_embedder(settings))) as indexer,
-        closing(Historian()) as historian,
+        closing(bind_listener(settings.host, 0)) as listener,
+        closing(IndexWorker(load_embedder(settings))) as indexer,
+        closing(HistoryWorker()) as historian,
     ):
         port = listener.getsockname()[1]
         started = threading.Event()
@@ -70,8 +70,8 @@ def serving(data: Path, **options: Any) -> Generator[Served]:
         extractor = make_extractor(settings, indexer)
         syncers = make_syncers(settings)
         others = [each for each in (extractor, syncers) if each]
-        pool.companions += [indexer, historian, *others, Purger(indexer, historian)]
-        app = create_app(Graphs(pool, indexer, historian, extractor=extractor, syncers=syncers))
+        pool.companions += [indexer, historian, *others, ErasureCompanion(indexer, historian)]
+        app = create_app(StoreHandles(pool, indexer, historian, extractor=extractor, syncers=syncers))
         if syncers is not None:
             syncers.catch_up(pool)
         server = HttpServer(uvicorn_config(app, settings), settings.shutdown_grace, started.set)
@@ -112,7 +112,7 @@ def problem(status: int, headers: Mapping[str, str], body: bytes) -> dict[str, A
     """Return the problem document of a response; checks that it is complete and matches the headers."""
     assert headers["content-type"] == "application/problem+json"
     document = msgspec.json.decode(body, type=dict[str, Any])
-    assert PROBLEM_KINDS[document["type"].removeprefix("urn:kgserve:error:")] == (status, document["title"])
+    assert ERROR_RESPONSE_KINDS[document["type"].removeprefix("urn:kgserve:error:")] == (status, document["title"])
     assert_no_internals(body.decode())
     assert document["instance"] == f"urn:kgserve:request:{headers['x-request-id']}"
     assert document["status"] == status

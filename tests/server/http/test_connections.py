@@ -7,7 +7,7 @@ import socket
 import httpx
 import pytest
 
-from kgserve.server.http.connection import MAX_PIPELINED
+from kgserve.server.http.connection import MAX_PIPELINED_REQUESTS
 from tests.server.http.serving import Served, problem
 from tests.server.http.sockets import HEALTH, connected, get, only_reply, post, replies, send
 
@@ -20,7 +20,7 @@ def test_pipelined_requests_are_answered_in_order(served: Served) -> None:
 
 def test_excess_pipelined_requests_are_refused_after_the_others(served: Served) -> None:
     answers = replies(send(served.port, HEALTH * 5_000))
-    assert [reply.status for reply in answers] == [200] * (MAX_PIPELINED + 1) + [429]
+    assert [reply.status for reply in answers] == [200] * (MAX_PIPELINED_REQUESTS + 1) + [429]
     assert answers[-1].problem
 
 

@@ -14,7 +14,7 @@ import httpx
 import msgspec
 import pytest
 
-from bench.server import Server
+from bench.server import ServerProcess
 from tests.bench.forked import forked_servers  # noqa: F401  # pyright: ignore[reportUnusedImport]  # pytest finds it here
 from tests.patience import REQUEST_SECONDS
 from tests.server.http.asking import CSV, ENDLESS, MANY, MANY_ROWS, NDJSON, ask, post, values
@@ -279,7 +279,7 @@ def test_long_stream_is_complete(http: httpx.Client, graph: str) -> None:
 def test_streams_use_constant_memory_and_do_not_block(tmp_path: Path) -> None:
     wide = MANY_ROWS.replace("'x'", "lpad('x', 500, 'y')")
     options = {"embedding_provider": "hashing", "read_connections": 1, "query_timeout": REQUEST_SECONDS}
-    with Server(tmp_path / "data", options) as server, httpx.Client(timeout=REQUEST_SECONDS) as http:
+    with ServerProcess(tmp_path / "data", options) as server, httpx.Client(timeout=REQUEST_SECONDS) as http:
         api = f"http://127.0.0.1:{server.port}/api/memory/demo"
         accepted(http.post(f"{api}/inject", json={"nodes": [{"id": "a", "type": "t"}]}))
         sizes = [_length(http, api, wide)]

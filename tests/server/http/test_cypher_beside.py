@@ -9,14 +9,14 @@ from pathlib import Path
 
 import httpx
 
-from kgserve.platform.metrics.exposition import Scrape
+from kgserve.platform.metrics.exposition import MetricsScrape
 from tests.server.http.asking import ENDLESS, UNLIMITED, ask, post, values
 from tests.server.http.serving import PATIENCE, accepted, refusal, serving
 from tests.stores.writing import until
 
 
-def scrape(http: httpx.Client) -> Scrape:
-    return Scrape.read(http.get(http.base_url.join("/metrics")).text)
+def scrape(http: httpx.Client) -> MetricsScrape:
+    return MetricsScrape.read(http.get(http.base_url.join("/metrics")).text)
 
 
 def test_reads_continue_during_writing_statements(tmp_path: Path) -> None:

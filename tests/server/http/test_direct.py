@@ -16,8 +16,8 @@ import pytest
 from litestar import Litestar
 
 from kgserve.errors import InvalidInput
-from kgserve.server.http.browser_guard import CsrfGuard
-from kgserve.server.http.connection import in_task, start_eagerly
+from kgserve.server.http.browser_guard import CrossSiteGuard
+from kgserve.server.http.connection import ensure_task, start_eagerly
 from kgserve.server.http.gateway import RouteTable
 from kgserve.server.http.routes import ROUTES
 from tests.server.http.serving import Served, accepted, read_reply, refusal
@@ -144,7 +144,7 @@ def test_route_table_path_matching() -> None:
 
 
 def test_malformed_host_is_refused_without_allowed_hosts() -> None:
-    guard = CsrfGuard("0.0.0.0")  # noqa: S104
+    guard = CrossSiteGuard("0.0.0.0")  # noqa: S104
     guard.check([(b"host", b"anything.example:80")])
     with pytest.raises(InvalidInput):
         guard.check([(b"host", b"any\xe9thing.example")])
@@ -163,7 +163,7 @@ async def _begun_and_cancelled() -> None:
         token = name.set("inside")
         try:
             if wait:
-                await in_task()
+                await ensure_task()
                 done.append(asyncio.current_task())
                 await asyncio.sleep(0.001)
                 waiting.set()

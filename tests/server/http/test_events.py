@@ -12,9 +12,9 @@ import httpx
 import pytest
 from litestar import Litestar
 
-from bench.listener import Listener, Told
-from kgserve.server.http.events import SLOW_SECONDS
-from kgserve.server.http.sse import OpenStream
+from bench.listener import EventListener, ReceivedEvent
+from kgserve.server.http.events import SLOW_CLIENT_WRITE_SECONDS
+from kgserve.server.http.sse import EventStreamHandle
 from kgserve.stores.pool import StorePool
 from tests.server.http.serving import PATIENCE, Served, accepted, refusal, serving
 from tests.stores.writing import until
@@ -42,15 +42,15 @@ def inject(client: httpx.Client, store: str, *ids: str, content: str = "", **bat
     return accepted(client.post(f"/api/memory/{store}/inject", json={"nodes": nodes, **batch}))["sequence"]
 
 
-def stream(served: Served, store: str, question: str = "", last_id: str = "") -> Listener:
-    return Listener(served.port, f"/api/memory/{store}/events{question}", last_id)
+def stream(served: Served, store: str, question: str = "", last_id: str = "") -> EventListener:
+    return EventListener(served.port, f"/api/memory/{store}/events{question}", last_id)
 
 
-def take(listener: Listener, count: int) -> list[Told]:
+def take(listener: EventListener, count: int) -> list[ReceivedEvent]:
     return list(islice(listener.events(), count))
 
 
-def open_streams(served: Served) -> list[OpenStream]:
+def open_streams(served: Served) -> list[EventStreamHandle]:
     return [*cast("Litestar", served.server.config.app).state["service"].streams._open]
 
 
@@ -60,7 +60,7 @@ def free_places(served: Served) -> None:
 
 
 def accepted_stream(served: Served) -> bool:
-    with Listener(served.port, "/api/events") as listener:
+    with EventListener(served.port, "/api/events") as listener:
         return listener.status == 200
 
 
@@ -124,7 +124,7 @@ def test_memory_events_follow_row_events(quick: Served, client: httpx.Client, st
         {"sequence": 2, "id": "m", "changes": {"content": "coffee"}},
         {"sequence": 3, "id": "m", "reason": "deleted"},
     ]
-    with Listener(quick.port, f"/api/events?store={store}", f"{store}:1-2") as listener:
+    with EventListener(quick.port, f"/api/events?store={store}", f"{store}:1-2") as listener:
         assert [each.kind for each in take(listener, 2)] == ["memory_created", "node_updated"]
 
 
@@ -199,20 +199,20 @@ def test_several_stores(quick: Served, client: httpx.Client, store: str) -> None
     inject(client, one, "a", "b")
     inject(client, two, "x")
     for question in (f"store={one}&store={two}", f"store={one},{two}"):
-        with Listener(quick.port, f"/api/events?{question}", f"{one}:1-0,{two}:0") as listener:
+        with EventListener(quick.port, f"/api/events?{question}", f"{one}:1-0,{two}:0") as listener:
             told = take(listener, 2)
             assert {each.id.partition(",")[0] for each in told} == {f"{one}:1-1", f"{two}:1-0"}
             assert {each.data["store"] for each in told} == {one, two}
-        with Listener(quick.port, f"/api/events?{question}", told[0].id) as listener:
+        with EventListener(quick.port, f"/api/events?{question}", told[0].id) as listener:
             assert [each.data for each in take(listener, 1)] == [told[1].data]
-    with Listener(quick.port, f"/api/events?store={one}&store={two}").greet() as listener:
+    with EventListener(quick.port, f"/api/events?store={one}&store={two}").greet() as listener:
         assert listener.last_id == f"{one}:1,{two}:1"
         inject(client, two, "y")
         assert [each.id for each in take(listener, 1)] == [f"{two}:2-0,{one}:1"]
 
 
 def test_events_of_created_and_dropped_stores(quick: Served, client: httpx.Client, store: str) -> None:
-    with Listener(quick.port, "/api/events").greet() as listener:
+    with EventListener(quick.port, "/api/events").greet() as listener:
         inject(client, store, "a")
         accepted(client.delete(f"/api/memory/{store}?confirm={store}"))
         # A store that is dropped before its events are read takes them along.
@@ -227,7 +227,7 @@ def test_events_of_created_and_dropped_stores(quick: Served, client: httpx.Clien
 
 
 def test_store_events_include_settings(quick: Served, client: httpx.Client, store: str) -> None:
-    with Listener(quick.port, "/api/events?kinds=store_created,store_changed").greet() as listener:
+    with EventListener(quick.port, "/api/events?kinds=store_created,store_changed").greet() as listener:
         settings = {"conflict_policy": "manual", "kind_whitelist": ["note"]}
         accepted(client.put(f"/api/memory/{store}"), 201)
         [made] = take(listener, 1)
@@ -239,7 +239,7 @@ def test_store_events_include_settings(quick: Served, client: httpx.Client, stor
     ]
     assert (made.data["conflict_policy"], made.data["kind_whitelist"]) == ("lww", [])
     assert {name: changed.data[name] for name in settings} == settings
-    with Listener(quick.port, "/api/events?kinds=store_created&since=0") as listener:
+    with EventListener(quick.port, "/api/events?kinds=store_created&since=0") as listener:
         again = next(each for each in listener.events() if each.data["store"] == store)
     assert {name: again.data[name] for name in settings} == settings
 
@@ -302,7 +302,7 @@ def test_position_before_the_oldest_segment_is_gone(tmp_path: Path) -> None:
         oldest = document["oldest"]
         assert oldest > 1
         assert str(oldest) in document["detail"]
-        with Listener(served.port, f"/api/memory/s/events?since={oldest - 1}") as listener:
+        with EventListener(served.port, f"/api/memory/s/events?since={oldest - 1}") as listener:
             assert [each.id for each in take(listener, 6 - oldest)] == [f"{n}-0" for n in range(oldest, 6)]
 
 
@@ -326,7 +326,7 @@ def test_slow_listener_gets_a_dropped_event(quick: Served, client: httpx.Client,
         for number in range(24):  # More than the socket buffers hold.
             inject(client, store, *(f"n{number}-{n}" for n in range(20)), content="x" * 50_000)
         until(lambda: any(each.sending for each in open_streams(quick)))  # It cannot continue writing.
-        time.sleep(2 * SLOW_SECONDS)
+        time.sleep(2 * SLOW_CLIENT_WRITE_SECONDS)
         told = list(listener.events())
     last = told.pop()
     assert last.kind == "dropped"
@@ -340,7 +340,7 @@ def test_slow_listener_gets_a_dropped_event(quick: Served, client: httpx.Client,
 def test_event_streams_end_gracefully_at_shutdown(tmp_path: Path) -> None:
     with serving(tmp_path / "data", shutdown_grace=600.0) as served, httpx.Client(base_url=served.url) as client:
         inject(client, "s", "a")
-        listeners = [stream(served, "s").greet(), Listener(served.port, "/api/events").greet()]
+        listeners = [stream(served, "s").greet(), EventListener(served.port, "/api/events").greet()]
         inject(client, "s", "b")
         assert [take(each, 1)[0].kind for each in listeners] == ["node_created"] * 2
         begun = time.monotonic()

@@ -8,9 +8,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from kgserve.projections.cypher_engine.engine.turns import asker
+from kgserve.projections.cypher_engine.engine.turns import current_caller
 from kgserve.server.admission import ActiveCallers
-from kgserve.server.http.fair_callbacks import MAX_CALLBACKS_PER_ROUND, NEWS_PAUSE_SECONDS, FairCallbackQueue
+from kgserve.server.http.fair_callbacks import (
+    MAX_CALLBACKS_PER_ROUND,
+    STREAM_NOTIFICATION_PAUSE_SECONDS,
+    FairCallbackQueue,
+)
 
 MANY = 10 * MAX_CALLBACKS_PER_ROUND
 alone = ActiveCallers().has_others
@@ -52,7 +56,7 @@ def test_stream_notifications_pause_while_others_are_active() -> None:
         for _ in range(2):
             await asyncio.sleep(0)
         assert 0 < len(done) <= 2 * MAX_CALLBACKS_PER_ROUND
-        asker.set("greedy")
+        current_caller.set("greedy")
         future = Future[int]()
         result = asyncio.ensure_future(rounds.result(future))
         await asyncio.sleep(0)
@@ -60,12 +64,12 @@ def test_stream_notifications_pause_while_others_are_active() -> None:
         await result
         done.append("a result")
         while len(done) <= MANY:  # noqa: ASYNC110  # for all of them, however long it takes
-            await asyncio.sleep(NEWS_PAUSE_SECONDS)
+            await asyncio.sleep(STREAM_NOTIFICATION_PAUSE_SECONDS)
         return done, loop.time() - began
 
     done, seconds = asyncio.run(told())
     assert done.index("a result") < MANY
-    assert seconds > (MANY / MAX_CALLBACKS_PER_ROUND - 2) * NEWS_PAUSE_SECONDS
+    assert seconds > (MANY / MAX_CALLBACKS_PER_ROUND - 2) * STREAM_NOTIFICATION_PAUSE_SECONDS
 
 
 def test_event_loop_handles_input_between_rounds() -> None:
@@ -89,7 +93,7 @@ def test_event_loop_handles_input_between_rounds() -> None:
 def test_cancelled_wait_does_not_cancel_the_future() -> None:
     async def told() -> None:
         rounds, good, bad = FairCallbackQueue(alone), Future[int](), Future[int]()
-        asker.set("someone")
+        current_caller.set("someone")
         left_early = asyncio.ensure_future(rounds.result(good))
         stays, fails = asyncio.ensure_future(rounds.result(good)), asyncio.ensure_future(rounds.result(bad))
         await asyncio.sleep(0)

@@ -13,10 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
-from kgserve.platform.gil import rest_seconds
-from kgserve.projections.indexer import Indexer
-from kgserve.projections.indexes import Indexes
-from kgserve.server.admission import ACTIVE_CALLER_SECONDS, ActiveCallers, InFlightCounter
+from kgserve.platform.gil import fair_pause_seconds
+from kgserve.projections.indexer import IndexWorker
+from kgserve.projections.indexes import TextIndexes
+from kgserve.server.admission import ACTIVE_CALLER_SECONDS, ActiveCallers, UsageMonitor
 from tests.platform.access.keys import bearer, given
 from tests.server.http.serving import PATIENCE, Served, accepted, refusal, serving
 from tests.server.http.sockets import eventually
@@ -41,8 +41,8 @@ def http(served: Served) -> Iterator[httpx.Client]:
         yield client
 
 
-def indexes_of(served: Served, name: str) -> Indexes:
-    [indexer] = [each for each in served.pool.companions if isinstance(each, Indexer)]
+def indexes_of(served: Served, name: str) -> TextIndexes:
+    [indexer] = [each for each in served.pool.companions if isinstance(each, IndexWorker)]
     with served.pool.lease(name) as store:
         return indexer.of(store)
 
@@ -169,7 +169,7 @@ def test_indexing_yields_to_several_active_callers(tmp_path: Path) -> None:
 
 def test_long_request_yields_to_other_callers() -> None:
     callers = ActiveCallers()
-    use = InFlightCounter(callers)
+    use = UsageMonitor(callers)
 
     def ask(*askers: str) -> None:
         for each in askers:
@@ -186,4 +186,4 @@ def test_long_request_yields_to_other_callers() -> None:
     assert use.others("mine", since) == 2
     use.begun -= 2 * ACTIVE_CALLER_SECONDS
     assert use.others("mine", since - 3 * ACTIVE_CALLER_SECONDS) == 0
-    assert [rest_seconds(0.1, others) for others in (0, 1, 3, 100)] == pytest.approx([0, 0.1, 0.3, 1])
+    assert [fair_pause_seconds(0.1, others) for others in (0, 1, 3, 100)] == pytest.approx([0, 0.1, 0.3, 1])

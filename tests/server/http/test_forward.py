@@ -11,11 +11,11 @@ import pytest
 from typing_extensions import override
 
 from kgserve.errors import ServedElsewhere, Unavailable
-from kgserve.platform.access.audit import Audit
+from kgserve.platform.access.audit import AuditLog
 from kgserve.platform.access.authentication import Authenticator, Keyring, RequestContext
 from kgserve.platform.settings import Settings
-from kgserve.server.http.forward import PassingOn
-from kgserve.server.proxy import NodeProxy
+from kgserve.server.http.forward import ForwardingMiddleware
+from kgserve.server.proxy import NodeHttpClient
 from kgserve.stores.placement import Placement
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ async def _passed_on(folder: Path, length: int, take: Callable[[Any], None] | No
         take(message)
 
     authenticator = Authenticator(Settings(data_dir=folder), Keyring(folder))
-    context = RequestContext(authenticator, Audit(folder), "request", "GET", "127.0.0.1")
+    context = RequestContext(authenticator, AuditLog(folder), "request", "GET", "127.0.0.1")
     scope: Any = {
         "type": "http",
         "method": "GET",
@@ -89,9 +89,9 @@ async def _passed_on(folder: Path, length: int, take: Callable[[Any], None] | No
         "state": {"request_context": context},
     }
     async with await asyncio.start_server(breaking_off, "127.0.0.1", 0) as server:
-        forwarder = NodeProxy(_Beside(folder, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"))
+        forwarder = NodeHttpClient(_Beside(folder, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"))
         try:
-            await asyncio.wait_for(PassingOn(app, forwarder)(scope, receive, send), 30)
+            await asyncio.wait_for(ForwardingMiddleware(app, forwarder)(scope, receive, send), 30)
         finally:
             await forwarder.close()
     return sent

@@ -4,8 +4,8 @@ import pytest
 
 from kgserve.errors import Forbidden, KgserveError
 from kgserve.platform.hosts import is_loopback
-from kgserve.server.http.browser_guard import AllowedOrigins, CsrfGuard
-from kgserve.server.http.problem import Misdirected
+from kgserve.server.http.browser_guard import AllowedOrigins, CrossSiteGuard
+from kgserve.server.http.problem import MisdirectedRequest
 
 
 def check(bound: str, host: str, origin: str | None = None) -> type[KgserveError] | None:
@@ -13,7 +13,7 @@ def check(bound: str, host: str, origin: str | None = None) -> type[KgserveError
     if origin is not None:
         headers.append((b"origin", origin.encode()))
     try:
-        CsrfGuard(bound).check(headers)
+        CrossSiteGuard(bound).check(headers)
     except KgserveError as error:
         return type(error)
     return None
@@ -31,7 +31,7 @@ def test_non_loopback_addresses(host: str) -> None:
 
 def test_bound_host_name_is_accepted() -> None:
     assert check("kg.localhost", "kg.localhost:8080") is None
-    assert check("127.0.0.1", "kg.localhost") is Misdirected
+    assert check("127.0.0.1", "kg.localhost") is MisdirectedRequest
     assert check("127.0.0.2", "127.0.0.2:80") is None
 
 
@@ -71,13 +71,13 @@ def test_other_origins(origin: str) -> None:
 
 def test_allowed_hosts_and_origins_are_accepted() -> None:
     names = "graph.example, [2001:db8::1]"
-    guard = CsrfGuard("127.0.0.1", AllowedOrigins.parse("https://app.example"), names)
+    guard = CrossSiteGuard("127.0.0.1", AllowedOrigins.parse("https://app.example"), names)
     for host in (b"graph.example", b"GRAPH.example:443", b"[2001:db8::1]:8080", b"localhost:1"):
         guard.check([(b"host", host)])
         guard.check([(b"host", host), (b"origin", b"https://app.example")])
         with pytest.raises(Forbidden):
             guard.check([(b"host", host), (b"origin", b"https://other.example")])
-    with pytest.raises(Misdirected):
+    with pytest.raises(MisdirectedRequest):
         guard.check([(b"host", b"app.example")])
-    with pytest.raises(Misdirected):
-        CsrfGuard("0.0.0.0", allowed_hosts=names).check([(b"host", b"other.example")])  # noqa: S104
+    with pytest.raises(MisdirectedRequest):
+        CrossSiteGuard("0.0.0.0", allowed_hosts=names).check([(b"host", b"other.example")])  # noqa: S104

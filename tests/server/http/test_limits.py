@@ -16,7 +16,13 @@ import httpx
 import pytest
 
 from kgserve.platform.settings import Settings
-from kgserve.server.http.connection import MAX_HEADER_LINES, MIN_BODY_RATE, BodyProgress, HttpConnection, Limits
+from kgserve.server.http.connection import (
+    MAX_HEADER_LINES,
+    MIN_BODY_BYTES_PER_WINDOW,
+    BodyProgress,
+    ConnectionLimits,
+    HttpConnection,
+)
 from tests.server.http.serving import PATIENCE, Reply, Served, accepted, read_reply, serving
 from tests.server.http.sockets import (
     HEALTH,
@@ -54,7 +60,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 @pytest.mark.abuse(13, 14)
 def test_documented_timeouts() -> None:
     """ABUSE 13, 14: within 10 and 30 seconds, the interval between checks included."""
-    limits = Limits.from_settings(Settings())
+    limits = ConnectionLimits.from_settings(Settings())
     assert limits.head_timeout + 2 * limits.tick <= 10
     assert limits.body_timeout + 2 * limits.tick <= 30
 
@@ -214,10 +220,10 @@ def test_abuse_14_body_progress() -> None:
     """ABUSE 14: each time window needs 1 kB; earlier bytes do not count."""
     progress = BodyProgress()
     progress.begin(100)
-    progress.add(MIN_BODY_RATE)
+    progress.add(MIN_BODY_BYTES_PER_WINDOW)
     assert not progress.has_stopped(110, 10)
     assert not progress.has_stopped(110.1, 10)
-    progress.add(MIN_BODY_RATE - 1)
+    progress.add(MIN_BODY_BYTES_PER_WINDOW - 1)
     assert not progress.has_stopped(120, 10)
     assert progress.has_stopped(120.2, 10)
 

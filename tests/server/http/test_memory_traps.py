@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from bench.listener import Listener
+from bench.listener import EventListener
 from tests.embedding.embedding_service import running as embedding_service
 from tests.server.http.serving import Served, accepted, refusal, serving
 
@@ -288,7 +288,7 @@ def test_deduplication_without_vectors_reports_it(tmp_path: Path) -> None:
 def test_bulk_event_includes_memories(served: Served, of: httpx.Client, store: str) -> None:
     accepted(of.put(f"/api/memory/{store}"), 201)
     batch = [{"content": f"Number {at} is {at * 7}", "entity_names": ["Ann"]} for at in range(1_000)]
-    with Listener(served.port, f"/api/events?store={store}").greet() as listener:
+    with EventListener(served.port, f"/api/events?store={store}").greet() as listener:
         accepted(of.post("/api/memories/batch", json={"memories": batch}))
         made = stored(of, "One more")
         told = listener.events()

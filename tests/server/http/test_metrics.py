@@ -16,12 +16,12 @@ import pytest
 import yaml
 from litestar import Litestar
 
-from kgserve.admin.backup import backup_one
+from kgserve.admin.backup import back_up_single_store
 from kgserve.admin.metrics import TransportState
-from kgserve.admin.metrics import metrics as collected
-from kgserve.graph.handle import Graphs
+from kgserve.admin.metrics import render_metrics as collected
+from kgserve.graph.handle import StoreHandles
 from kgserve.platform.access.authentication import Caller
-from kgserve.platform.metrics.exposition import Scrape
+from kgserve.platform.metrics.exposition import MetricsScrape
 from kgserve.stores.backup.create import BackupOptions
 from kgserve.stores.pool import StorePool
 from tests.cli.running import serving as serving_process
@@ -51,10 +51,10 @@ def client(watched: Served) -> Iterator[httpx.Client]:
         yield each
 
 
-def scrape(client: httpx.Client) -> Scrape:
+def scrape(client: httpx.Client) -> MetricsScrape:
     answer = client.get("/metrics")
     assert answer.status_code == 200, answer.text
-    return Scrape.read(answer.text)
+    return MetricsScrape.read(answer.text)
 
 
 def eventually(look: Callable[[], bool]) -> None:
@@ -221,8 +221,8 @@ def test_metrics_of_a_restricted_key(client: httpx.Client, watched: Served) -> N
     for name in ("mine-1", "theirs"):
         accepted(inject(client, name, "a"))
     seen = Caller("reader", "read", ("mine-*",), "k1")
-    body, _ = collected(Graphs(pool_of(watched)), seen, TransportState(1, 0, 64), "")
-    found = Scrape.read(body.decode())
+    body, _ = collected(StoreHandles(pool_of(watched)), seen, TransportState(1, 0, 64), "")
+    found = MetricsScrape.read(body.decode())
     assert set(found.by("store", "kgserve_store_sequence")) == {"mine-1"}
     assert "theirs" not in body.decode()
     shown = {name for name in found.samples if not name.startswith("kgserve_store_")}
@@ -234,7 +234,7 @@ def test_dashboard_and_alerts_use_existing_metrics(client: httpx.Client, watched
     pool = pool_of(watched)
     with pool.lease("charted") as store:
         store.check()
-    backup_one(pool, tmp_path / "backups", "charted", BackupOptions(live=True))
+    back_up_single_store(pool, tmp_path / "backups", "charted", BackupOptions(live=True))
     Stateless(client).call("list_stores", {})
     assert client.get("/nowhere").status_code == 404
     eventually(lambda: "kgserve_refusals_total" in scrape(client).samples)
@@ -268,7 +268,7 @@ def test_limits_are_metrics(client: httpx.Client, watched: Served, tmp_path: Pat
     assert 0 < (before.value("kgserve_disk_free_bytes") or 0) <= disk.total
     assert before.value("kgserve_store_last_backup_timestamp_seconds", store="kept") is None
     began = time.time()
-    backup_one(pool_of(watched), tmp_path / "backups", "kept", BackupOptions(live=True))
+    back_up_single_store(pool_of(watched), tmp_path / "backups", "kept", BackupOptions(live=True))
     made = scrape(client).value("kgserve_store_last_backup_timestamp_seconds", store="kept")
     assert made is not None
     assert began <= made <= time.time()

@@ -15,11 +15,11 @@ from typing_extensions import override
 
 from kgserve.api import examples
 from kgserve.api.operation import ALIAS_OPT_KEY
-from kgserve.graph.handle import Graphs
+from kgserve.graph.handle import StoreHandles
 from kgserve.graph.requests import EdgeKeyRequest, EdgeLine, InjectRequest, NodeLine, TraverseRequest
 from kgserve.platform.settings import Settings
 from kgserve.server.app import create_app
-from kgserve.server.http.openapi import as_openapi_30
+from kgserve.server.http.openapi import convert_to_openapi_30
 from kgserve.stores.pool import StorePool
 from tests.server.http.serving import accepted
 
@@ -34,7 +34,7 @@ def document(http: httpx.Client) -> dict[str, Any]:
 @pytest.fixture
 def app(tmp_path: Any) -> Iterator[Litestar]:
     with StorePool(Settings(data_dir=tmp_path)) as pool:
-        yield create_app(Graphs(pool))
+        yield create_app(StoreHandles(pool))
 
 
 def operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -225,6 +225,6 @@ def test_schema_conversion_rules(newer: dict[str, Any], expected: dict[str, Any]
         "paths": {"/a": {"schema": newer, "example": {"schema": newer}}},
         "components": {"schemas": {"A": newer}},
     }
-    made = as_openapi_30(document)
+    made = convert_to_openapi_30(document)
     assert made["components"]["schemas"]["A"] == expected
     assert made["paths"]["/a"] == {"schema": expected, "example": {"schema": newer}}

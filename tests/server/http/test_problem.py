@@ -7,9 +7,16 @@ import msgspec
 import pytest
 from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFoundException
 
-from kgserve.errors import FieldError, Internal, InvalidInput, KgserveError, Limited, Unavailable
+from kgserve.errors import FieldError, Internal, InvalidInput, KgserveError, RateLimited, Unavailable
 from kgserve.server.http import problem
-from kgserve.server.http.problem import PROBLEM_KINDS, HeadTooLarge, MethodNotAllowed, Misdirected, UrlTooLong, render
+from kgserve.server.http.problem import (
+    ERROR_RESPONSE_KINDS,
+    HeadersTooLarge,
+    MethodNotAllowed,
+    MisdirectedRequest,
+    UrlTooLong,
+    render_error,
+)
 from tests.captured_log import capture_log
 from tests.server.http.serving import accepted
 
@@ -22,11 +29,11 @@ def codes(root: type[KgserveError]) -> set[str]:
 
 
 def body_of(error: Exception) -> dict[str, Any]:
-    return msgspec.json.decode(render(error, "id-1").body)
+    return msgspec.json.decode(render_error(error, "id-1").body)
 
 
 def test_every_error_code_has_a_status() -> None:
-    assert codes(KgserveError) == set(PROBLEM_KINDS)
+    assert codes(KgserveError) == set(ERROR_RESPONSE_KINDS)
 
 
 def test_error_statuses() -> None:
@@ -35,8 +42,8 @@ def test_error_statuses() -> None:
         "gone": 410, "too_large": 413, "unsupported": 415, "limited": 429, "internal": 500, "unavailable": 503,
         "storage_full": 507, "conflict_manual": 409, "kind_not_allowed": 400, "elsewhere": 307,
     }  # fmt: skip
-    own = {MethodNotAllowed.code: 405, Misdirected.code: 421, UrlTooLong.code: 414, HeadTooLarge.code: 431}
-    assert {code: kind.status for code, kind in PROBLEM_KINDS.items()} == designed | own
+    own = {MethodNotAllowed.code: 405, MisdirectedRequest.code: 421, UrlTooLong.code: 414, HeadersTooLarge.code: 431}
+    assert {code: kind.status for code, kind in ERROR_RESPONSE_KINDS.items()} == designed | own
 
 
 def test_problem_document_names_request_and_fields() -> None:
@@ -51,15 +58,15 @@ def test_problem_document_names_request_and_fields() -> None:
     }
 
 
-@pytest.mark.parametrize("error", [Limited("slow down", 7), Unavailable("queue full", 7)])
+@pytest.mark.parametrize("error", [RateLimited("slow down", 7), Unavailable("queue full", 7)])
 def test_temporary_errors_have_retry_after(error: KgserveError) -> None:
-    assert dict(render(error, "x").headers)[b"retry-after"] == b"7"
+    assert dict(render_error(error, "x").headers)[b"retry-after"] == b"7"
 
 
 @pytest.mark.parametrize("error", [Internal("secret path /etc"), RuntimeError("secret"), HTTPException("secret")])
 def test_internal_errors_are_logged_without_leaking(error: Exception) -> None:
     with capture_log() as lines:
-        answer = render(error, "id-1")
+        answer = render_error(error, "id-1")
     assert answer.status == 500
     assert b"secret" not in answer.body
     assert b"internal error" in answer.body
@@ -68,7 +75,7 @@ def test_internal_errors_are_logged_without_leaking(error: Exception) -> None:
 
 def test_framework_errors_become_problem_documents() -> None:
     assert body_of(NotFoundException())["type"] == "urn:kgserve:error:not_found"
-    refused = render(MethodNotAllowedException(headers={"allow": "GET"}), "x")
+    refused = render_error(MethodNotAllowedException(headers={"allow": "GET"}), "x")
     assert (refused.status, dict(refused.headers)[b"allow"]) == (405, b"GET, HEAD")
     assert body_of(HTTPException("bad host", status_code=400))["detail"] == "bad host"
 

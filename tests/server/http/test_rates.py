@@ -10,12 +10,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from kgserve.errors import InvalidInput, Limited
+from kgserve.errors import InvalidInput, RateLimited
 from kgserve.platform.access.authentication import LOCAL_CALLER, Caller
-from kgserve.platform.hosts import network_of
+from kgserve.platform.hosts import client_network
 from kgserve.platform.settings import Settings
-from kgserve.server.http.rate_limits import FAILURE_BURST, RateLimits, TokenBuckets
-from kgserve.server.http.trusted_proxies import Proxies
+from kgserve.server.http.rate_limits import FAILURE_BURST, RateLimiter, TokenBuckets
+from kgserve.server.http.trusted_proxies import TrustedProxies
 from tests.platform.access.keys import bearer, given
 from tests.server.http.serving import PATIENCE, Served, accepted, refusal, serving
 
@@ -33,11 +33,11 @@ class Clock:
         return self.now
 
 
-def admitted(rates: RateLimits, caller: Caller, address: str, times: int) -> int:
+def admitted(rates: RateLimiter, caller: Caller, address: str, times: int) -> int:
     """Return how many of ``count`` requests are admitted."""
     count = 0
     for _ in range(times):
-        with contextlib.suppress(Limited):
+        with contextlib.suppress(RateLimited):
             rates.admit(caller, address)
             count += 1
     return count
@@ -47,7 +47,7 @@ def admitted(rates: RateLimits, caller: Caller, address: str, times: int) -> int
 def test_abuse_18_a_burst_and_then_the_rate() -> None:
     """ABUSE 18: a burst of twice the rate, then the rate."""
     clock = Clock()
-    rates = RateLimits(5, clock)
+    rates = RateLimiter(5, clock)
     assert admitted(rates, KEYED, FAR, 20) == 10
     clock.now += 1
     assert admitted(rates, KEYED, FAR, 20) == 5
@@ -58,7 +58,7 @@ def test_abuse_18_a_burst_and_then_the_rate() -> None:
 @pytest.mark.abuse(18)
 def test_abuse_18_each_caller_has_its_own_rate() -> None:
     """ABUSE 18: per key from any address, and per address without a key."""
-    rates = RateLimits(5, Clock())
+    rates = RateLimiter(5, Clock())
     assert admitted(rates, KEYED, FAR, 20) == 10
     assert admitted(rates, KEYED, "192.0.2.8", 20) == 0
     assert admitted(rates, Caller("other", "read", key_id="k2"), FAR, 20) == 10
@@ -69,7 +69,7 @@ def test_abuse_18_each_caller_has_its_own_rate() -> None:
 @pytest.mark.abuse(18)
 def test_abuse_18_no_limit() -> None:
     """ABUSE 18: 0 means no limit."""
-    assert admitted(RateLimits(0, Clock()), KEYED, FAR, 5000) == 5000
+    assert admitted(RateLimiter(0, Clock()), KEYED, FAR, 5000) == 5000
 
 
 @pytest.mark.abuse(18)
@@ -80,24 +80,24 @@ def test_abuse_18_memory_is_bounded() -> None:
         assert buckets.take(str(number)) == 0
     assert len(buckets) == 100
     assert buckets.take("999") > 0
-    assert network_of("2001:db8:1:2:3:4:5:6") == network_of("2001:db8:1:2::9") == "2001:db8:1:2::/64"
-    assert network_of("2001:db8:1:3::9") != network_of("2001:db8:1:2::9")
-    assert network_of("::ffff:192.0.2.7") == FAR
-    assert network_of("fe80::1%eth0") == "fe80::/64"
+    assert client_network("2001:db8:1:2:3:4:5:6") == client_network("2001:db8:1:2::9") == "2001:db8:1:2::/64"
+    assert client_network("2001:db8:1:3::9") != client_network("2001:db8:1:2::9")
+    assert client_network("::ffff:192.0.2.7") == FAR
+    assert client_network("fe80::1%eth0") == "fe80::/64"
 
 
 @pytest.mark.abuse(20)
 def test_abuse_20_wrong_keys_are_limited() -> None:
     """ABUSE 20: per address, with Retry-After."""
     clock = Clock()
-    rates = RateLimits(0, clock)
+    rates = RateLimiter(0, clock)
     for address in (FAR, "127.0.0.1"):
         for _ in range(int(FAILURE_BURST)):
             rates.failed(address)
-        with pytest.raises(Limited):
+        with pytest.raises(RateLimited):
             rates.failed(address)
     rates.failed("192.0.2.8")
-    with pytest.raises(Limited) as refused:
+    with pytest.raises(RateLimited) as refused:
         rates.failed(FAR)
     clock.now += refused.value.retry_after
     rates.failed(FAR)
@@ -216,13 +216,13 @@ def test_default_rate_limit() -> None:
     ],
 )
 def test_client_address_behind_proxies(peer: str, header: str, client: str) -> None:
-    proxies = Proxies.parse("127.0.0.1,10.0.0.0/8")
+    proxies = TrustedProxies.parse("127.0.0.1,10.0.0.0/8")
     assert proxies.client(peer, [(b"host", b"x"), (b"x-forwarded-for", header.encode())]) == client
-    assert Proxies.parse("").client(peer, [(b"x-forwarded-for", header.encode())]) == peer
+    assert TrustedProxies.parse("").client(peer, [(b"x-forwarded-for", header.encode())]) == peer
 
 
 def test_forwarded_for_headers_are_joined() -> None:
-    proxies = Proxies.parse("127.0.0.1")
+    proxies = TrustedProxies.parse("127.0.0.1")
     headers = [(b"x-forwarded-for", b"192.0.2.9"), (b"x-forwarded-for", b"192.0.2.1")]
     assert proxies.client("127.0.0.1", headers) == "192.0.2.1"
 
@@ -230,4 +230,4 @@ def test_forwarded_for_headers_are_joined() -> None:
 @pytest.mark.parametrize("text", ["localhost", "10.0.0.1/8", "1.2.3", "*"])
 def test_invalid_trusted_proxies_are_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="--trusted-proxies"):
-        Proxies.parse(text)
+        TrustedProxies.parse(text)

@@ -7,28 +7,28 @@ from pathlib import Path
 
 import httpx
 
-from bench.register_clients import Site, beginning, visitors
-from kgserve.storage.rows.view import FoldLimits
+from bench.register_clients import StoreUnderTest, initial_inject, visitors
+from kgserve.storage.rows.view import MergeLimits
 from tests.server.http.serving import accepted, serving
 
 OPERATIONS = 200
 
 
 def test_each_key_is_linearizable_over_all_interfaces(tmp_path: Path) -> None:
-    site = Site("registers", seed=1, most=OPERATIONS)
+    site = StoreUnderTest("registers", seed=1, most=OPERATIONS)
     with serving(tmp_path) as served:
         with httpx.Client(base_url=served.url, timeout=30) as http:
             accepted(http.put(f"/api/memory/{site.store}", json={"conflict_policy": "manual"}), 201)
-            accepted(http.post(f"/api/memory/{site.store}/inject", content=beginning()))
+            accepted(http.post(f"/api/memory/{site.store}/inject", content=initial_inject()))
         with served.pool.lease(site.store) as store:
-            store.rows.limits = FoldLimits(rows=20)
+            store.rows.limits = MergeLimits(rows=20)
             asyncio.run(_visited(site, served.url))
             assert store.rows.folds > 0
     assert site.violations() == []
     assert {face for face, _, _ in site.counts} == {"REST", "MCP"}
 
 
-async def _visited(site: Site, url: str) -> None:
+async def _visited(site: StoreUnderTest, url: str) -> None:
     site.begins(url)
     clients = [asyncio.create_task(each.stay()) for each in visitors(site, rest_clients=3, modes=("auto", "legacy"))]
     await asyncio.gather(*clients)

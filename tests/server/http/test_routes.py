@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from kgserve import __version__
-from kgserve.cypher.offers import COMPLETION_FUNCTIONS, COMPLETION_KEYWORDS, COMPLETION_PROCEDURES, LABELS
+from kgserve.cypher.offers import COMPLETION_FUNCTIONS, COMPLETION_KEYWORDS, COMPLETION_PROCEDURES, PROPERTIES_BY_LABEL
 from tests.server.http.serving import accepted, refusal
 
 TRIANGLE: dict[str, Any] = {
@@ -124,7 +124,7 @@ def test_completions_match_the_shell(http: httpx.Client) -> None:
         "functions": [*COMPLETION_FUNCTIONS],
         "procedures": [*COMPLETION_PROCEDURES],
     }
-    assert found["labels"] == LABELS
+    assert found["labels"] == PROPERTIES_BY_LABEL
 
 
 def test_health_and_ready(http: httpx.Client) -> None:

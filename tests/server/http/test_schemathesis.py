@@ -14,7 +14,7 @@ from schemathesis.config import SchemathesisConfig
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
 from kgserve.api.operation import OPERATION_OPT_KEY, Operation
-from kgserve.server.http.openapi import describe
+from kgserve.server.http.openapi import build_openapi_document
 from kgserve.server.http.routes import ROUTES
 from tests.fuzzing import examples, is_thorough
 from tests.internals import assert_no_internals
@@ -27,7 +27,7 @@ def ndjson(_: schemathesis.SerializationContext, value: Any) -> bytes:
     return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
 
 
-description = msgspec.json.decode(describe(Litestar(ROUTES.routes, openapi_config=None)))
+description = msgspec.json.decode(build_openapi_document(Litestar(ROUTES.routes, openapi_config=None)))
 # An oversized request may be refused for its size before other errors are found.
 REJECTED = ["400", "401", "403", "404", "405", "409", "410", "413", "414", "415", "429", "431", "503"]
 # Each worker process generates the covering cases before its first test: 2,800 of them, in 10 s.

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from kgserve.projections.indexer import Indexer
+from kgserve.projections.indexer import IndexWorker
 from tests.cli.running import kgserve
 from tests.cli.running import serving as serving_process
 from tests.server.http.serving import PATIENCE, Served, accepted, refusal, serving
@@ -114,7 +114,7 @@ def test_at_least_waits_for_a_rebuilt_index(
     http: httpx.Client, words: str, store: str, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     search(http, words)
-    [indexer] = [each for each in served.pool.companions if isinstance(each, Indexer)]
+    [indexer] = [each for each in served.pool.companions if isinstance(each, IndexWorker)]
     with served.pool.lease(store) as opened:
         keyword = indexer.of(opened).keyword
     look_up, clear, waiting = keyword.search, keyword._clear, set(keyword._watchers)

@@ -11,7 +11,7 @@ import httpx
 import msgspec
 import pytest
 
-from bench.listener import Listener
+from bench.listener import EventListener
 from tests.server.http.serving import PATIENCE, Served, accepted, refusal, serving
 from tests.stores.writing import until
 
@@ -208,8 +208,8 @@ def test_settings_events_on_changes_only(served: Served, http: httpx.Client, sto
     accepted(http.put(api), 201)
     question = "events?kinds=store_changed"
     with (
-        Listener(served.port, f"{api}/{question}").greet() as of_one,
-        Listener(served.port, f"/api/{question}").greet() as of_all,
+        EventListener(served.port, f"{api}/{question}").greet() as of_one,
+        EventListener(served.port, f"/api/{question}").greet() as of_all,
     ):
         accepted(http.patch(api, json={}))
         accepted(http.patch(api, json={"history": "all", "metadata": {}}))

@@ -21,16 +21,22 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509 import load_pem_x509_certificate
 
-from kgserve.cli.mcp_stdio.connection import Exchange, ServerConnections
+from kgserve.cli.mcp_stdio.connection import ConnectionPool, McpExchange
 from kgserve.cli.shell.session import ServerConnection
 from kgserve.client import AsyncClient, Client, Unreachable
 from kgserve.errors import InvalidInput
-from kgserve.platform.metrics.exposition import Scrape
-from kgserve.platform.server_discovery import DiscoveredServer, answers, encode, find, trust
+from kgserve.platform.metrics.exposition import MetricsScrape
+from kgserve.platform.server_discovery import (
+    DiscoveredServer,
+    create_tls_context,
+    encode_server_file,
+    find_server,
+    is_server_ready,
+)
 from kgserve.platform.settings import Settings
-from kgserve.server.http.tls import WARN_DAYS, Certificate, end_of
+from kgserve.server.http.tls import EXPIRY_WARNING_DAYS, ServerCertificate, find_expiry
 from tests.captured_log import capture_log
-from tests.cli.running import Running, kgserve, kgserve_process, serving
+from tests.cli.running import ServerProcessHandle, kgserve, kgserve_process, serving
 from tests.server.http.certificates import Files, certificate
 from tests.server.http.sockets import HEALTH, eventually, until_closed
 
@@ -44,7 +50,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
 
 
 @pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory, files: Files) -> Iterator[Running]:
+def secured(tmp_path_factory: pytest.TempPathFactory, files: Files) -> Iterator[ServerProcessHandle]:
     """Server process with that certificate."""
     with serving(tmp_path_factory.mktemp("secured") / "data", *options(files)) as running:
         yield running
@@ -54,7 +60,7 @@ def options(files: Files) -> tuple[str, ...]:
     return ("--tls-cert", str(files.cert), "--tls-key", str(files.key), "--indexes", "none")
 
 
-def address(running: Running) -> tuple[str, int]:
+def address(running: ServerProcessHandle) -> tuple[str, int]:
     url = httpx.URL(running.url)
     return url.host, url.port or 443
 
@@ -64,12 +70,12 @@ def believing(files: Files) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=str(files.ca))
 
 
-def shown(running: Running) -> str:
+def shown(running: ServerProcessHandle) -> str:
     """Return the certificate that the server presents."""
     return ssl.get_server_certificate(address(running), timeout=PATIENCE)
 
 
-def test_remote_clients(secured: Running, files: Files) -> None:
+def test_remote_clients(secured: ServerProcessHandle, files: Files) -> None:
     with (
         socket.create_connection(address(secured), PATIENCE) as plain,
         believing(files).wrap_socket(plain, server_hostname="graph.example") as connection,
@@ -81,14 +87,14 @@ def test_remote_clients(secured: Running, files: Files) -> None:
     assert b"strict-transport-security: max-age=" in answer
 
 
-def test_certificate_expiry_is_a_metric(secured: Running, files: Files) -> None:
+def test_certificate_expiry_is_a_metric(secured: ServerProcessHandle, files: Files) -> None:
     with httpx.Client(verify=believing(files), timeout=PATIENCE) as client:
         text = client.get(f"{secured.url}/metrics", extensions={"sni_hostname": "graph.example"}).text
     expires = load_pem_x509_certificate(files.cert.read_bytes()).not_valid_after_utc
-    assert Scrape.read(text).value("kgserve_certificate_end_timestamp_seconds") == expires.timestamp()
+    assert MetricsScrape.read(text).value("kgserve_certificate_end_timestamp_seconds") == expires.timestamp()
 
 
-def test_parser_errors_reach_the_client_over_tls(secured: Running, files: Files) -> None:
+def test_parser_errors_reach_the_client_over_tls(secured: ServerProcessHandle, files: Files) -> None:
     with (
         socket.create_connection(address(secured), PATIENCE) as plain,
         believing(files).wrap_socket(plain, server_hostname="graph.example") as connection,
@@ -99,7 +105,7 @@ def test_parser_errors_reach_the_client_over_tls(secured: Running, files: Files)
     assert b"strict-transport-security: max-age=" in answer
 
 
-def test_old_versions_are_refused(secured: Running) -> None:
+def test_old_versions_are_refused(secured: ServerProcessHandle) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -131,13 +137,13 @@ def test_shutdown_does_not_wait_for_idle_tls_clients(tmp_path: Path, files: File
             assert running.process.wait(PATIENCE) == 0
 
 
-def test_http_without_tls_gets_no_answer(secured: Running) -> None:
+def test_http_without_tls_gets_no_answer(secured: ServerProcessHandle) -> None:
     with socket.create_connection(address(secured), PATIENCE) as connection:
         connection.sendall(HEALTH)
         assert b"200" not in until_closed(connection)
 
 
-def test_commands_over_tls(secured: Running, files: Files) -> None:
+def test_commands_over_tls(secured: ServerProcessHandle, files: Files) -> None:
     """They read the trusted certificate from server.json; other clients reject it."""
     lines = '{"kind":"node","id":"a","type":"t"}\n'
     assert kgserve("import", "tls", "-", "--data", secured.data, stdin=lines).code == 0
@@ -151,7 +157,7 @@ def test_commands_over_tls(secured: Running, files: Files) -> None:
     assert "Traceback" not in elsewhere.err
 
 
-def test_clients_over_tls(secured: Running) -> None:
+def test_clients_over_tls(secured: ServerProcessHandle) -> None:
     with Client(data=secured.data) as client:
         assert client.health().status == "ok"
     with Client(secured.url, data=secured.data) as client:
@@ -161,45 +167,45 @@ def test_clients_over_tls(secured: Running) -> None:
         client.health()
 
 
-async def _asked_asynchronously(secured: Running) -> str:
+async def _asked_asynchronously(secured: ServerProcessHandle) -> str:
     async with AsyncClient(data=secured.data) as client:
         return (await client.health()).status
 
 
-def test_shell_and_bridge_over_tls(secured: Running) -> None:
+def test_shell_and_bridge_over_tls(secured: ServerProcessHandle) -> None:
     shell = ServerConnection(None, secured.data, lambda _: None)
     assert shell.stores() is not None
     shell.close()
-    found = find(secured.data)
+    found = find_server(secured.data)
     assert found is not None
-    assert answers(found)
-    assert not answers(found._replace(certificate=None))
-    connections = ServerConnections({})
-    with Exchange(connections, found) as exchange:
+    assert is_server_ready(found)
+    assert not is_server_ready(found._replace(certificate=None))
+    connections = ConnectionPool({})
+    with McpExchange(connections, found) as exchange:
         exchange.send("GET", {})
         assert exchange.answer.status in {400, 405, 406}
         exchange.body()
     connections.get(found).close()
 
 
-def test_server_json_over_tls(secured: Running, files: Files) -> None:
-    found = find(secured.data)
+def test_server_json_over_tls(secured: ServerProcessHandle, files: Files) -> None:
+    found = find_server(secured.data)
     assert found is not None
     assert found.url == secured.url
     assert found.url.startswith("https://127.0.0.1:")
     assert found.certificate is not None
     assert found.certificate in files.cert.read_text()
-    assert b"certificate" not in encode(DiscoveredServer("http://x", "t", pid=1))
+    assert b"certificate" not in encode_server_file(DiscoveredServer("http://x", "t", pid=1))
 
 
-def test_only_the_published_certificate_is_trusted(secured: Running, tmp_path: Path, files: Files) -> None:
+def test_only_the_published_certificate_is_trusted(secured: ServerProcessHandle, tmp_path: Path, files: Files) -> None:
     other = certificate(tmp_path, "graph.example").cert.read_text()
     for pem in (other, ""):
         with (
             socket.create_connection(address(secured), PATIENCE) as plain,
             pytest.raises(ssl.SSLCertVerificationError),
         ):
-            trust(pem).wrap_socket(plain).close()
+            create_tls_context(pem).wrap_socket(plain).close()
 
 
 def test_certificate_reload_on_sighup(tmp_path: Path) -> None:
@@ -213,7 +219,7 @@ def test_certificate_reload_on_sighup(tmp_path: Path) -> None:
             running.process.send_signal(signal.SIGHUP)
             eventually(lambda: shown(running) != before)
             after = shown(running)
-            eventually(lambda: (found := find(running.data)) is not None and found.certificate == after)
+            eventually(lambda: (found := find_server(running.data)) is not None and found.certificate == after)
             files.cert.write_text("-----BEGIN CERTIFICATE-----\n")
             running.process.send_signal(signal.SIGHUP)
             eventually(lambda: "certificate_not_renewed" in (tmp_path / "data.log").read_text())
@@ -262,7 +268,7 @@ def spoiled(folder: Path, fault: str) -> Settings:
 )
 def test_unusable_certificates_are_refused(tmp_path: Path, fault: str, words: str) -> None:
     with pytest.raises(InvalidInput, match=re.escape(words)):
-        Certificate.from_settings(spoiled(tmp_path, fault))
+        ServerCertificate.from_settings(spoiled(tmp_path, fault))
 
 
 def test_tls_error_ends_the_command(tmp_path: Path) -> None:
@@ -272,23 +278,23 @@ def test_tls_error_ends_the_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("days", "event"), [(WARN_DAYS - 1, "certificate_ends_soon"), (-1, "certificate_not_valid"), (90, None)]
+    ("days", "event"), [(EXPIRY_WARNING_DAYS - 1, "certificate_ends_soon"), (-1, "certificate_not_valid"), (90, None)]
 )
 def test_expiring_certificate_logs_a_warning(tmp_path: Path, days: int, event: str | None) -> None:
     files = certificate(tmp_path, days=days)
     with capture_log() as logged:
-        made = Certificate(files.cert, files.key)
+        made = ServerCertificate(files.cert, files.key)
     assert [line["event"] for line in logged] == ([event] if event else [])
-    ends = end_of(made.context, made.pem)
+    ends = find_expiry(made.context, made.pem)
     assert (ends is None) == (days < 0)
     assert ends is None or abs(ends.timestamp() - time.time() - days * 86_400) < 3600
 
 
 def test_without_tls_nothing_is_set() -> None:
-    assert Certificate.from_settings(Settings()) is None
+    assert ServerCertificate.from_settings(Settings()) is None
 
 
-def test_bridge_process_over_tls(secured: Running) -> None:
+def test_bridge_process_over_tls(secured: ServerProcessHandle) -> None:
     """As an editor runs it: MCP from standard input over TLS."""
     asked = (
         '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},'

@@ -6,14 +6,14 @@ from itertools import count
 import httpx
 import pytest
 
-from tests.cli.running import Running, serving
+from tests.cli.running import ServerProcessHandle, serving
 from tests.server.mcp.talking import MODES, Mode, lines
 
 _numbers = count(1)
 
 
 @pytest.fixture(scope="package")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcessHandle]:
     """One server process for all tests of a worker process; each test uses stores of its own."""
     data = tmp_path_factory.mktemp("served") / "data"
     with serving(data, "--embedding-provider", "hashing") as running, lines(running.url):
@@ -21,7 +21,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 @pytest.fixture
-def bare(server: Running) -> Iterator[httpx.Client]:
+def bare(server: ServerProcessHandle) -> Iterator[httpx.Client]:
     """A connection to that server."""
     with httpx.Client(base_url=server.url, timeout=30) as client:
         yield client

@@ -11,7 +11,7 @@ from mcp import Client, MCPError
 
 from kgserve.stores.pool import StorePool
 from tests.captured_log import capture_log
-from tests.cli.running import Running
+from tests.cli.running import ServerProcessHandle
 from tests.internals import assert_no_internals
 from tests.server.http.serving import Served
 from tests.server.http.serving import serving as in_process
@@ -21,7 +21,7 @@ SESSIONS = 256
 
 
 @pytest.mark.abuse(64)
-def test_64_an_unknown_tool(server: Running, mode: Mode) -> None:
+def test_64_an_unknown_tool(server: ServerProcessHandle, mode: Mode) -> None:
     async def unknown(client: Client) -> None:
         with pytest.raises(MCPError) as refused:
             await client.call_tool("no_such_tool", {})
@@ -61,7 +61,7 @@ def test_64_an_unknown_tool(server: Running, mode: Mode) -> None:
     ],
 )
 def test_65_bad_arguments(
-    server: Running, mode: Mode, store: str, tool: str, arguments: dict[str, object], path: str
+    server: ServerProcessHandle, mode: Mode, store: str, tool: str, arguments: dict[str, object], path: str
 ) -> None:
     assert path in refusal(server.url, mode, tool, index=store, **arguments)
     assert "no store" in refusal(server.url, mode, "describe_store", index=store)
@@ -133,7 +133,7 @@ def test_68_an_unsupported_version(bare: httpx.Client) -> None:
 
 
 @pytest.mark.abuse(69)
-def test_69_one_session_too_many(server: Running, bare: httpx.Client) -> None:
+def test_69_one_session_too_many(server: ServerProcessHandle, bare: httpx.Client) -> None:
     hang_up(server.url)
     sessions = [Session(bare) for _ in range(SESSIONS)]
     try:
@@ -153,7 +153,7 @@ def test_69_one_session_too_many(server: Running, bare: httpx.Client) -> None:
 
 
 @pytest.mark.abuse(70)
-def test_70_dropping_without_confirming(server: Running, mode: Mode, store: str) -> None:
+def test_70_dropping_without_confirming(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     call(server.url, mode, "inject_knowledge_graph", index=store, nodes=[{"id": "a", "type": "t"}])
     for confirm in ({}, {"confirm": ""}, {"confirm": store.upper()}, {"confirm": "yes"}):
         assert "confirm" in refusal(server.url, mode, "drop_store", index=store, **confirm)

@@ -10,17 +10,17 @@ import msgspec
 import pytest
 
 from kgserve.errors import InvalidInput, NoStore
-from kgserve.server.mcp.arguments import explained, listed, read_arguments, store_named, store_of
-from kgserve.server.mcp.cypher_tools import QueryCypher
-from kgserve.server.mcp.entity_tools import GetEntity, ListEntities, Traverse
-from kgserve.server.mcp.memory_tools import Recall
+from kgserve.server.mcp.arguments import find_named_store, format_error, format_names, read_arguments, resolve_store
+from kgserve.server.mcp.cypher_tools import QueryCypherArguments
+from kgserve.server.mcp.entity_tools import GetEntityArguments, ListEntitiesArguments, TraverseArguments
+from kgserve.server.mcp.memory_tools import RecallArguments
 from kgserve.server.mcp.replies import ToolReply
-from kgserve.server.mcp.search_tools import ContextArguments, Search, SearchBatch
-from kgserve.server.mcp.store_tools import DescribeStore
+from kgserve.server.mcp.search_tools import GetContextArguments, SearchBatchArguments, SearchKnowledgeArguments
+from kgserve.server.mcp.store_tools import DescribeStoreArguments
 from kgserve.server.mcp.toolsets import TOOLS
-from kgserve.server.mcp.version_tools import PutNode
-from kgserve.server.mcp.write_tools import Inject
-from tests.cli.running import Running
+from kgserve.server.mcp.version_tools import PutNodeArguments
+from kgserve.server.mcp.write_tools import InjectArguments
+from tests.cli.running import ServerProcessHandle
 from tests.server.mcp.mistakes import MISTAKES, RIGHT, made
 from tests.server.mcp.talking import Mode, call, refusal, text_of
 
@@ -36,58 +36,70 @@ def read(into: type[msgspec.Struct], **given: Any) -> tuple[Any, list[str]]:
 def faults(into: type[msgspec.Struct], **given: Any) -> list[str]:
     with pytest.raises(InvalidInput) as refused:
         read_arguments(given, into, [])
-    return explained(refused.value).splitlines()
+    return format_error(refused.value).splitlines()
 
 
 @pytest.mark.parametrize(
     ("into", "sent", "meant"),
     [
-        (GetEntity, {"store": "s", "name": "a"}, {"index": "s", "id": "a"}),
-        (GetEntity, {"Index": "s", "nodeId": "a"}, {"index": "s", "id": "a"}),
-        (GetEntity, {"id": 42, "version": "3"}, {"id": "42", "version": 3}),
-        (GetEntity, {"id": "a", "version": 3.0}, {"id": "a", "version": 3}),
-        (GetEntity, {"id": "a", "as_of": "now"}, {"id": "a"}),
-        (GetEntity, {"id": "a", "version": "", "detail": "", "content_offset": "", "direction": ""}, {"id": "a"}),
-        (ListEntities, {"types": "", "attributes": "", "limit": "", "ids": "", "count": ""}, {}),
-        (Inject, {"nodes": [NODE | {"attributes": "", "tags": ""}], "edges": ""}, {"nodes": [NODE]}),
-        (Inject, {"edges": [EDGE | {"weight": "", "ordinal": ""}]}, {"edges": [EDGE]}),
-        (GetEntity, {"id": "a", "as_of": "2026-11-16T10:30:00"}, {"id": "a", "as_of": "2026-11-16T10:30:00Z"}),
-        (Recall, {"query": "q", "after": "2026-11-16"}, {"query": "q", "after": "2026-11-16T00:00:00Z"}),
+        (GetEntityArguments, {"store": "s", "name": "a"}, {"index": "s", "id": "a"}),
+        (GetEntityArguments, {"Index": "s", "nodeId": "a"}, {"index": "s", "id": "a"}),
+        (GetEntityArguments, {"id": 42, "version": "3"}, {"id": "42", "version": 3}),
+        (GetEntityArguments, {"id": "a", "version": 3.0}, {"id": "a", "version": 3}),
+        (GetEntityArguments, {"id": "a", "as_of": "now"}, {"id": "a"}),
         (
-            Recall,
+            GetEntityArguments,
+            {"id": "a", "version": "", "detail": "", "content_offset": "", "direction": ""},
+            {"id": "a"},
+        ),
+        (ListEntitiesArguments, {"types": "", "attributes": "", "limit": "", "ids": "", "count": ""}, {}),
+        (InjectArguments, {"nodes": [NODE | {"attributes": "", "tags": ""}], "edges": ""}, {"nodes": [NODE]}),
+        (InjectArguments, {"edges": [EDGE | {"weight": "", "ordinal": ""}]}, {"edges": [EDGE]}),
+        (GetEntityArguments, {"id": "a", "as_of": "2026-11-16T10:30:00"}, {"id": "a", "as_of": "2026-11-16T10:30:00Z"}),
+        (RecallArguments, {"query": "q", "after": "2026-11-16"}, {"query": "q", "after": "2026-11-16T00:00:00Z"}),
+        (
+            RecallArguments,
             {"query": "q", "before_date": "2026-11-16T10:30:00", "memory_types": ["fact"], "entity_name": "Ann"},
             {"query": "q", "before": "2026-11-16T10:30:00Z", "types": ["fact"], "entity": "Ann"},
         ),
-        (GetEntity, {"id": "a", "valid_at": "2026-11-16"}, {"id": "a", "valid_at": "2026-11-16T00:00:00Z"}),
+        (GetEntityArguments, {"id": "a", "valid_at": "2026-11-16"}, {"id": "a", "valid_at": "2026-11-16T00:00:00Z"}),
         (
-            GetEntity,
+            GetEntityArguments,
             {"id": "a", "valid_at": "2026-11-16 10:30+0200"},
             {"id": "a", "valid_at": "2026-11-16T10:30:00+02:00"},
         ),
-        (Search, {"query": "q", "start_id": ""}, {"query": "q"}),
-        (Traverse, {"id": "a", "direction": "BOTH"}, {"start_id": "a", "direction": "both"}),
-        (Traverse, {"start_id": "a", "relation_type": "r"}, {"start_id": "a", "relation_types": ["r"]}),
-        (Search, {"query": "q", "types": '["t"]'}, {"query": "q", "types": ["t"]}),
-        (Search, {"query": "q", "type": "t", "top_k": "7"}, {"query": "q", "types": ["t"], "limit": 7}),
-        (SearchBatch, {"queries": ["q", "r"]}, {"queries": [{"query": "q"}, {"query": "r"}]}),
-        (ListEntities, {"compact": "False"}, {"compact": False}),
-        (Inject, {"nodes": '[{"name": "a", "kind": "t"}]'}, {"nodes": [NODE]}),
+        (SearchKnowledgeArguments, {"query": "q", "start_id": ""}, {"query": "q"}),
+        (TraverseArguments, {"id": "a", "direction": "BOTH"}, {"start_id": "a", "direction": "both"}),
+        (TraverseArguments, {"start_id": "a", "relation_type": "r"}, {"start_id": "a", "relation_types": ["r"]}),
+        (SearchKnowledgeArguments, {"query": "q", "types": '["t"]'}, {"query": "q", "types": ["t"]}),
         (
-            Inject,
+            SearchKnowledgeArguments,
+            {"query": "q", "type": "t", "top_k": "7"},
+            {"query": "q", "types": ["t"], "limit": 7},
+        ),
+        (SearchBatchArguments, {"queries": ["q", "r"]}, {"queries": [{"query": "q"}, {"query": "r"}]}),
+        (ListEntitiesArguments, {"compact": "False"}, {"compact": False}),
+        (InjectArguments, {"nodes": '[{"name": "a", "kind": "t"}]'}, {"nodes": [NODE]}),
+        (
+            InjectArguments,
             {"nodes": NODE, "edges": ['{"source": "a", "target": "b", "type": "r"}']},
             {"nodes": [NODE], "edges": [EDGE]},
         ),
-        (Inject, {"entities": [NODE], "relations": [EDGE]}, {"nodes": [NODE], "edges": [EDGE]}),
-        (Inject, {"edges": [EDGE | {"weight": "0.5"}]}, {"edges": [EDGE | {"weight": 0.5}]}),
+        (InjectArguments, {"entities": [NODE], "relations": [EDGE]}, {"nodes": [NODE], "edges": [EDGE]}),
+        (InjectArguments, {"edges": [EDGE | {"weight": "0.5"}]}, {"edges": [EDGE | {"weight": 0.5}]}),
         (
-            Inject,
+            InjectArguments,
             {"nodes": [NODE | {"valid_from": "2026-11-16"}]},
             {"nodes": [NODE | {"valid_from": "2026-11-16T00:00:00Z"}]},
         ),
-        (Inject, {"nodes": [NODE | {"attributes": '{"x": [1]}'}]}, {"nodes": [NODE | {"attributes": {"x": [1]}}]}),
-        (PutNode, {"name": "a", "Type": "t", "metadata": {}}, {"id": "a", "type": "t", "metadata": {}}),
         (
-            QueryCypher,
+            InjectArguments,
+            {"nodes": [NODE | {"attributes": '{"x": [1]}'}]},
+            {"nodes": [NODE | {"attributes": {"x": [1]}}]},
+        ),
+        (PutNodeArguments, {"name": "a", "Type": "t", "metadata": {}}, {"id": "a", "type": "t", "metadata": {}}),
+        (
+            QueryCypherArguments,
             {"query": "q", "params": '{"x": 1}', "limit": 5},
             {"query": "q", "params": {"x": 1}, "max_rows": 5},
         ),
@@ -111,42 +123,62 @@ def test_correct_arguments_get_no_note(tool: str) -> None:
 @pytest.mark.parametrize(
     ("into", "sent", "said"),
     [
-        (Recall, {"query": "q", "after": "last week"}, "after: "),
-        (Inject, {"nodes": [{"id": ""}]}, "nodes[0].id: must not be empty"),
+        (RecallArguments, {"query": "q", "after": "last week"}, "after: "),
+        (InjectArguments, {"nodes": [{"id": ""}]}, "nodes[0].id: must not be empty"),
         (
-            GetEntity,
+            GetEntityArguments,
             {"id": "a", "name": "b"},
             "name: is an alias of `id`, which has a different value; omit it",
         ),
-        (GetEntity, {"id": "a", "verzion": 1}, "verzion: unknown field (did you mean `version`?); allowed fields: "),
-        (GetEntity, {}, 'id: is required; for example "alice"'),
-        (GetEntity, {"id": ["a"]}, 'id: expected text, got a list; for example "a"'),
-        (GetEntity, {"id": "a", "valid_at": "2026-02-30"}, 'valid_at: "2026-02-30" is not an RFC 3339 time; for '),
-        (GetEntity, {"id": "a", "valid_at": 1763251200}, "valid_at: expected text, got 1763251200; for example"),
-        (GetEntity, {"id": "a", "version": "latest"}, 'version: expected a whole number, got "latest"; for example 1'),
-        (Traverse, {"start_id": "a", "depth": 11}, "depth: must be at most 10"),
         (
-            Traverse,
+            GetEntityArguments,
+            {"id": "a", "verzion": 1},
+            "verzion: unknown field (did you mean `version`?); allowed fields: ",
+        ),
+        (GetEntityArguments, {}, 'id: is required; for example "alice"'),
+        (GetEntityArguments, {"id": ["a"]}, 'id: expected text, got a list; for example "a"'),
+        (
+            GetEntityArguments,
+            {"id": "a", "valid_at": "2026-02-30"},
+            'valid_at: "2026-02-30" is not an RFC 3339 time; for ',
+        ),
+        (
+            GetEntityArguments,
+            {"id": "a", "valid_at": 1763251200},
+            "valid_at: expected text, got 1763251200; for example",
+        ),
+        (
+            GetEntityArguments,
+            {"id": "a", "version": "latest"},
+            'version: expected a whole number, got "latest"; for example 1',
+        ),
+        (TraverseArguments, {"start_id": "a", "depth": 11}, "depth: must be at most 10"),
+        (
+            TraverseArguments,
             {"start_id": "a", "direction": "out"},
             'direction: "out" is not one of "both", "incoming", "outgoing"; did you mean "outgoing"?',
         ),
-        (Traverse, {"start_id": "a", "type": "t"}, "type: unknown field"),
-        (Search, {"query": "q", "types": "a, b"}, 'types: expected a list, got "a, b"; for example ["a", "b"]'),
-        (ContextArguments, {"query": ""}, "query: must not be empty"),
-        (Search, {"query": "q", "id": "a"}, "id: unknown field"),
-        (ListEntities, {"compact": "yes"}, 'compact: expected true or false, got "yes"; for example true'),
+        (TraverseArguments, {"start_id": "a", "type": "t"}, "type: unknown field"),
         (
-            Inject,
+            SearchKnowledgeArguments,
+            {"query": "q", "types": "a, b"},
+            'types: expected a list, got "a, b"; for example ["a", "b"]',
+        ),
+        (GetContextArguments, {"query": ""}, "query: must not be empty"),
+        (SearchKnowledgeArguments, {"query": "q", "id": "a"}, "id: unknown field"),
+        (ListEntitiesArguments, {"compact": "yes"}, 'compact: expected true or false, got "yes"; for example true'),
+        (
+            InjectArguments,
             {"nodes": ["a"]},
             'nodes[0]: expected an object, got "a"; for example {"id": "alice", "type": "person"}',
         ),
         (
-            Inject,
+            InjectArguments,
             {"nodes": [NODE | {"age": 3}]},
             'nodes[0].age: unknown field (put custom fields into `attributes`: {"age": 3})',
         ),
-        (Inject, {"nodes": '[{"id": 1'}, "nodes: expected a list, got"),
-        (DescribeStore, {"name": "s"}, "name: unknown field (did you mean `index`?)"),
+        (InjectArguments, {"nodes": '[{"id": 1'}, "nodes: expected a list, got"),
+        (DescribeStoreArguments, {"name": "s"}, "name: unknown field (did you mean `index`?)"),
     ],
 )
 def test_ambiguous_arguments_are_refused_with_a_suggestion(
@@ -158,7 +190,7 @@ def test_ambiguous_arguments_are_refused_with_a_suggestion(
 
 def test_every_fault_is_listed_and_equal_ones_once() -> None:
     nodes = [{"type": "t", "colour": "red"}, *({"id": f"n{number}", "tags": 5} for number in range(7))]
-    found = faults(Inject, nodes=nodes, edges=[EDGE | {"weight": "high"}], indexx="s")
+    found = faults(InjectArguments, nodes=nodes, edges=[EDGE | {"weight": "high"}], indexx="s")
     assert [line.partition(": ")[0] for line in found] == [
         *("indexx", "nodes[0].colour", "nodes[0].id", "nodes[1].tags", "edges[0].weight")
     ]
@@ -167,8 +199,8 @@ def test_every_fault_is_listed_and_equal_ones_once() -> None:
 
 def test_faults_and_notes_are_bounded() -> None:
     fields = [{f"field_{number}": number} for number in range(10_000)]
-    assert len(faults(Inject, nodes=fields)) <= 20
-    _, notes = read(Inject, nodes=[{"name": f"n{number}", "kind": "t"} for number in range(10_000)])
+    assert len(faults(InjectArguments, nodes=fields)) <= 20
+    _, notes = read(InjectArguments, nodes=[{"name": f"n{number}", "kind": "t"} for number in range(10_000)])
     assert notes == [
         "nodes[0].kind: used as `type` (and 9,999 more like it)",
         "nodes[0].name: used as `id` (and 9,999 more like it)",
@@ -176,26 +208,26 @@ def test_faults_and_notes_are_bounded() -> None:
 
 
 def test_json_text_in_arguments_must_be_valid_json() -> None:
-    assert faults(Inject, nodes='[{"id": "a", "attributes": {"x": NaN}}]')
-    assert faults(Inject, nodes='[{"id": "\\ud800"}]')
-    assert faults(Inject, nodes="[" * 100_000)
+    assert faults(InjectArguments, nodes='[{"id": "a", "attributes": {"x": NaN}}]')
+    assert faults(InjectArguments, nodes='[{"id": "\\ud800"}]')
+    assert faults(InjectArguments, nodes="[" * 100_000)
 
 
 def test_similar_store_names_are_listed_first_up_to_a_limit() -> None:
     names = [f"store-{number:02}" for number in range(30)] + ["project"]
-    said = explained(NoStore("projekt"), lambda: names)
+    said = format_error(NoStore("projekt"), lambda: names)
     assert said.startswith("there is no store 'projekt'; there are \"project\", ")
     assert said.endswith(" and 21 more")
-    assert explained(NoStore("a")) == "there is no store 'a', nor any other"
+    assert format_error(NoStore("a")) == "there is no store 'a', nor any other"
     with pytest.raises(InvalidInput, match='list_stores returns the stores: "project"'):
-        store_of(msgspec.UNSET, None, lambda: ["project"])
-    assert listed("", []) == ""
+        resolve_store(msgspec.UNSET, None, lambda: ["project"])
+    assert format_names("", []) == ""
 
 
 def test_the_audited_store_is_the_resolved_one() -> None:
-    assert [store_named(given) for given in ({"index": "a"}, {"store": "a"}, {"Store": "a"}, {"name": "a"}, {})] == [
-        *("a", "a", "a", None, None)
-    ]
+    assert [
+        find_named_store(given) for given in ({"index": "a"}, {"store": "a"}, {"Store": "a"}, {"name": "a"}, {})
+    ] == [*("a", "a", "a", None, None)]
 
 
 def test_notes_are_in_text_and_structured_content() -> None:
@@ -204,13 +236,13 @@ def test_notes_are_in_text_and_structured_content() -> None:
     assert values == {"store": "s", "ok": True, "notes": ["limit: taken"]}
 
 
-def test_following_the_error_message_corrects_the_call(server: Running) -> None:
+def test_following_the_error_message_corrects_the_call(server: ServerProcessHandle) -> None:
     done = asyncio.run(made(server.url, MISTAKES[::7]))
     assert [each for each in done if each.outcome == "no"] == []
     assert {each.outcome for each in done} == {"taken", "one more call"}
 
 
-def test_errors_list_stores_and_answers_list_corrections(server: Running, mode: Mode, store: str) -> None:
+def test_errors_list_stores_and_answers_list_corrections(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     call(server.url, mode, "inject_knowledge_graph", store=store, nodes=NODE)
     found = call(server.url, mode, "get_entity", index=store, name="a")
     assert "\nNote: name: used as `id`\n" in text_of(found)
@@ -218,7 +250,7 @@ def test_errors_list_stores_and_answers_list_corrections(server: Running, mode: 
     assert f'there are "{store}"' in refusal(server.url, mode, "get_entity", index=f"{store}x", id="a")
 
 
-def test_cypher_errors_name_the_labels_of_this_schema(server: Running, store: str) -> None:
+def test_cypher_errors_name_the_labels_of_this_schema(server: ServerProcessHandle, store: str) -> None:
     call(server.url, "auto", "inject_knowledge_graph", index=store, nodes=[NODE])
     query = "MATCH (p:Person)-[:KNOWS]->(:Person) WHERE p.name = 'x.y' RETURN p.name"
     said = refusal(server.url, "auto", "query_cypher", index=store, query=query)

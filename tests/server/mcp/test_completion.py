@@ -8,7 +8,7 @@ from mcp import Client, MCPError
 from mcp.types import Completion, PromptReference, ResourceTemplateReference
 
 from kgserve.server.mcp.resources import ENTITY_TEMPLATE, STORE_TEMPLATE
-from tests.cli.running import Running
+from tests.cli.running import ServerProcessHandle
 from tests.server.mcp.talking import Mode, call, talk
 
 PROMPT = PromptReference(name="tidy_up")
@@ -22,7 +22,7 @@ async def completed(client: Client, ref: Reference, name: str, start: str, store
     return (await client.complete(ref, {"name": name, "value": start}, chosen)).completion
 
 
-def fill(server: Running, store: str) -> None:
+def fill(server: ServerProcessHandle, store: str) -> None:
     nodes: list[dict[str, Any]] = [
         {"id": "req-login", "type": "requirement", "tags": ["area:web", "done"]},
         {"id": "req-logout", "type": "requirement", "tags": ["area:web"]},
@@ -32,7 +32,7 @@ def fill(server: Running, store: str) -> None:
     call(server.url, "auto", "inject_knowledge_graph", index=store, nodes=nodes)
 
 
-def test_completion_by_prefix(server: Running, mode: Mode, store: str) -> None:
+def test_completion_by_prefix(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     fill(server, store)
 
     async def look(client: Client) -> None:
@@ -57,7 +57,7 @@ def test_completion_by_prefix(server: Running, mode: Mode, store: str) -> None:
     talk(server.url, mode, look)
 
 
-def test_completion_reports_further_values(server: Running, mode: Mode, store: str) -> None:
+def test_completion_reports_further_values(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     nodes = [{"id": f"n{number:03}", "type": "t"} for number in range(150)]
     call(server.url, "auto", "inject_knowledge_graph", index=store, nodes=nodes)
 
@@ -73,7 +73,7 @@ def test_completion_reports_further_values(server: Running, mode: Mode, store: s
     talk(server.url, mode, look)
 
 
-def test_completion_of_unknown_arguments_is_refused(server: Running, mode: Mode) -> None:
+def test_completion_of_unknown_arguments_is_refused(server: ServerProcessHandle, mode: Mode) -> None:
     async def look(client: Client) -> None:
         assert client.server_capabilities.completions is not None
         unknown: list[tuple[Reference, str, str]] = [
@@ -88,7 +88,7 @@ def test_completion_of_unknown_arguments_is_refused(server: Running, mode: Mode)
     talk(server.url, mode, look)
 
 
-def test_completion_uses_the_default_store_of_the_connection(server: Running, store: str) -> None:
+def test_completion_uses_the_default_store_of_the_connection(server: ServerProcessHandle, store: str) -> None:
     fill(server, store)
 
     async def look() -> list[str]:

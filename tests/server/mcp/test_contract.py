@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.cli.running import Running
+from tests.cli.running import ServerProcessHandle
 from tests.server.mcp.talking import Mode, call, refusal, text_of
 
 CHOSEN: dict[str, Any] = {
@@ -19,11 +19,11 @@ CHOSEN: dict[str, Any] = {
 LISTS = (("kind_whitelist", "only these types"), ("indexed_attributes", "indexes the attributes owner, title"))
 
 
-def configured(server: Running, mode: Mode, **arguments: Any) -> dict[str, Any]:
+def configured(server: ServerProcessHandle, mode: Mode, **arguments: Any) -> dict[str, Any]:
     return call(server.url, mode, "configure_store", **arguments).structured_content
 
 
-def shown(server: Running, store: str) -> dict[str, Any]:
+def shown(server: ServerProcessHandle, store: str) -> dict[str, Any]:
     """Return the settings of a store; checks that description, list of stores and text agree."""
     names = ("conflict_policy", *CHOSEN)
     described = call(server.url, "auto", "describe_store", index=store)
@@ -39,7 +39,7 @@ def shown(server: Running, store: str) -> dict[str, Any]:
     return found
 
 
-def test_create_read_and_update_store_settings(server: Running, mode: Mode, store: str) -> None:
+def test_create_read_and_update_store_settings(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     assert "no store" in refusal(server.url, mode, "configure_store", index=store, description="not there")
     made = configured(server, mode, index=store, create=True, **CHOSEN)
     assert made == {"store": store, "name": store, "created": True, **CHOSEN}
@@ -55,7 +55,7 @@ def test_create_read_and_update_store_settings(server: Running, mode: Mode, stor
     assert shown(server, store) == {"conflict_policy": "lww"}
 
 
-def test_invalid_settings_are_refused_by_field(server: Running, store: str) -> None:
+def test_invalid_settings_are_refused_by_field(server: ServerProcessHandle, store: str) -> None:
     for wrong, word in (
         ({"conflict_policy": "both"}, "lww"),
         ({"kind_whitelist": [""]}, "kind_whitelist"),
@@ -65,7 +65,7 @@ def test_invalid_settings_are_refused_by_field(server: Running, store: str) -> N
         assert word in refusal(server.url, "auto", "configure_store", index=store, create=True, **wrong)
 
 
-def test_large_settings_stay_within_the_size_limit(server: Running, store: str) -> None:
+def test_large_settings_stay_within_the_size_limit(server: ServerProcessHandle, store: str) -> None:
     large = {"metadata": {"a": "x" * 200_000}, "kind_whitelist": [f"{n:04}{'k' * 500}" for n in range(1000)]}
     made = call(server.url, "auto", "configure_store", index=store, create=True, **large)
     for found in (
@@ -78,7 +78,7 @@ def test_large_settings_stay_within_the_size_limit(server: Running, store: str) 
     assert made.structured_content["metadata"] == {"…": "omitted because of its size"}
 
 
-def test_field_names_of_the_contract_can_be_asked_back(server: Running, mode: Mode, store: str) -> None:
+def test_field_names_of_the_contract_can_be_asked_back(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     nodes = [{"lineage_id": name, "kind": "note", "content": "some words", "metadata": {"m": 1}} for name in "ab"]
     edges = [{"from_lineage": "a", "to_lineage": "b", "kind": "SEES", "metadata": {"why": 1}}]
     call(server.url, mode, "put_subgraph", index=store, nodes=nodes, edges=edges)

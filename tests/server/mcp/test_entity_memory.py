@@ -9,9 +9,9 @@ import pytest
 from mcp import Client
 
 from kgserve.server.mcp.entity_memory import ENTITY_MEMORY_TOOLS
-from kgserve.server.mcp.toolsets import SHARED_TOOL_NAMES, called, chosen
+from kgserve.server.mcp.toolsets import SHARED_TOOL_NAMES, resolve_tool, select_tools
 from kgserve.server.mcp.values import MAX_REPLY_CHARS
-from tests.cli.running import Running
+from tests.cli.running import ServerProcessHandle
 from tests.server.mcp.talking import BOTH, Mode, Stateless, talk, text_of
 
 SET = "entity-memory"
@@ -76,7 +76,7 @@ def agent(bare: httpx.Client, store: str) -> Agent:
     return Agent(bare, store)
 
 
-def test_tools_are_listed_with_arguments_and_defaults(server: Running, mode: Mode) -> None:
+def test_tools_are_listed_with_arguments_and_defaults(server: ServerProcessHandle, mode: Mode) -> None:
     async def listed(client: Client) -> Any:
         return {tool.name: tool for tool in (await client.list_tools()).tools}
 
@@ -99,11 +99,11 @@ def test_tool_names_shared_by_two_toolsets(bare: httpx.Client) -> None:
     ours = {tool.name: tool for tool in ENTITY_MEMORY_TOOLS}
     named = {"entities": [{"name": "Ann", "entity_type": "person"}]}
     observed = {"entities": [{"name": "Ann", "entityType": "person", "observations": []}]}
-    assert called("create_entities", SET, observed) is ours["create_entities"]
-    assert called("create_entities", "graph", named) is ours["create_entities"]
+    assert resolve_tool("create_entities", SET, observed) is ours["create_entities"]
+    assert resolve_tool("create_entities", "graph", named) is ours["create_entities"]
     for asked, given in (("graph", observed), ("", {}), ("memory-server", named)):
-        assert called("create_entities", asked, given) not in ours.values()
-    assert [tool for tool in chosen(SET) if tool.name in SHARED_TOOL_NAMES] == [
+        assert resolve_tool("create_entities", asked, given) not in ours.values()
+    assert [tool for tool in select_tools(SET) if tool.name in SHARED_TOOL_NAMES] == [
         ours[name] for name in ours if name in SHARED_TOOL_NAMES
     ]
     refused = bare.post(f"/mcp?tools={SET},memory-server", json={}, headers={"accept": BOTH})
@@ -179,7 +179,7 @@ def test_missing_default_store_is_empty(agent: Agent) -> None:
     assert agent("get_entity_graph", entity_name="Alice")["nodes"] == []
 
 
-def test_unlisted_tools_can_be_called(server: Running, mode: Mode, store: str) -> None:
+def test_unlisted_tools_can_be_called(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     async def conversation(client: Client) -> Any:
         await client.call_tool("store_memory", {"index": store, "content": "Tea is served at four"})
         return await client.call_tool("recall_memories", {"index": store, "query": "tea"})

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgserve.server.mcp.toolsets import TOOLS
-from tests.cli.running import Running, serving
+from tests.cli.running import ServerProcessHandle, serving
 from tests.fuzzing import examples
 from tests.internals import assert_no_internals
 from tests.server.mcp.made_up import METHODS, arguments, messages, params, schema
@@ -28,7 +28,7 @@ GRAPH = {
 class Talk:
     """Client side of a conversation in one protocol revision; checks every response."""
 
-    def __init__(self, http: httpx.Client, era: str, running: Running) -> None:
+    def __init__(self, http: httpx.Client, era: str, running: ServerProcessHandle) -> None:
         self._http, self._era, self._running = http, era, running
         self._session: Session | None = None
         if era == "handshake":
@@ -88,7 +88,7 @@ def encoded(value: Any) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcessHandle]:
     """Server for these tests only, with a nonempty store."""
     data = tmp_path_factory.mktemp("fuzzed") / "data"
     with serving(data, "--embedding-provider", "hashing", "--query-timeout", "1") as running:
@@ -99,7 +99,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 @pytest.fixture(scope="module", params=ERAS)
-def talk(request: pytest.FixtureRequest, running: Running) -> Iterator[Talk]:
+def talk(request: pytest.FixtureRequest, running: ServerProcessHandle) -> Iterator[Talk]:
     """Conversation that all generated calls of a revision use."""
     with httpx.Client(base_url=running.url, timeout=60) as http:
         talk = Talk(http, request.param, running)
@@ -150,7 +150,7 @@ def test_bodies(talk: Talk, body: bytes) -> None:
 
 @pytest.mark.parametrize("version", ["", "x", "2031-01-01", HANDSHAKE, STATELESS, "é", "0", "9" * 5_000])
 @pytest.mark.parametrize("session", ["", "none-such", "x" * 5_000, "é"])
-def test_headers(running: Running, version: str, session: str) -> None:
+def test_headers(running: ServerProcessHandle, version: str, session: str) -> None:
     headers = {
         name.encode(): value.encode()
         for name, value in (("accept", BOTH), ("mcp-protocol-version", version), ("mcp-session-id", session))

@@ -7,19 +7,19 @@ import msgspec
 import pytest
 from mcp.types import CallToolResult
 
-from tests.cli.running import Running
+from tests.cli.running import ServerProcessHandle
 from tests.server.mcp.talking import Mode, call, refusal, text_of
 
 LEAVES = [f"n{number:02}" for number in range(80)]
 STATES = 15
 
 
-def put(server: Running, mode: Mode, store: str, node: dict[str, Any]) -> int:
+def put(server: ServerProcessHandle, mode: Mode, store: str, node: dict[str, Any]) -> int:
     done = call(server.url, mode, "inject_knowledge_graph", index=store, nodes=[node])
     return done.structured_content["sequence"]
 
 
-def told(server: Running, mode: Mode, store: str) -> None:
+def told(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     """Entity with three states, and one that it leads to."""
     nodes = [{"id": "a", "type": "t", "content": "one", "created_by": "ann"}, {"id": "b", "type": "t", "tags": ["x"]}]
     edges = [
@@ -31,7 +31,7 @@ def told(server: Running, mode: Mode, store: str) -> None:
     put(server, mode, store, {"id": "a", "attributes": {"n": 2}})
 
 
-def test_history_lists_states_with_changes(server: Running, mode: Mode, store: str) -> None:
+def test_history_lists_states_with_changes(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     told(server, mode, store)
     found = call(server.url, mode, "entity_history", index=store, id="a")
     states = found.structured_content["states"]
@@ -48,7 +48,7 @@ def test_history_lists_states_with_changes(server: Running, mode: Mode, store: s
     assert lines[6].startswith('version 1 by "ann": ')
 
 
-def test_history_pagination(server: Running, mode: Mode, store: str) -> None:
+def test_history_pagination(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     told(server, mode, store)
     first = call(server.url, mode, "entity_history", index=store, id="a", limit=2)
     before = first.structured_content["next_before"]
@@ -58,7 +58,7 @@ def test_history_pagination(server: Running, mode: Mode, store: str) -> None:
     assert rest.structured_content["next_before"] is None
 
 
-def test_read_entity_as_of_a_time(server: Running, mode: Mode, store: str) -> None:
+def test_read_entity_as_of_a_time(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     told(server, mode, store)
     then = call(server.url, mode, "get_entity", index=store, id="a", as_of="1")
     assert then.structured_content["node"]["content"] == "one"
@@ -75,7 +75,7 @@ def test_read_entity_as_of_a_time(server: Running, mode: Mode, store: str) -> No
     assert "version 9" in refusal(server.url, mode, "get_entity", index=store, id="a", version=9)
 
 
-def test_traversal_as_of_a_time_and_by_type(server: Running, mode: Mode, store: str) -> None:
+def test_traversal_as_of_a_time_and_by_type(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     told(server, mode, store)
     call(server.url, mode, "delete_graph_entity", index=store, id="b")
     walk = {"index": store, "start_id": "a", "valid_at": "any"}
@@ -95,7 +95,7 @@ def test_traversal_as_of_a_time_and_by_type(server: Running, mode: Mode, store: 
     assert (few["count"], few["truncated"]) == (1, True)
 
 
-def test_list_entities_now_and_as_of_a_time(server: Running, mode: Mode, store: str) -> None:
+def test_list_entities_now_and_as_of_a_time(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     told(server, mode, store)
     put(server, mode, store, {"id": "c", "type": "u", "content": "see", "tags": ["x", "y"]})
     page = call(server.url, mode, "list_entities", index=store, limit=2)
@@ -118,7 +118,7 @@ def test_list_entities_now_and_as_of_a_time(server: Running, mode: Mode, store: 
         assert [node["id"] for node in listed["nodes"]] == ids, arguments
 
 
-def test_list_relations_in_order(server: Running, mode: Mode, store: str) -> None:
+def test_list_relations_in_order(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     told(server, mode, store)
     page = call(server.url, mode, "list_relations", index=store, id="a", limit=1)
     assert [edge["relation_type"] for edge in page.structured_content["edges"]] == ["S"]
@@ -140,7 +140,7 @@ def test_list_relations_in_order(server: Running, mode: Mode, store: str) -> Non
     assert "nobody" in refusal(server.url, mode, "list_relations", index=store, id="nobody")
 
 
-def test_revert_to_a_version(server: Running, mode: Mode, store: str) -> None:
+def test_revert_to_a_version(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     told(server, mode, store)
     call(server.url, mode, "delete_graph_entity", index=store, id="a")
     history = call(server.url, mode, "entity_history", index=store, id="a")
@@ -160,7 +160,7 @@ def test_revert_to_a_version(server: Running, mode: Mode, store: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def long(server: Running) -> Iterator[str]:
+def long(server: ServerProcessHandle) -> Iterator[str]:
     """Store with 80 entities with long contents, related to one that has a long history."""
     tags = [f"{n}{'t' * 100}" for n in range(30)]
     leaf = {"type": "leaf", "summary": "s" * 1_000, "tags": tags, "content": "wide " * 300}
@@ -183,7 +183,7 @@ def sized(result: CallToolResult) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("compact", [True, False])
-def test_list_entities_pagination(server: Running, long: str, compact: bool) -> None:
+def test_list_entities_pagination(server: ServerProcessHandle, long: str, compact: bool) -> None:
     ids: list[str] = []
     asked: dict[str, Any] = {"index": long, "limit": 1000, "compact": compact}
     while True:
@@ -197,7 +197,7 @@ def test_list_entities_pagination(server: Running, long: str, compact: bool) -> 
     assert ids == ["hub", *LEAVES]
 
 
-def test_list_relations_pagination(server: Running, long: str) -> None:
+def test_list_relations_pagination(server: ServerProcessHandle, long: str) -> None:
     sources: list[str] = []
     offset: int | None = 0
     while offset is not None:
@@ -210,7 +210,7 @@ def test_list_relations_pagination(server: Running, long: str) -> None:
     assert f"relations_offset={len(entity['incoming'])}" in entity["more"]
 
 
-def test_long_history_pagination(server: Running, long: str) -> None:
+def test_long_history_pagination(server: ServerProcessHandle, long: str) -> None:
     versions: list[int] = []
     pages = 0
     asked: dict[str, Any] = {"index": long, "id": "hub", "limit": 200}

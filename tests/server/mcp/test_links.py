@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from mcp.types import CallToolResult
 
-from kgserve.server.mcp.input_schema import input_schema
+from kgserve.server.mcp.input_schema import build_input_schema
 from kgserve.server.mcp.toolsets import TOOLS
-from tests.cli.running import Running
+from tests.cli.running import ServerProcessHandle
 from tests.server.mcp.talking import call, refusal, text_of
 
 Json = dict[str, Any]
@@ -17,7 +17,7 @@ LINK = {"from": "api", "to": "rfc", "relation_type": "FOLLOWS", "to_graph": "lin
 
 
 @pytest.fixture(scope="module")
-def linked(server: Running) -> Running:
+def linked(server: ServerProcessHandle) -> ServerProcessHandle:
     """Two stores, one with an edge into the other."""
     law = [{"id": each, "type": "standard", "content": f"About {each}"} for each in ("rfc", "uri")]
     edges = [{"from": "rfc", "to": "uri", "relation_type": "BUILDS_ON"}]
@@ -34,12 +34,12 @@ def linked(server: Running) -> Running:
     return server
 
 
-def answer(server: Running, tool: str, **arguments: Any) -> CallToolResult:
+def answer(server: ServerProcessHandle, tool: str, **arguments: Any) -> CallToolResult:
     return call(server.url, "auto", tool, **arguments)
 
 
 @pytest.mark.parametrize("detail", [False, True])
-def test_traversal_continues_in_other_stores(linked: Running, *, detail: bool) -> None:
+def test_traversal_continues_in_other_stores(linked: ServerProcessHandle, *, detail: bool) -> None:
     asked = {"index": "linked-shop", "start_id": "api", "depth": 2, "detail": detail}
     assert [each["id"] for each in answer(linked, "traverse_knowledge_graph", **asked).structured_content["nodes"]] == [
         "api"
@@ -67,7 +67,7 @@ def test_traversal_continues_in_other_stores(linked: Running, *, detail: bool) -
     assert '"api" of store "linked-shop" -[FOLLOWS]-> "rfc" of store "linked-law"' in text
 
 
-def test_get_entity_shows_links(linked: Running) -> None:
+def test_get_entity_shows_links(linked: ServerProcessHandle) -> None:
     found = answer(linked, "get_entity", index="linked-shop", id="api")
     assert [(each["to"], each["to_graph"]) for each in found.structured_content["outgoing"]] == [
         ("nobody", "linked-law"),
@@ -81,7 +81,7 @@ def test_get_entity_shows_links(linked: Running) -> None:
     assert '"api" of store "linked-shop" -[FOLLOWS]-> "rfc" of store "linked-law"' in text_of(into)
 
 
-def test_describe_store_shows_links(linked: Running) -> None:
+def test_describe_store_shows_links(linked: ServerProcessHandle) -> None:
     shop = answer(linked, "describe_store", index="linked-shop")
     assert shop.structured_content["links"] == {"outbound": {"linked-law": 2}}
     assert "Relations into other stores: linked-law (2)" in text_of(shop)
@@ -95,7 +95,7 @@ def test_describe_store_shows_links(linked: Running) -> None:
     assert "linked-shop: 1 node, 0 edges, 2 links out, 0 in" in text_of(listed)
 
 
-def test_retire_and_delete_a_relation_into_another_store(server: Running) -> None:
+def test_retire_and_delete_a_relation_into_another_store(server: ServerProcessHandle) -> None:
     store = "linked-once"
     made = answer(
         server,
@@ -121,4 +121,4 @@ def test_retire_and_delete_a_relation_into_another_store(server: Running) -> Non
 
 @pytest.mark.parametrize("tool", ["inject_knowledge_graph", "put_subgraph", "delete_graph_relation", "retire"])
 def test_list_relations_shows_target_stores(tool: str) -> None:
-    assert "'to_graph': {" in str(input_schema(TOOLS[tool].arguments))
+    assert "'to_graph': {" in str(build_input_schema(TOOLS[tool].arguments))

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from tests.cli.running import Running
+from tests.cli.running import ServerProcessHandle
 from tests.server.mcp.talking import Mode, call, refusal, text_of
 
 
-def test_search_as_of_a_time(server: Running, mode: Mode, store: str) -> None:
+def test_search_as_of_a_time(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     fox = {"id": "fox", "type": "animal", "content": "a fox in the mill", "valid_to": "2020-01-01T00:00:00Z"}
     call(server.url, mode, "inject_knowledge_graph", index=store, nodes=[fox])
     call(server.url, mode, "delete_graph_entity", index=store, id="fox")

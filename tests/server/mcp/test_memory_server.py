@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 from kgserve.graph.compat.memory_server import MAX_READ_GRAPH_CHARS
-from tests.cli.running import Running
+from tests.cli.running import ServerProcessHandle
 from tests.server.mcp.talking import MODES, Mode, Stateless, call, refusal, text_of
 
 ANN = {"name": "Ann", "entityType": "person", "observations": ["likes tea"]}
 
 
-def test_memory_server_tools_and_graph_tools_share_data(server: Running, mode: Mode, store: str) -> None:
+def test_memory_server_tools_and_graph_tools_share_data(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     call(server.url, mode, "create_entities", index=store, entities=[ANN])
     node = {"id": "Ann", "attributes": {"status": "here"}, "tags": ["x"]}
     prose = {"id": "note", "type": "note", "content": "First.\n\nSecond."}
@@ -35,7 +35,7 @@ def test_memory_server_tools_and_graph_tools_share_data(server: Running, mode: M
     assert note["content"] == "First.\n\nSecond.\nThird.\nlikes tea"
 
 
-def test_concurrent_observations_are_kept(server: Running, store: str) -> None:
+def test_concurrent_observations_are_kept(server: ServerProcessHandle, store: str) -> None:
     call(server.url, MODES[0], "create_entities", index=store, entities=[ANN])
 
     def add(number: int) -> None:
@@ -50,7 +50,7 @@ def test_concurrent_observations_are_kept(server: Running, store: str) -> None:
     assert len(entity["observations"]) == len(set(entity["observations"])) == 201
 
 
-def test_read_graph_pagination(server: Running, mode: Mode, store: str) -> None:
+def test_read_graph_pagination(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     entities = [{"name": f"e{n:04}", "entityType": "t", "observations": [f"fact {n} " * 10]} for n in range(900)]
     relations = [{"from": "e0003", "to": each["name"], "relationType": "knows"} for each in entities]
     call(server.url, mode, "create_entities", index=store, entities=entities)
@@ -75,7 +75,7 @@ def test_read_graph_pagination(server: Running, mode: Mode, store: str) -> None:
     assert len(hub["relations"]) == 300
 
 
-def test_long_entity_is_truncated_and_readable_by_id(server: Running, mode: Mode, store: str) -> None:
+def test_long_entity_is_truncated_and_readable_by_id(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     observations = [f"observation {number}, as long as they often are" for number in range(10_000)]
     call(server.url, mode, "create_entities", index=store, entities=[{**ANN, "observations": observations}])
     values = call(server.url, mode, "read_graph", index=store).structured_content
@@ -90,7 +90,7 @@ def test_long_entity_is_truncated_and_readable_by_id(server: Running, mode: Mode
     assert "exceed 1048576 bytes" in refusal(server.url, mode, "add_observations", index=store, observations=more)
 
 
-def test_what_is_not_there(server: Running, mode: Mode, store: str) -> None:
+def test_what_is_not_there(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     for tool, arguments in (("read_graph", {}), ("search_nodes", {"query": "tea"}), ("open_nodes", {"names": ["Ann"]})):
         assert call(server.url, mode, tool, index=store, **arguments).structured_content == {
             "entities": [],
@@ -105,7 +105,7 @@ def test_what_is_not_there(server: Running, mode: Mode, store: str) -> None:
     assert store not in [each["name"] for each in httpx.get(f"{server.url}/api/memory").json()["stores"]]
 
 
-def test_retired_entities_are_not_returned(server: Running, mode: Mode, store: str) -> None:
+def test_retired_entities_are_not_returned(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     bob = {"name": "Bob", "entityType": "person", "observations": []}
     call(server.url, mode, "create_entities", index=store, entities=[ANN, bob])
     knows = {"from": "Bob", "to": "Ann", "relationType": "knows"}
@@ -115,7 +115,7 @@ def test_retired_entities_are_not_returned(server: Running, mode: Mode, store: s
     assert found == {"entities": [bob], "relations": []}
 
 
-def test_merged_entities_resolve_to_the_survivor(server: Running, mode: Mode, store: str) -> None:
+def test_merged_entities_resolve_to_the_survivor(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     other = {"name": "Anne", "entityType": "person", "observations": ["rides a bike"]}
     call(server.url, mode, "create_entities", index=store, entities=[ANN, other])
     with httpx.Client(base_url=f"{server.url}/api/memory/{store}") as rest:
@@ -141,6 +141,6 @@ def test_merged_entities_resolve_to_the_survivor(server: Running, mode: Mode, st
     ],
 )
 def test_invalid_arguments_are_named(
-    server: Running, store: str, tool: str, arguments: dict[str, Any], place: str
+    server: ServerProcessHandle, store: str, tool: str, arguments: dict[str, Any], place: str
 ) -> None:
     assert place in refusal(server.url, MODES[0], tool, index=store, **arguments)

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from kgserve.memory.reflect import nothing
-from kgserve.memory.reflect_api import Candidate, Proposal
-from kgserve.server.mcp.memory_tools import Reflect
-from kgserve.server.mcp.replies import present
+from kgserve.memory.reflect import empty_reflection
+from kgserve.memory.reflect_api import ConceptCandidate, ReflectionProposal
+from kgserve.server.mcp.memory_tools import ReflectArguments
+from kgserve.server.mcp.replies import present_answer
 from kgserve.server.mcp.toolsets import TOOLSET_MEMORY
 from kgserve.server.mcp.values import MAX_REPLY_CHARS
 from tests.server.mcp.talking import Stateless
@@ -151,12 +151,12 @@ def test_reflection_numbers_its_proposals(agent: Agent) -> None:
     assert "no vectors" in agent("reflect", dry_run=True)["hint"]
     assert "no run yet" in agent.refused("reflect", accept=[99])
     proposals = [
-        Proposal(number=1, kind="contradiction", ids=["b", "a"], differs="numbers"),
-        Proposal(number=2, kind="concept", ids=["c", "d", "e"], name="trams", state="refused"),
-        Proposal(number=3, kind="link", ids=["f"], candidates=[Candidate(id="g", score=0.5)]),
+        ReflectionProposal(number=1, kind="contradiction", ids=["b", "a"], differs="numbers"),
+        ReflectionProposal(number=2, kind="concept", ids=["c", "d", "e"], name="trams", state="refused"),
+        ReflectionProposal(number=3, kind="link", ids=["f"], candidates=[ConceptCandidate(id="g", score=0.5)]),
     ]
-    found = replace(nothing("run", dry_run=False), proposals=proposals, proposals_count=3, near_checked=True)
-    reply = present(found, Reflect(), "")
+    found = replace(empty_reflection("run", dry_run=False), proposals=proposals, proposals_count=3, near_checked=True)
+    reply = present_answer(found, ReflectArguments(), "")
     assert reply.text.splitlines()[1:] == [
         "1. [b], [a] contradict each other in numbers",
         "2. a new concept 'trams' above [c], [d], [e] (refused)",

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from kgserve.server.mcp.notifications import LOG_LEVELS
-from tests.cli.running import Running, serving
+from tests.cli.running import ServerProcessHandle, serving
 from tests.embedding.embedding_service import MODEL
 from tests.embedding.embedding_service import running as embedding_service
 from tests.server.http.sockets import eventually
@@ -21,7 +21,7 @@ NODES = {"nodes": [{"id": "a", "type": "t", "content": "words"}], "edges": []}
 
 
 @pytest.fixture(scope="module")
-def failing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def failing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcessHandle]:
     """Server whose embedding service refuses its key, with a store whose vector index therefore fails."""
     options = ("--embedding-provider", "openai", "--embedding-model", MODEL, "--embedding-url")
     data = tmp_path_factory.mktemp("failing") / "data"
@@ -57,7 +57,7 @@ def told(http: httpx.Client, mode: Mode, level: str | None, tool: str = "search_
     return {each["params"]["level"]: each["params"]["data"]["message"] for each in before}
 
 
-def test_index_problems_are_logged_to_subscribed_clients(failing: Running, mode: Mode) -> None:
+def test_index_problems_are_logged_to_subscribed_clients(failing: ServerProcessHandle, mode: Mode) -> None:
     with httpx.Client(base_url=failing.url) as http:
         assert told(http, mode, None) == {}
         assert told(http, mode, "critical") == {}
@@ -69,13 +69,13 @@ def test_index_problems_are_logged_to_subscribed_clients(failing: Running, mode:
         assert "1 commit behind" in found["notice"]
 
 
-def test_missing_embedding_model_is_a_warning(server: Running, mode: Mode) -> None:
+def test_missing_embedding_model_is_a_warning(server: ServerProcessHandle, mode: Mode) -> None:
     with httpx.Client(base_url=server.url) as http:
         http.post("/api/memory/s/inject", json=NODES).raise_for_status()
         assert "no embedding model" in told(http, mode, "warning")["warning"]
 
 
-def test_unknown_log_level_is_refused(server: Running) -> None:
+def test_unknown_log_level_is_refused(server: ServerProcessHandle) -> None:
     with httpx.Client(base_url=server.url) as http:
         session = Session(http)
         assert '"code":-32602' in session.post("logging/setLevel", {"level": "loud"}).text

@@ -6,10 +6,10 @@ from typing import Any
 import httpx
 from mcp import Client
 
-from tests.cli.running import PATIENCE, Running
+from tests.cli.running import SERVER_TIMEOUT_SECONDS, ServerProcessHandle
 
 
-def test_other_settings_are_announced_to_listeners(server: Running, store: str) -> None:
+def test_other_settings_are_announced_to_listeners(server: ServerProcessHandle, store: str) -> None:
     api = f"{server.url}/api/memory/{store}"
     httpx.put(api).raise_for_status()
 
@@ -20,7 +20,7 @@ def test_other_settings_are_announced_to_listeners(server: Running, store: str) 
                 (await http.patch(api, json={"history": "all"})).raise_for_status()
                 assert await heard_nothing(asyncio.ensure_future(anext(coming)))
                 (await http.patch(api, json={"name": "The shop"})).raise_for_status()
-            event = await asyncio.wait_for(anext(coming), PATIENCE)
+            event = await asyncio.wait_for(anext(coming), SERVER_TIMEOUT_SECONDS)
             assert type(event).__name__ == "ResourcesListChanged"
 
     asyncio.run(run())

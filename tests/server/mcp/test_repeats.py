@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from kgserve.platform.idempotency import IdempotencyKey
-from kgserve.server.mcp.calls import MAX_REMEMBERED_CALLS_PER_CALLER, Repeats, made_call
-from tests.cli.running import PATIENCE, Running, serving
+from kgserve.server.mcp.calls import MAX_REMEMBERED_CALLS_PER_CALLER, IdempotentCalls, idempotency_key_of
+from tests.cli.running import SERVER_TIMEOUT_SECONDS, ServerProcessHandle, serving
 
 PREFIX = "io.modelcontextprotocol"
 STATELESS = "2026-07-28"
@@ -43,7 +43,7 @@ def call(url: str, call_id: str, tool: str, age: float, **arguments: Any) -> dic
     return msgspec.json.decode(text or answer.content, type=dict[str, Any])["result"]
 
 
-def test_repeated_call_returns_the_first_answer(server: Running, store: str) -> None:
+def test_repeated_call_returns_the_first_answer(server: ServerProcessHandle, store: str) -> None:
     node = {"kind": "letter", "content": "one"}
     first = call(server.url, "call-0000-0000-0001", "put_node", 0, index=store, **node)
     assert call(server.url, "call-0000-0000-0001", "put_node", 1, index=store, **node) == first
@@ -67,11 +67,11 @@ def test_idempotency_survives_a_server_crash(tmp_path: Path) -> None:
             stats = httpx.get(f"{server.url}/api/memory/s/stats").json()
             assert (stats["nodes"], stats["edges"], stats["sequence"]) == (3, 1, 4)
             server.process.kill()
-            server.process.wait(PATIENCE)
+            server.process.wait(SERVER_TIMEOUT_SECONDS)
     assert answers[0] == answers[1]
 
 
-def test_repeated_drop_spares_a_recreated_store(server: Running, store: str) -> None:
+def test_repeated_drop_spares_a_recreated_store(server: ServerProcessHandle, store: str) -> None:
     made = {"index": store, "nodes": [{"id": "a", "type": "letter"}], "edges": []}
     call(server.url, "call-0000-0000-0005", "inject_knowledge_graph", 0, **made)
     refused = call(server.url, "call-0000-0000-0006", "drop_store", 60, index=store, confirm=store)
@@ -84,8 +84,8 @@ def test_repeated_drop_spares_a_recreated_store(server: Running, store: str) -> 
 
 @pytest.mark.parametrize("given", ["", "short", "x" * 200, "with a blank in it"])
 def test_invalid_call_ids_are_ignored(given: str) -> None:
-    assert made_call({"kgserve-call": given}, "put_node", {}) is None
-    assert made_call({"kgserve-call": "x" * 16, "kgserve-call-age": "soon"}, "put_node", {}) is not None
+    assert idempotency_key_of({"kgserve-call": given}, "put_node", {}) is None
+    assert idempotency_key_of({"kgserve-call": "x" * 16, "kgserve-call-age": "soon"}, "put_node", {}) is not None
 
 
 def test_idempotency_eviction_is_per_caller() -> None:
@@ -96,7 +96,7 @@ def test_idempotency_eviction_is_per_caller() -> None:
         return done[-1]
 
     async def go() -> None:
-        repeats = Repeats()
+        repeats = IdempotentCalls()
         assert await repeats.once("other", IdempotencyKey("a"), answer) == 0
         for number in range(MAX_REMEMBERED_CALLS_PER_CALLER + 2):
             await repeats.once("often", IdempotencyKey(f"{number}"), answer)

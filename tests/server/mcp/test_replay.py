@@ -12,8 +12,8 @@ import msgspec
 from mcp.server.streamable_http import GET_STREAM_KEY, EventMessage
 from mcp.types import JSONRPCNotification, JSONRPCResponse
 
-from kgserve.server.mcp.server import MAX_SESSION_EVENTS, RETRY_MS, SentEvents, SessionEvents
-from tests.cli.running import Running
+from kgserve.server.mcp.server import MAX_SESSION_EVENTS, RECONNECT_DELAY_MS, EventReplayStore, SessionEventStore
+from tests.cli.running import ServerProcessHandle
 from tests.server.mcp.talking import Session
 
 OLDER = "2025-06-18"
@@ -53,7 +53,7 @@ def begun(bare: httpx.Client) -> Session:
 def test_stream_begins_with_an_id_and_a_retry_delay(bare: httpx.Client) -> None:
     session = begun(bare)
     first, second = events(bare.post("/mcp", json=asked(7), headers=session.headers).text.splitlines())
-    assert (first.retry, first.data) == (str(RETRY_MS), "")
+    assert (first.retry, first.data) == (str(RECONNECT_DELAY_MS), "")
     assert first.id
     assert second.id > first.id
     assert msgspec.json.decode(second.data)["id"] == 7
@@ -68,7 +68,7 @@ def test_older_clients_get_a_stream_without_priming_event(bare: httpx.Client) ->
     assert msgspec.json.decode(event.data)["result"]["protocolVersion"] == OLDER
 
 
-def test_broken_answer_stream_is_resumed(server: Running, bare: httpx.Client) -> None:
+def test_broken_answer_stream_is_resumed(server: ServerProcessHandle, bare: httpx.Client) -> None:
     session = begun(bare)
     with httpx.Client(base_url=server.url) as other:
         with other.stream("POST", "/mcp", json=asked(8), headers=session.headers) as stream:
@@ -84,7 +84,7 @@ def gone_on(http: httpx.Client, session: Session, seen: str) -> Event:
         return next(event for event in events(stream.iter_lines()) if event.data)
 
 
-def test_resumption_replays_own_session_only(server: Running, bare: httpx.Client, store: str) -> None:
+def test_resumption_replays_own_session_only(server: ServerProcessHandle, bare: httpx.Client, store: str) -> None:
     bare.put(f"/api/memory/{store}").raise_for_status()
     one, other = begun(bare), begun(bare)
     uri = f"kgserve://{store}"
@@ -115,14 +115,14 @@ def test_resumption_with_an_unknown_id_ends_immediately(bare: httpx.Client) -> N
     session.end()
 
 
-async def fill(session: SessionEvents, count: int, size: int) -> list[str]:
+async def fill(session: SessionEventStore, count: int, size: int) -> list[str]:
     """Store ``count`` events of a stream, the last of which is the answer; return their ids."""
     news = JSONRPCNotification(jsonrpc="2.0", method="notifications/message", params={"data": "x" * size})
     ids = [await session.store_event("1", news) for _ in range(count - 1)]
     return [*ids, await session.store_event("1", ANSWER)]
 
 
-async def gone_on_to_the_end(session: SessionEvents, seen: str) -> list[str | None]:
+async def gone_on_to_the_end(session: SessionEventStore, seen: str) -> list[str | None]:
     """Return the ids of the events that a client receives when it resumes after one."""
     found: list[str | None] = []
 
@@ -134,7 +134,7 @@ async def gone_on_to_the_end(session: SessionEvents, seen: str) -> list[str | No
 
 
 def test_stored_events_are_bounded() -> None:
-    sent = SentEvents(100_000)
+    sent = EventReplayStore(100_000)
     one, other = sent.of_session(), sent.of_session()
 
     async def run() -> None:
@@ -152,7 +152,7 @@ def test_stored_events_are_bounded() -> None:
 
 
 def test_resumed_stream_sends_new_events_and_later_client_takes_over() -> None:
-    session = SentEvents().of_session()
+    session = EventReplayStore().of_session()
     news = JSONRPCNotification(jsonrpc="2.0", method="notifications/message")
 
     async def run() -> None:
@@ -171,7 +171,7 @@ def test_resumed_stream_sends_new_events_and_later_client_takes_over() -> None:
 
 
 def test_resumed_stream_ends_when_events_were_evicted() -> None:
-    session = SentEvents().of_session()
+    session = EventReplayStore().of_session()
 
     async def run() -> None:
         begun = await session.store_event("1", None)

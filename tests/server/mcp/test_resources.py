@@ -10,7 +10,7 @@ from mcp import Client, MCPError
 from mcp.types import ResourceListChangedNotification, TextContent, TextResourceContents
 
 from kgserve.graph.context import count_tokens
-from tests.cli.running import PATIENCE, Running
+from tests.cli.running import SERVER_TIMEOUT_SECONDS, ServerProcessHandle
 from tests.server.mcp.talking import Mode, call, talk
 
 
@@ -21,7 +21,7 @@ async def read(client: Client, uri: str) -> Any:
     return msgspec.json.decode(contents.text)
 
 
-def test_stores_and_nodes_are_resources(server: Running, mode: Mode, store: str) -> None:
+def test_stores_and_nodes_are_resources(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     odd = "a/b ü%?#"
     call(server.url, mode, "inject_knowledge_graph", index=store, nodes=[{"id": odd, "type": "t", "content": "x"}])
 
@@ -41,7 +41,7 @@ def test_stores_and_nodes_are_resources(server: Running, mode: Mode, store: str)
 
 
 @pytest.mark.parametrize("uri", ["kgserve://not-there", "kgserve://..%2Fx", "kgserve://", "other:///etc/passwd"])
-def test_what_is_not_there(server: Running, mode: Mode, uri: str) -> None:
+def test_what_is_not_there(server: ServerProcessHandle, mode: Mode, uri: str) -> None:
     async def look(client: Client) -> MCPError:
         with pytest.raises(MCPError) as refused:
             await client.read_resource(uri)
@@ -52,7 +52,7 @@ def test_what_is_not_there(server: Running, mode: Mode, uri: str) -> None:
     assert error.message
 
 
-def test_store_named_stores_has_its_own_uri(server: Running) -> None:
+def test_store_named_stores_has_its_own_uri(server: ServerProcessHandle) -> None:
     call(server.url, "auto", "inject_knowledge_graph", index="stores", nodes=[{"id": "a", "type": "t"}])
 
     async def look(client: Client) -> None:
@@ -64,7 +64,7 @@ def test_store_named_stores_has_its_own_uri(server: Running) -> None:
     call(server.url, "auto", "drop_store", index="stores", confirm="stores")
 
 
-def test_list_resources_pagination(server: Running, mode: Mode) -> None:
+def test_list_resources_pagination(server: ServerProcessHandle, mode: Mode) -> None:
     names = [f"page-{number:03}" for number in range(101)]
     for name in names:
         # Only folders are listed: this is what a closed store looks like.
@@ -87,7 +87,7 @@ def test_list_resources_pagination(server: Running, mode: Mode) -> None:
     assert {f"kgserve://{name}" for name in names} <= set(found)
 
 
-def test_a_new_store_is_announced_to_sessions(server: Running, store: str) -> None:
+def test_a_new_store_is_announced_to_sessions(server: ServerProcessHandle, store: str) -> None:
     async def run() -> None:
         changed = asyncio.Event()
 
@@ -111,11 +111,11 @@ def test_a_new_store_is_announced_to_sessions(server: Running, store: str) -> No
     asyncio.run(run())
 
 
-def test_a_new_store_is_announced_to_listeners(server: Running, store: str) -> None:
+def test_a_new_store_is_announced_to_listeners(server: ServerProcessHandle, store: str) -> None:
     async def run() -> None:
         async with Client(f"{server.url}/mcp") as client, client.listen(resources_list_changed=True) as events:
             await client.call_tool("inject_knowledge_graph", {"index": store, "nodes": []})
-            event = await asyncio.wait_for(anext(aiter(events)), PATIENCE)
+            event = await asyncio.wait_for(anext(aiter(events)), SERVER_TIMEOUT_SECONDS)
             assert type(event).__name__ == "ResourcesListChanged"
 
     asyncio.run(run())
@@ -132,7 +132,7 @@ async def whole(client: Client, uri: str, part: str, at: str) -> str:
     return text
 
 
-def test_large_entity_is_read_in_parts(server: Running, mode: Mode, store: str) -> None:
+def test_large_entity_is_read_in_parts(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     content = "".join(f"line {number} of ünïcode “{number}”\n" for number in range(30_000))[: 1 << 19]
     attributes = {f"key{number}": "value" * 20 for number in range(1_500)}
     node = {"id": "a/b", "type": "t", "content": content, "attributes": attributes}
@@ -151,7 +151,7 @@ def test_large_entity_is_read_in_parts(server: Running, mode: Mode, store: str) 
     talk(server.url, mode, look)
 
 
-def test_many_edges_are_read_in_parts(server: Running, mode: Mode, store: str) -> None:
+def test_many_edges_are_read_in_parts(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     names = [f"n{number}" for number in range(450)]
     nodes = [{"id": name, "type": "t"} for name in ("hub", *names)]
     edges = [{"from": "hub", "to": name, "relation_type": "HAS"} for name in names]
@@ -180,7 +180,7 @@ def test_many_edges_are_read_in_parts(server: Running, mode: Mode, store: str) -
 @pytest.mark.parametrize(
     "part", ["x", "after=a", "content_offset", "content_offset=-1", "outgoing_offset=9999999", "content_offset=1&x=2"]
 )
-def test_unknown_resource_part_is_refused(server: Running, mode: Mode, store: str, part: str) -> None:
+def test_unknown_resource_part_is_refused(server: ServerProcessHandle, mode: Mode, store: str, part: str) -> None:
     call(server.url, "auto", "inject_knowledge_graph", index=store, nodes=[{"id": "a", "type": "t"}])
 
     async def look(client: Client) -> None:
@@ -198,7 +198,7 @@ TEACHES = {
 }
 
 
-def test_prompts_and_instructions_name_the_tools(server: Running, mode: Mode) -> None:
+def test_prompts_and_instructions_name_the_tools(server: ServerProcessHandle, mode: Mode) -> None:
     async def look(client: Client) -> None:
         assert client.instructions
         for word in ("describe_store", "retire", "put_node", "as_of", "valid_at"):
@@ -220,7 +220,7 @@ def test_prompts_and_instructions_name_the_tools(server: Running, mode: Mode) ->
     talk(server.url, mode, look)
 
 
-def test_memory_digest_resource(server: Running, mode: Mode, store: str) -> None:
+def test_memory_digest_resource(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     def retain(content: str, **more: Any) -> None:
         call(server.url, mode, "retain", index=store, content=content, **more)
 
@@ -250,7 +250,7 @@ def test_memory_digest_resource(server: Running, mode: Mode, store: str) -> None
     assert 1_000 < count_tokens(text) <= 1_500
 
 
-def test_memory_digest_of_an_empty_store(server: Running, mode: Mode, store: str) -> None:
+def test_memory_digest_of_an_empty_store(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     call(server.url, mode, "inject_knowledge_graph", index=store, nodes=[{"id": "a", "type": "t"}])
 
     async def look(client: Client) -> str:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.cli.running import Running
+from tests.cli.running import ServerProcessHandle
 from tests.server.mcp.talking import Mode, call, refusal, text_of
 
 NODES: list[dict[str, Any]] = [
@@ -12,7 +12,7 @@ NODES: list[dict[str, Any]] = [
 ]
 
 
-def test_describe_schema_lists_types_and_tags(server: Running, mode: Mode, store: str) -> None:
+def test_describe_schema_lists_types_and_tags(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     call(server.url, mode, "inject_knowledge_graph", index=store, nodes=NODES)
     found = call(server.url, mode, "describe_schema", index=store)
     assert text_of(found) == (
@@ -37,7 +37,7 @@ def test_describe_schema_lists_types_and_tags(server: Running, mode: Mode, store
     assert call(server.url, mode, "list_tags", index=store).structured_content["tags"][0] == {"tag": "red", "count": 2}
 
 
-def test_large_schema_stays_within_the_size_limit(server: Running, store: str) -> None:
+def test_large_schema_stays_within_the_size_limit(server: ServerProcessHandle, store: str) -> None:
     nodes = [{"id": f"n{n}", "type": f"{n:03}" + "t" * 400, "tags": [f"{n:03}" + "x" * 200 + ":y"]} for n in range(100)]
     call(server.url, "auto", "inject_knowledge_graph", index=store, nodes=nodes)
     found = call(server.url, "auto", "describe_schema", index=store)
@@ -49,6 +49,6 @@ def test_large_schema_stays_within_the_size_limit(server: Running, store: str) -
     assert len(listed.structured_content["tags"]) == 100
 
 
-def test_refusals(server: Running, mode: Mode, store: str) -> None:
+def test_refusals(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     assert store in refusal(server.url, mode, "describe_schema", index=store)
     assert "limit" in refusal(server.url, mode, "list_tags", index=store, limit="many")

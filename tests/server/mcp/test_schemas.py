@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from kgserve.errors import InvalidInput
-from kgserve.server.mcp.argument_fields import Arguments, as_request, with_fields_of
+from kgserve.server.mcp.argument_fields import Arguments, add_fields_of, to_request
 from kgserve.server.mcp.arguments import read_arguments
-from kgserve.server.mcp.input_schema import input_schema
+from kgserve.server.mcp.input_schema import build_input_schema
 from kgserve.server.mcp.toolsets import TOOLS
 
 
@@ -26,7 +26,7 @@ class Request(msgspec.Struct, kw_only=True):
     hidden: bool = True
 
 
-@with_fields_of(Request, "hidden")
+@add_fields_of(Request, "hidden")
 class Taken(Arguments, kw_only=True):
     """Arguments."""
 
@@ -35,7 +35,7 @@ class Taken(Arguments, kw_only=True):
 
 
 def test_fields_without_override_are_those_of_the_request() -> None:
-    made = input_schema(Taken)
+    made = build_input_schema(Taken)
     assert (made["type"], made["required"]) == ("object", ["id"])
     assert list(made["properties"]) == ["index", "id", "limit", "as_of", "weight", "from", "names"]
     assert made["properties"]["id"]["description"] == "In words for agents"
@@ -52,7 +52,7 @@ KEYWORDS = {
 
 @pytest.mark.parametrize("tool", TOOLS)
 def test_input_schema_uses_supported_keywords_only(tool: str) -> None:
-    made = input_schema(TOOLS[tool].arguments)
+    made = build_input_schema(TOOLS[tool].arguments)
     for part in parts(made):
         assert part.keys() <= KEYWORDS
         assert part["type"] != "object" or "properties" in part or part["additionalProperties"]
@@ -72,6 +72,6 @@ def parts(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def test_request_is_built_from_arguments() -> None:
     given = read_arguments({"index": "s", "id": "a", "as_of": "", "weight": 0, "from": "b", "limit": 7}, Taken, [])
-    assert as_request(Request, given) == Request(id="a", weight=0, source="b")
+    assert to_request(Request, given) == Request(id="a", weight=0, source="b")
     with pytest.raises(InvalidInput, match="hidden: unknown field"):
         read_arguments({"id": "a", "hidden": False}, Taken, [])

@@ -18,7 +18,7 @@ from mcp import Client
 
 from kgserve.server.mcp.server import MAX_SESSIONS
 from kgserve.server.mcp.toolsets import TOOLSET_GRAPH, TOOLSETS
-from tests.cli.running import COMMAND, PATIENCE, Running, serving
+from tests.cli.running import COMMAND, SERVER_TIMEOUT_SECONDS, ServerProcessHandle, serving
 from tests.server.http.serving import Served, exchange, problem
 from tests.server.mcp.talking import BOTH, Mode, Session, Stateless, hang_up
 
@@ -45,7 +45,7 @@ def test_foreign_hosts_and_origins_are_refused(bare: httpx.Client) -> None:
     assert Stateless(bare).post("tools/call", params, origin=str(bare.base_url).rstrip("/")).status_code == 200
 
 
-def test_request_id_and_body_limit(server: Running, bare: httpx.Client) -> None:
+def test_request_id_and_body_limit(server: ServerProcessHandle, bare: httpx.Client) -> None:
     answer = Stateless(bare).post("tools/call", {"name": "list_stores", "arguments": {}}, x_request_id="find-me")
     assert answer.headers["x-request-id"] == "find-me"
     lines = ("POST /mcp HTTP/1.1", "Host: localhost", f"Accept: {BOTH}", "Content-Type: application/json")
@@ -55,7 +55,7 @@ def test_request_id_and_body_limit(server: Running, bare: httpx.Client) -> None:
     assert (announced.status, announced.headers["connection"]) == (413, "close")
 
 
-def test_whitespace_around_headers_is_ignored(server: Running, bare: httpx.Client) -> None:
+def test_whitespace_around_headers_is_ignored(server: ServerProcessHandle, bare: httpx.Client) -> None:
     sample = Stateless(bare).post("tools/call", {"name": "list_stores", "arguments": {}}).request
     port = httpx.URL(server.url).port
     assert port is not None
@@ -74,13 +74,13 @@ def test_ended_session_is_removed(served: Served) -> None:
         kept = app.state["mcp"]._served.result().notifications._sessions
         assert session.headers["mcp-session-id"] in kept
         session.end()
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + SERVER_TIMEOUT_SECONDS
         while kept and time.monotonic() < deadline:
             time.sleep(0.01)
         assert not kept
 
 
-def test_idle_sessions_are_replaced(server: Running, bare: httpx.Client) -> None:
+def test_idle_sessions_are_replaced(server: ServerProcessHandle, bare: httpx.Client) -> None:
     hang_up(server.url)
     used, idle = Session(bare), Session(bare)
     used.begin()
@@ -106,12 +106,12 @@ def test_malformed_requests_are_400(bare: httpx.Client, body: bytes) -> None:
 def test_first_request_and_shutdown_do_not_wait(tmp_path: Path) -> None:
     # Runs in a new process: a forked one has imported the SDK already.
     with serving(tmp_path / "data", "--shutdown-grace", str(GRACE), program=COMMAND) as running:
-        with httpx.Client(base_url=running.url, timeout=PATIENCE) as client:
+        with httpx.Client(base_url=running.url, timeout=SERVER_TIMEOUT_SECONDS) as client:
             assert not Stateless(client).call("list_stores", {})["isError"]
         ended = [_stream(running.url, opening) for opening in (_of_a_session, _of_a_listener)]
         running.process.send_signal(signal.SIGTERM)
-        assert running.process.wait(PATIENCE) == 0  # The exit code after the grace period would be 1.
-        assert all(each.wait(PATIENCE) for each in ended)
+        assert running.process.wait(SERVER_TIMEOUT_SECONDS) == 0  # The exit code after the grace period would be 1.
+        assert all(each.wait(SERVER_TIMEOUT_SECONDS) for each in ended)
     log = (tmp_path / "data.log").read_text()
     assert "Traceback" not in log
     assert "grace_time_over" not in log
@@ -136,7 +136,7 @@ def _stream(url: str, opening: Callable[[httpx.Client], httpx.Request]) -> threa
         ended.set()
 
     threading.Thread(target=follow, daemon=True).start()
-    assert opened.wait(PATIENCE)
+    assert opened.wait(SERVER_TIMEOUT_SECONDS)
     return ended
 
 
@@ -156,7 +156,7 @@ def _of_a_listener(client: httpx.Client) -> httpx.Request:
     return request
 
 
-def test_trailing_slash_is_accepted(server: Running, mode: Mode) -> None:
+def test_trailing_slash_is_accepted(server: ServerProcessHandle, mode: Mode) -> None:
     async def list_tools() -> int:
         async with Client(f"{server.url}/mcp/?tools=graph", mode=mode) as client:
             return len((await client.list_tools()).tools)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from mcp.types import CallToolResult
 
-from tests.cli.running import Running
+from tests.cli.running import ServerProcessHandle
 from tests.server.mcp.talking import call, text_of
 
 LONG = 40_000
@@ -17,7 +17,7 @@ WORDS = "wide " * 600
 
 
 @pytest.fixture(scope="module")
-def wide(server: Running) -> Iterator[str]:
+def wide(server: ServerProcessHandle) -> Iterator[str]:
     """Store with a node that has 300 neighbours with long contents, and one long node."""
     nodes: list[dict[str, Any]] = [{"id": "hub", "type": "hub", "content": "".join(map(str, range(LONG)))[:LONG]}]
     nodes += [{"id": f"n{n:03}", "type": "leaf", "content": f"{n} {WORDS}"} for n in range(300)]
@@ -34,7 +34,7 @@ def sized(result: CallToolResult) -> dict[str, Any]:
     return result.structured_content
 
 
-def test_wide_traversal_is_truncated(server: Running, wide: str) -> None:
+def test_wide_traversal_is_truncated(server: ServerProcessHandle, wide: str) -> None:
     result = call(server.url, "auto", "traverse_knowledge_graph", index=wide, start_id="hub", depth=1)
     walked = sized(result)
     assert walked["truncated"] is True
@@ -47,7 +47,7 @@ def test_wide_traversal_is_truncated(server: Running, wide: str) -> None:
     assert text_of(result).splitlines()[-1].startswith(f"More: {left} nodes and {left} edges are not shown: ")
 
 
-def test_a_long_entity_is_read_in_parts(server: Running, wide: str) -> None:
+def test_a_long_entity_is_read_in_parts(server: ServerProcessHandle, wide: str) -> None:
     content, asked = "", 0
     while True:
         answer = call(server.url, "auto", "get_entity", index=wide, id="hub", content_offset=len(content))
@@ -62,7 +62,7 @@ def test_a_long_entity_is_read_in_parts(server: Running, wide: str) -> None:
     assert asked == 4
 
 
-def test_search_pagination(server: Running, wide: str) -> None:
+def test_search_pagination(server: ServerProcessHandle, wide: str) -> None:
     seen: set[str] = set()
     while len(seen) < 40:
         arguments = {
@@ -81,20 +81,20 @@ def test_search_pagination(server: Running, wide: str) -> None:
         assert f"offset={len(seen)}" in page["more"]
 
 
-def test_search_batch_stays_within_the_size_limit(server: Running, wide: str) -> None:
+def test_search_batch_stays_within_the_size_limit(server: ServerProcessHandle, wide: str) -> None:
     variants = [{"query": "wide", "mode": "keyword", "limit": 50}]
     found = sized(call(server.url, "auto", "search_batch", index=wide, queries=variants, limit=50, at_least=1))
     assert 0 < len(found["hits"]) <= 50
 
 
-def test_context_keeps_to_its_budget(server: Running, wide: str) -> None:
+def test_context_keeps_to_its_budget(server: ServerProcessHandle, wide: str) -> None:
     found = call(server.url, "auto", "get_context", index=wide, query="wide", budget=500, at_least=1)
     assert found.structured_content["tokens"] <= 500
     assert found.structured_content["truncated"] is True
     assert "raise budget" in text_of(found)
 
 
-def test_query_rows_are_truncated(server: Running, wide: str) -> None:
+def test_query_rows_are_truncated(server: ServerProcessHandle, wide: str) -> None:
     query = "MATCH (e:Entity) RETURN e.id, e.content ORDER BY e.id"
     rows = sized(call(server.url, "auto", "query_cypher", index=wide, query=query, max_rows=300))
     assert rows["truncated"] is True

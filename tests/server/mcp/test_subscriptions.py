@@ -21,7 +21,7 @@ from mcp.types import (
 )
 
 from kgserve.server.mcp.notifications import MAX_SUBSCRIPTIONS, NOTIFICATION_DEBOUNCE_SECONDS
-from tests.cli.running import PATIENCE, Running
+from tests.cli.running import SERVER_TIMEOUT_SECONDS, ServerProcessHandle
 from tests.server.mcp.talking import Mode, call
 
 AGAIN = 1.0
@@ -43,7 +43,7 @@ class Heard:
             self.uris.put_nowait(uri)
 
     async def next(self) -> str:
-        return await asyncio.wait_for(self.uris.get(), PATIENCE)
+        return await asyncio.wait_for(self.uris.get(), SERVER_TIMEOUT_SECONDS)
 
     async def all(self) -> set[str]:
         """Return the updates for all earlier writes, at least one; related changes produce one update."""
@@ -61,11 +61,11 @@ class Heard:
     async def _told_again(self) -> None:
         self._seen[UP_TO_NOW].clear()
         await touch(self._client, "now")
-        await asyncio.wait_for(self._seen[UP_TO_NOW].wait(), PATIENCE)
+        await asyncio.wait_for(self._seen[UP_TO_NOW].wait(), SERVER_TIMEOUT_SECONDS)
 
     async def opened(self) -> None:
         """Wait until updates arrive; clients of session-based revisions open their stream late."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(SERVER_TIMEOUT_SECONDS):
             while not self._seen[OPENED].is_set():
                 await touch(self._client, "opened")
                 with contextlib.suppress(TimeoutError):
@@ -88,7 +88,7 @@ async def unsubscribe(client: Client, uri: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def subscribed(server: Running, mode: Mode, *uris: str) -> AsyncGenerator[tuple[Client, Heard]]:
+async def subscribed(server: ServerProcessHandle, mode: Mode, *uris: str) -> AsyncGenerator[tuple[Client, Heard]]:
     """Client that subscribes to resources, in the way of its protocol revision."""
 
     async def listen(message: object) -> None:
@@ -136,7 +136,7 @@ def node(name: str, content: str = "") -> dict[str, str]:
     return {"id": name, "type": "t", "content": content}
 
 
-def test_entity_update_on_changes_of_node_or_edges(server: Running, mode: Mode, store: str) -> None:
+def test_entity_update_on_changes_of_node_or_edges(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     call(server.url, "auto", "inject_knowledge_graph", index=store, nodes=[node(each) for each in "abcd"])
     here, there = f"kgserve://{store}/a", f"kgserve://{store}/d"
     edge = {"from": "a", "to": "b", "relation_type": "KNOWS"}
@@ -158,7 +158,7 @@ def test_entity_update_on_changes_of_node_or_edges(server: Running, mode: Mode, 
     run(look)
 
 
-def test_memory_digest_update_on_writes(server: Running, mode: Mode, store: str) -> None:
+def test_memory_digest_update_on_writes(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     call(server.url, "auto", "retain", index=store, content="Herons fish.")
     here = f"kgserve://{store}/memory"
 
@@ -170,7 +170,7 @@ def test_memory_digest_update_on_writes(server: Running, mode: Mode, store: str)
     run(look)
 
 
-def test_bulk_write_updates_only_touched_entities(server: Running, mode: Mode, store: str) -> None:
+def test_bulk_write_updates_only_touched_entities(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     """Too many rows for one event each."""
     call(server.url, "auto", "inject_knowledge_graph", index=store, nodes=[node("a"), node("n7")])
     here, there = f"kgserve://{store}/a", f"kgserve://{store}/n7"
@@ -184,7 +184,7 @@ def test_bulk_write_updates_only_touched_entities(server: Running, mode: Mode, s
     run(look)
 
 
-def test_store_updates_are_debounced(server: Running, mode: Mode, store: str) -> None:
+def test_store_updates_are_debounced(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     call(server.url, "auto", "inject_knowledge_graph", index=store, nodes=[node("a")])
     uri = f"kgserve://{store}"
 
@@ -204,7 +204,7 @@ def test_store_updates_are_debounced(server: Running, mode: Mode, store: str) ->
     run(look)
 
 
-def test_store_update_on_drop_and_recreation(server: Running, mode: Mode, store: str) -> None:
+def test_store_update_on_drop_and_recreation(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     call(server.url, "auto", "inject_knowledge_graph", index=store, nodes=[node("a")])
     uris = {f"kgserve://{store}", f"kgserve://{store}/a"}
 
@@ -220,7 +220,7 @@ def test_store_update_on_drop_and_recreation(server: Running, mode: Mode, store:
     run(look)
 
 
-def test_settings_change_updates_the_store_only(server: Running, mode: Mode, store: str) -> None:
+def test_settings_change_updates_the_store_only(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     call(server.url, "auto", "inject_knowledge_graph", index=store, nodes=[node("a")])
     uri = f"kgserve://{store}"
 
@@ -233,7 +233,7 @@ def test_settings_change_updates_the_store_only(server: Running, mode: Mode, sto
     run(look)
 
 
-def test_unsubscribed_clients_get_no_updates(server: Running, store: str) -> None:
+def test_unsubscribed_clients_get_no_updates(server: ServerProcessHandle, store: str) -> None:
     call(server.url, "auto", "inject_knowledge_graph", index=store, nodes=[node("a")])
     gone, kept = f"kgserve://{store}/a", f"kgserve://{store}?after="
 
@@ -247,7 +247,7 @@ def test_unsubscribed_clients_get_no_updates(server: Running, store: str) -> Non
     run(look)
 
 
-def test_invalid_subscriptions_are_refused(server: Running, store: str) -> None:
+def test_invalid_subscriptions_are_refused(server: ServerProcessHandle, store: str) -> None:
     call(server.url, "auto", "inject_knowledge_graph", index=store, nodes=[node("a")])
 
     async def look() -> None:

@@ -11,7 +11,7 @@ from kgserve.server.mcp.entity_memory import ENTITY_MEMORY_TOOLS
 from kgserve.server.mcp.memory_server import MEMORY_SERVER_TOOLS
 from kgserve.server.mcp.memory_tools import MEMORY_TOOLS
 from kgserve.server.mcp.toolsets import GRAPH_TOOLS
-from tests.cli.running import Running
+from tests.cli.running import ServerProcessHandle
 from tests.server.mcp.talking import BOTH, Mode, Session, Stateless, call, refusal, talk, text_of
 
 NODES = [
@@ -51,7 +51,7 @@ GRAPH = {
 }
 
 
-def filled(server: Running, mode: Mode, store: str) -> dict[str, Any]:
+def filled(server: ServerProcessHandle, mode: Mode, store: str) -> dict[str, Any]:
     return call(server.url, mode, "inject_knowledge_graph", index=store, nodes=NODES, edges=EDGES).structured_content
 
 
@@ -59,7 +59,7 @@ async def listed(client: Client) -> Any:
     return {tool.name: tool for tool in (await client.list_tools()).tools}
 
 
-def test_every_tool_is_listed_with_schemas_and_hints(server: Running, mode: Mode) -> None:
+def test_every_tool_is_listed_with_schemas_and_hints(server: ServerProcessHandle, mode: Mode) -> None:
     everything = talk(server.url, mode, listed, tools="all")
     others = {tool.name for tool in MEMORY_SERVER_TOOLS}
     remembering = {tool.name for tool in (*ENTITY_MEMORY_TOOLS, *MEMORY_TOOLS)}
@@ -89,7 +89,7 @@ def test_every_tool_is_listed_with_schemas_and_hints(server: Running, mode: Mode
     assert {"index", "id", "dry_run"} <= set(tools["delete_graph_entity"].input_schema["properties"])
 
 
-def test_connection_selects_listed_tools(server: Running, bare: httpx.Client, mode: Mode) -> None:
+def test_connection_selects_listed_tools(server: ServerProcessHandle, bare: httpx.Client, mode: Mode) -> None:
     assert set(talk(server.url, mode, listed)) == GRAPH
     both = talk(server.url, mode, listed, tools="")
     assert set(both) == GRAPH | {tool.name for tool in MEMORY_TOOLS}
@@ -143,13 +143,13 @@ def test_missing_default_store_gives_empty_answers(bare: httpx.Client, store: st
     assert bare.get(f"/api/memory/{store}").status_code == 404
 
 
-def test_describe_store_without_store_lists_stores(server: Running, mode: Mode, store: str) -> None:
+def test_describe_store_without_store_lists_stores(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     filled(server, mode, store)
     found = call(server.url, mode, "describe_store").structured_content
     assert {"name": store, "nodes": 3, "edges": 2, "conflict_policy": "lww"} in found["stores"]
 
 
-def test_injected_graph_is_traversable(server: Running, mode: Mode, store: str) -> None:
+def test_injected_graph_is_traversable(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     answer = filled(server, mode, store)
     assert (answer["nodes_created"], answer["edges_created"], answer["sequence"]) == (3, 2, 1)
     walked = call(server.url, mode, "traverse_knowledge_graph", index=store, start_id="req-001", depth=3)
@@ -171,7 +171,7 @@ def test_injected_graph_is_traversable(server: Running, mode: Mode, store: str) 
     assert (walked.structured_content["count"], walked.structured_content["store"]) == (3, store)
 
 
-def test_traversal_shows_weights_and_defaults_to_one_hop(server: Running, store: str) -> None:
+def test_traversal_shows_weights_and_defaults_to_one_hop(server: ServerProcessHandle, store: str) -> None:
     nodes = [{"id": each, "type": "t"} for each in ("a", "b", "c")]
     edges = [
         {"from": "a", "to": "b", "relation_type": "R", "weight": 0.004, "valid_to": "2030-01-01T00:00:00Z"},
@@ -185,7 +185,7 @@ def test_traversal_shows_weights_and_defaults_to_one_hop(server: Running, store:
     assert '"b" -[R]-> "c" (weight=-12.50)' in text_of(far)
 
 
-def test_detail_includes_all_fields(server: Running, mode: Mode, store: str) -> None:
+def test_detail_includes_all_fields(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     sequence = filled(server, mode, store)["sequence"]
     asked = {"index": store, "start_id": "req-001", "detail": True}
     walked = call(server.url, mode, "traverse_knowledge_graph", **asked).structured_content
@@ -197,7 +197,7 @@ def test_detail_includes_all_fields(server: Running, mode: Mode, store: str) -> 
     assert {"sequence", "created_at"} <= set(one["node"])
 
 
-def test_traversal_from_an_unknown_node(server: Running, mode: Mode, store: str) -> None:
+def test_traversal_from_an_unknown_node(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     filled(server, mode, store)
     walked = call(server.url, mode, "traverse_knowledge_graph", index=store, start_id="nowhere")
     assert text_of(walked).startswith('Traversal from "nowhere" (depth 1) — 0 nodes, 0 edges\n\n=== Nodes ===')
@@ -205,7 +205,7 @@ def test_traversal_from_an_unknown_node(server: Running, mode: Mode, store: str)
     assert "no node" in walked.structured_content["hint"]
 
 
-def test_long_content_is_shortened_in_the_text(server: Running, store: str) -> None:
+def test_long_content_is_shortened_in_the_text(server: ServerProcessHandle, store: str) -> None:
     content = "line one\n" + "x" * 200
     call(
         server.url, "auto", "inject_knowledge_graph", index=store, nodes=[{"id": "a", "type": "t", "content": content}]
@@ -219,7 +219,7 @@ def test_long_content_is_shortened_in_the_text(server: Running, store: str) -> N
     assert whole.structured_content["node"]["content"] == content
 
 
-def test_deleting(server: Running, mode: Mode, store: str) -> None:
+def test_deleting(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     filled(server, mode, store)
     relation = {"from": "req-001", "to": "feat-jwt", "relation_type": "IMPLEMENTED_BY"}
     first = call(server.url, mode, "delete_graph_relation", index=store, **relation)
@@ -230,7 +230,7 @@ def test_deleting(server: Running, mode: Mode, store: str) -> None:
     assert "no entity" in text_of(call(server.url, mode, "delete_graph_entity", index=store, id="req-001"))
 
 
-def test_skipped_edges_are_listed(server: Running, mode: Mode, store: str) -> None:
+def test_skipped_edges_are_listed(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     edges = [{"from": "req-001", "to": "nobody", "relation_type": "X"}]
     answer = call(server.url, mode, "inject_knowledge_graph", index=store, nodes=NODES, edges=edges)
     assert answer.structured_content["edges_skipped_count"] == 1
@@ -238,7 +238,7 @@ def test_skipped_edges_are_listed(server: Running, mode: Mode, store: str) -> No
     assert "send the skipped edges again" in answer.structured_content["hint"]
 
 
-def test_search_finds_written_entities(server: Running, mode: Mode, store: str) -> None:
+def test_search_finds_written_entities(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     sequence = filled(server, mode, store)["sequence"]
     found = call(server.url, mode, "search_knowledge", index=store, query="email login", at_least=sequence, limit=2)
     assert found.structured_content["hits"][0]["node"]["id"] == "req-001"
@@ -255,7 +255,7 @@ def test_search_finds_written_entities(server: Running, mode: Mode, store: str) 
     assert "queries" in refusal(server.url, mode, "search_knowledge", index=store)
 
 
-def test_search_reads_own_writes(server: Running, mode: Mode, store: str) -> None:
+def test_search_reads_own_writes(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     for number in range(10):
         word = f"word{number}"
         call(
@@ -268,7 +268,7 @@ def test_search_reads_own_writes(server: Running, mode: Mode, store: str) -> Non
         assert word in context["ids"] or "lag" in context["hint"]
 
 
-def test_read_describe_and_list(server: Running, mode: Mode, store: str) -> None:
+def test_read_describe_and_list(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     filled(server, mode, store)
     entity = call(server.url, mode, "get_entity", index=store, id="req-001")
     assert entity.structured_content["node"]["content"] == "Login via email"
@@ -287,7 +287,7 @@ def test_read_describe_and_list(server: Running, mode: Mode, store: str) -> None
     assert store in {each["name"] for each in listed.structured_content["stores"]}
 
 
-def test_querying(server: Running, mode: Mode, store: str) -> None:
+def test_querying(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     filled(server, mode, store)
     query = "MATCH (e:Entity) WHERE e.type = $type RETURN e.id ORDER BY e.id"
     found = call(server.url, mode, "query_cypher", index=store, query=query, params={"type": "code"})
@@ -315,18 +315,18 @@ def test_index_overrides_the_default_store(bare: httpx.Client, store: str) -> No
     assert "not-there" in result["content"][0]["text"]
 
 
-def test_null_arguments_count_as_omitted(server: Running, store: str) -> None:
+def test_null_arguments_count_as_omitted(server: ServerProcessHandle, store: str) -> None:
     given = {"index": store, "nodes": [{"id": "a", "type": "t", "content": None}], "edges": None}
     assert call(server.url, "auto", "inject_knowledge_graph", **given).structured_content["nodes_created"] == 1
 
 
-def test_missing_store_argument_error_lists_stores(server: Running, mode: Mode) -> None:
+def test_missing_store_argument_error_lists_stores(server: ServerProcessHandle, mode: Mode) -> None:
     assert "list_stores" in refusal(server.url, mode, "traverse_knowledge_graph", start_id="a")
     assert "list_stores" in refusal(server.url, mode, "inject_knowledge_graph", nodes=NODES)
 
 
 @pytest.mark.parametrize("index", ["../x", "a b", "demo\n", "x" * 65, "con"])
-def test_invalid_names_are_refused(server: Running, index: str) -> None:
+def test_invalid_names_are_refused(server: ServerProcessHandle, index: str) -> None:
     assert refusal(server.url, "auto", "inject_knowledge_graph", index=index, nodes=NODES)
     names = call(server.url, "auto", "list_stores", limit=100).structured_content["stores"]
     assert index not in {each["name"] for each in names}
@@ -355,7 +355,7 @@ def test_invalid_values_are_refused(bare: httpx.Client, store: str, written: byt
     assert stored["attributes"] == {"x": "MARK"}
 
 
-def test_progress_is_reported_on_request(server: Running, mode: Mode, store: str) -> None:
+def test_progress_is_reported_on_request(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     heard: list[tuple[float, str | None]] = []
 
     async def listen(progress: float, total: float | None, message: str | None) -> None:
@@ -373,7 +373,7 @@ def test_progress_is_reported_on_request(server: Running, mode: Mode, store: str
     assert sorted(heard) == heard
 
 
-def test_entities_by_attributes_and_ids(server: Running, mode: Mode, store: str) -> None:
+def test_entities_by_attributes_and_ids(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     nodes = [
         {"id": f"task-{n}", "type": "task", "content": f"task {n}", "attributes": {"status": status}}
         for n, status in enumerate(("open", "done", "open"))
@@ -399,7 +399,7 @@ def test_entities_by_attributes_and_ids(server: Running, mode: Mode, store: str)
     assert refusal(server.url, mode, "delete_graph_entity", index=store)
 
 
-def test_merge_and_unmerge(server: Running, mode: Mode, store: str) -> None:
+def test_merge_and_unmerge(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     nodes = [{"id": "bob", "type": "person", "attributes": {"desk": 4}}, {"id": "robert", "type": "person"}]
     nodes += [{"id": "acme", "type": "company"}]
     edges = [{"from": "bob", "to": "acme", "relation_type": "WORKS_AT"}]

@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from tests.cli.running import Running
+from tests.cli.running import ServerProcessHandle
 from tests.server.mcp.talking import Mode, call, refusal, talk, text_of
 
 OTHERS = ["created_by", "valid_from"]
@@ -17,7 +17,7 @@ def manual(bare: httpx.Client, store: str) -> None:
     assert bare.patch(f"/api/memory/{store}", json={"conflict_policy": "manual"}).is_success
 
 
-def test_put_node_replaces_the_whole_version(server: Running, mode: Mode, store: str) -> None:
+def test_put_node_replaces_the_whole_version(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     first = call(
         server.url,
         mode,
@@ -57,7 +57,7 @@ def test_put_node_replaces_the_whole_version(server: Running, mode: Mode, store:
     assert made["node"]["id"] not in {"", "a"}
 
 
-def test_node_fields_are_shown(server: Running, mode: Mode, store: str) -> None:
+def test_node_fields_are_shown(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     fields = {"summary": "in short", "tags": ["red", "b c"], "valid_to": "2021-01-01T00:00:00.5Z", "created_by": "ann"}
     edge = {"from": "a", "to": "b", "relation_type": "R", "ordinal": 2, "valid_from": "2020-01-01T00:00:00Z"}
     nodes = [{"id": "a", "type": "t", "content": "x", **fields}, {"id": "b", "type": "t"}]
@@ -73,7 +73,9 @@ def test_node_fields_are_shown(server: Running, mode: Mode, store: str) -> None:
     assert read.endswith(f'  "a" -[R]-> "b" ordinal=2 valid_from=2020-01-01T00:00:00Z\nStore "{store}".')
 
 
-def test_conflict_error_explains_resolution(server: Running, bare: httpx.Client, mode: Mode, store: str) -> None:
+def test_conflict_error_explains_resolution(
+    server: ServerProcessHandle, bare: httpx.Client, mode: Mode, store: str
+) -> None:
     manual(bare, store)
     put = {"index": store, "lineage_id": "a", "kind": "note"}
     call(server.url, mode, "put_node", **put, content="one")
@@ -94,7 +96,7 @@ def test_conflict_error_explains_resolution(server: Running, bare: httpx.Client,
 
 
 def test_large_conflict_stays_within_the_size_limit(
-    server: Running, bare: httpx.Client, mode: Mode, store: str
+    server: ServerProcessHandle, bare: httpx.Client, mode: Mode, store: str
 ) -> None:
     manual(bare, store)
     put = {"index": store, "lineage_id": "a", "kind": "note", "based_on_version": 1}
@@ -110,7 +112,7 @@ def test_large_conflict_stays_within_the_size_limit(
     assert "get_entity" in result.structured_content["hint"]
 
 
-def test_put_subgraph_reports_each_item(server: Running, mode: Mode, store: str) -> None:
+def test_put_subgraph_reports_each_item(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     nodes = [
         {"ref": "one", "kind": "note", "content": "1"},
         {"ref": "two", "content": "no kind"},
@@ -133,7 +135,7 @@ def test_put_subgraph_reports_each_item(server: Running, mode: Mode, store: str)
     assert "at most 50" in refusal(server.url, mode, "put_subgraph", index=store, nodes=[{"kind": "n"}] * 51)
 
 
-def test_put_subgraph_accepts_field_aliases(server: Running, mode: Mode, store: str) -> None:
+def test_put_subgraph_accepts_field_aliases(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     nodes = [{"ref": "one", "type": "note", "content": "1", "attributes": {"n": 1}}, {"id": "three", "type": "note"}]
     edges = [{"from": "one", "to": "three", "relation_type": "R", "attributes": {"m": 2}}]
     done = call(server.url, mode, "put_subgraph", index=store, nodes=nodes, edges=edges).structured_content
@@ -149,7 +151,7 @@ def test_put_subgraph_accepts_field_aliases(server: Running, mode: Mode, store: 
     assert late["nodes"][0]["cleared"] == ["content"]
 
 
-def test_large_subgraph_stays_within_the_size_limit(server: Running, store: str) -> None:
+def test_large_subgraph_stays_within_the_size_limit(server: ServerProcessHandle, store: str) -> None:
     nodes = [{"lineage_id": f"{n:03}" + "i" * 500, "kind": "note", "ref": f"{n}" + "r" * 400} for n in range(50)]
     edges = [
         {"from_lineage": nodes[n % 50]["lineage_id"], "to_lineage": nodes[0]["lineage_id"], "kind": f"{n}" + "k" * 400}
@@ -164,7 +166,7 @@ def test_large_subgraph_stays_within_the_size_limit(server: Running, store: str)
     assert "omitted" in done.structured_content["more"]
 
 
-def test_retiring(server: Running, mode: Mode, store: str) -> None:
+def test_retiring(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     nodes = [{"id": "a", "type": "t"}, {"id": "b", "type": "t"}]
     relation = {"from": "a", "to": "b", "relation_type": "R"}
     call(server.url, mode, "inject_knowledge_graph", index=store, nodes=nodes, edges=[relation])
@@ -187,7 +189,7 @@ def test_retiring(server: Running, mode: Mode, store: str) -> None:
     assert "nobody" in refusal(server.url, mode, "retire_entity", index=store, id="nobody")
 
 
-def test_search_excludes_stale_entities(server: Running, mode: Mode, store: str) -> None:
+def test_search_excludes_stale_entities(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     nodes = [{"id": "old", "type": "t", "content": "tea", "freshness_at": "2020-01-01T00:00:00Z"}]
     nodes += [{"id": "new", "type": "t", "content": "tea"}]
     call(server.url, mode, "inject_knowledge_graph", index=store, nodes=nodes)
@@ -198,7 +200,7 @@ def test_search_excludes_stale_entities(server: Running, mode: Mode, store: str)
             assert {hit["node"]["id"] for hit in found} == ids
 
 
-def test_refusals(server: Running, mode: Mode, store: str) -> None:
+def test_refusals(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     assert "kind" in refusal(server.url, mode, "put_node", index=store, content="x")
     assert "valid_from" in refusal(server.url, mode, "put_node", index=store, kind="t", valid_from="soon")
     assert "list_stores" in refusal(server.url, mode, "put_node", kind="t")

@@ -10,7 +10,7 @@ import msgspec
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.change import ChangeSet, StoreState
-from kgserve.storage.plan import Workspace, plan
+from kgserve.storage.plan import PlanningWorkspace, plan_batch
 
 SEGMENT = 1 << 20
 
@@ -19,7 +19,7 @@ class History:
     """Sequence of planned batches; ``changes`` holds the resulting change sets."""
 
     def __init__(self) -> None:
-        self.workspace = Workspace()
+        self.workspace = PlanningWorkspace()
         self.state = StoreState()
         self.changes: list[ChangeSet] = []
 
@@ -27,7 +27,7 @@ class History:
         """Plan a batch and return its change set."""
         known = {key for key, row in self.workspace.edges.items() if row is not None}
         self.workspace.incident = {i: {key for key in known if i in key[:2]} for i in batch.delete_nodes}
-        change, _ = plan(batch, self.workspace, self.state, 1_000_000 * (self.state.sequence + 1))
+        change, _ = plan_batch(batch, self.workspace, self.state, 1_000_000 * (self.state.sequence + 1))
         assert change is not None
         self.state = change.state
         self.changes.append(change)

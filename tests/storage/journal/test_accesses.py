@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 
 from kgserve.errors import JournalDamaged
 from kgserve.storage.journal import snapshot
-from kgserve.storage.journal.fold import fold
-from kgserve.storage.journal.journal import Frame, encode_frame
-from kgserve.storage.journal.tail import changed_accesses
+from kgserve.storage.journal.fold import materialize_rows
+from kgserve.storage.journal.journal import JournalFrame, encode_frame
+from kgserve.storage.journal.tail import collect_access_changes
 from kgserve.storage.model.batch import NodePut, WriteBatch
-from kgserve.storage.model.change import Access, ChangeSet, NetChange
+from kgserve.storage.model.change import AccessRecord, ChangeSet, NetChange
 from kgserve.storage.model.rows import NodeRow
 from tests.fuzzing import examples
 from tests.storage.journal.history import History, journal_of
 
-SOME = [Access(f"n{number}", number, -number, number / 7) for number in range(25_000)]
+SOME = [AccessRecord(f"n{number}", number, -number, number / 7) for number in range(25_000)]
 
 
 class OldChangeSet(msgspec.Struct, kw_only=True):
@@ -32,12 +32,12 @@ class OldChangeSet(msgspec.Struct, kw_only=True):
 
 
 def accessed(*ids: str, count: int = 1) -> WriteBatch:
-    return WriteBatch(accesses=[Access(node_id, count, count, 0.5) for node_id in ids])
+    return WriteBatch(accesses=[AccessRecord(node_id, count, count, 0.5) for node_id in ids])
 
 
 def test_older_decoders_ignore_access_records() -> None:
     history = History()
-    history.add(WriteBatch(nodes=[NodePut(0, "a", "t")], accesses=[Access("a", 1, 2, 0.5)]))
+    history.add(WriteBatch(nodes=[NodePut(0, "a", "t")], accesses=[AccessRecord("a", 1, 2, 0.5)]))
     read = msgspec.msgpack.decode(msgspec.msgpack.encode(history.changes), type=list[OldChangeSet])
     assert [(change.sequence, [row.id for row in change.nodes_created]) for change in read] == [(1, ["a"])]
 
@@ -46,7 +46,7 @@ def test_access_record_takes_about_sixty_bytes() -> None:
     history = History()
     ids = [f"01936b2c-7f3a-7abc-8def-{number:012d}" for number in range(1000)]
     history.add(WriteBatch(nodes=[NodePut(0, node_id, "t") for node_id in ids]))
-    change = history.add(WriteBatch(accesses=[Access(node_id, 3, 1_700_000_000_000_000, 0.7) for node_id in ids]))
+    change = history.add(WriteBatch(accesses=[AccessRecord(node_id, 3, 1_700_000_000_000_000, 0.7) for node_id in ids]))
     assert len(encode_frame([change])) < 62 * len(ids)
 
 
@@ -64,7 +64,7 @@ def test_changed_accesses_equal_net_change_of_change_sets(
 ) -> None:
     changes = _changes(steps)
     frames = [_frame(changes[at : at + per_frame]) for at in range(0, len(changes), per_frame)]
-    changed = changed_accesses(iter(frames), after, last)
+    changed = collect_access_changes(iter(frames), after, last)
     before = NetChange(change for change in changes if change.sequence <= after).accessed
     left = {key: access for key, access in (before | changed).items() if access is not None}
     assert left == NetChange(change for change in changes if change.sequence <= max(after, last)).accessed
@@ -74,7 +74,7 @@ def _changes(steps: list[tuple[str, str, int]]) -> list[ChangeSet]:
     history = History()
     history.add(WriteBatch(nodes=[NodePut(0, node_id, "t") for node_id in "ab"]))
     for kind, node_id, count in steps:
-        access = [Access(node_id, count, 0, 1.0)]
+        access = [AccessRecord(node_id, count, 0, 1.0)]
         there = node_id in history.workspace.present
         if kind == "put" or not there:
             history.add(WriteBatch(nodes=[NodePut(0, node_id, "t", f"{count}{history.state.sequence}")]))
@@ -87,8 +87,8 @@ def _changes(steps: list[tuple[str, str, int]]) -> list[ChangeSet]:
     return history.changes
 
 
-def _frame(changes: list[ChangeSet]) -> Frame:
-    return Frame(0, 0, changes[0].sequence, len(changes), msgspec.msgpack.encode(changes), packed=False)
+def _frame(changes: list[ChangeSet]) -> JournalFrame:
+    return JournalFrame(0, 0, changes[0].sequence, len(changes), msgspec.msgpack.encode(changes), packed=False)
 
 
 def test_frames_returns_frames_after_a_sequence(tmp_path: Path) -> None:
@@ -98,26 +98,26 @@ def test_frames_returns_frames_after_a_sequence(tmp_path: Path) -> None:
         history.add(accessed("a", count=count))
     journal = journal_of(tmp_path, history.changes, per_frame=3)
     assert [frame.first for frame in journal.frames(3)] == [4, 7]
-    assert changed_accesses(journal.frames(0), 0, 5) == {"a": Access("a", 4, 4, 0.5)}
+    assert collect_access_changes(journal.frames(0), 0, 5) == {"a": AccessRecord("a", 4, 4, 0.5)}
     journal.close()
 
 
 @pytest.mark.parametrize("accesses", [SOME, []])
-def test_snapshot_has_accesses_file_only_if_accesses_exist(tmp_path: Path, accesses: list[Access]) -> None:
+def test_snapshot_has_accesses_file_only_if_accesses_exist(tmp_path: Path, accesses: list[AccessRecord]) -> None:
     path = _snapshot(tmp_path, accesses)
     assert (path / snapshot.ACCESSES_FILE).exists() is bool(accesses)
     assert [access for some in snapshot.read_accesses(path) for access in some] == accesses
-    assert (snapshot.ACCESSES_FILE in snapshot.verify(path).files) is bool(accesses)
+    assert (snapshot.ACCESSES_FILE in snapshot.verify_snapshot(path).files) is bool(accesses)
 
 
-def _snapshot(folder: Path, accesses: list[Access]) -> Path:
+def _snapshot(folder: Path, accesses: list[AccessRecord]) -> Path:
     history = History()
     history.add(WriteBatch(nodes=[NodePut(0, "a", "t")]))
     rows = folder / "rows"
     rows.mkdir()
-    state = fold(None, history.changes, rows).state
+    state = materialize_rows(None, history.changes, rows).state
     snapshot.write_accesses((accesses[at : at + 10_000] for at in range(0, len(accesses), 10_000)), rows)
-    return snapshot.install(rows, folder, state)
+    return snapshot.publish_snapshot(rows, folder, state)
 
 
 def test_damaged_accesses_are_reported_without_reading_rows(tmp_path: Path) -> None:
@@ -126,4 +126,4 @@ def test_damaged_accesses_are_reported_without_reading_rows(tmp_path: Path) -> N
     assert [access for some in snapshot.read_accesses(path) for access in some] == SOME[:3]
     (path / snapshot.ACCESSES_FILE).write_bytes(b"")
     with pytest.raises(JournalDamaged, match=snapshot.ACCESSES_FILE):
-        snapshot.part_file(path, snapshot.ACCESSES_FILE)
+        snapshot.optional_file(path, snapshot.ACCESSES_FILE)

@@ -11,7 +11,7 @@ import pytest
 
 from kgserve.errors import JournalDamaged, StorageFull, Unavailable
 from kgserve.storage.journal.journal import Journal, JournalEnd, encode_frame, list_segments, read_segment, segment_path
-from kgserve.storage.journal.tail import Tail
+from kgserve.storage.journal.tail import JournalTail
 from kgserve.storage.model.change import ChangeSet
 from tests.storage.journal.history import SEGMENT, journal_of, mixed, nodes
 
@@ -284,7 +284,9 @@ def test_frames_are_compressed_after_the_callback(tmp_path: Path) -> None:
         journal.close()
         for after in (0, 7, 300, 599):
             assert contents(journal.folder, after) == changes[after:]
-            assert [each.sequence for each in Tail(journal.folder).page(after, 600)] == list(range(after + 1, 601))
+            assert [each.sequence for each in JournalTail(journal.folder).page(after, 600)] == list(
+                range(after + 1, 601)
+            )
 
 
 def test_nothing_is_written_if_the_compression_callback_raises(tmp_path: Path) -> None:

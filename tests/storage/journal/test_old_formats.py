@@ -15,7 +15,7 @@ import pytest
 import xxhash
 
 from kgserve.storage.journal import snapshot
-from kgserve.storage.journal.fold import fold
+from kgserve.storage.journal.fold import materialize_rows
 from kgserve.storage.journal.journal import FRAME_MAGIC, Journal, encode_frame, read_frame
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.change import ChangeSet
@@ -46,7 +46,7 @@ def old_snapshot(folder: Path, history: History) -> Path:
             field if not field.name.endswith("_at") else field.with_type(pa.timestamp("us")) for field in table.schema
         ]
         pq.write_table(table.cast(pa.schema(times)), rows / name)
-    return snapshot.install(rows, folder, history.state)
+    return snapshot.publish_snapshot(rows, folder, history.state)
 
 
 def old_frame(changes: list[ChangeSet]) -> bytes:
@@ -92,8 +92,8 @@ def test_digest_equals_that_of_old_version() -> None:
 def test_old_snapshot_is_readable_and_matches_digest(tmp_path: Path) -> None:
     history = mixed()
     folder = old_snapshot(tmp_path, history)
-    assert snapshot.verify(folder).state == history.state
-    assert snapshot.measure(folder) == (DIGEST, history.state.nodes, history.state.edges)
+    assert snapshot.verify_snapshot(folder).state == history.state
+    assert snapshot.measure_row_files(folder) == (DIGEST, history.state.nodes, history.state.edges)
     assert rows_of(folder) == rows_planned(history)
     assert {row.extras for row in (*snapshot.read_nodes(folder), *snapshot.read_edges(folder))} == {None}
 
@@ -104,11 +104,11 @@ def test_extras_are_merged_into_old_snapshot(tmp_path: Path) -> None:
     extended(history)
     rows = tmp_path / "folded"
     rows.mkdir()
-    folded = fold(base, history.changes[before:], rows)
+    folded = materialize_rows(base, history.changes[before:], rows)
     assert not folded.rebased
-    newer = snapshot.install(rows, tmp_path, folded.state)
+    newer = snapshot.publish_snapshot(rows, tmp_path, folded.state)
     assert rows_of(newer) == rows_planned(history)
-    assert snapshot.measure(newer) == (history.state.digest, history.state.nodes, history.state.edges)
+    assert snapshot.measure_row_files(newer) == (history.state.digest, history.state.nodes, history.state.edges)
     extras = {row.id: row.extras for row in snapshot.read_nodes(newer)}
     assert extras["a"] == NodeExtras("short", ("x", "y"), 0, "ada", -5, 5)
     assert (extras["b"], extras["d"]) == (None, None)
@@ -121,8 +121,10 @@ def test_folding_rows_with_extras_matches_plan(tmp_path: Path, middle: int) -> N
     folders = [tmp_path / name for name in ("first", "second")]
     for folder in folders:
         folder.mkdir()
-    base = snapshot.install(folders[0], tmp_path, fold(None, history.changes[:middle], folders[0]).state)
-    folded = fold(base, history.changes[middle:], folders[1])
+    base = snapshot.publish_snapshot(
+        folders[0], tmp_path, materialize_rows(None, history.changes[:middle], folders[0]).state
+    )
+    folded = materialize_rows(base, history.changes[middle:], folders[1])
     assert (folded.state, folded.rebased) == (history.state, False)
     assert rows_of(folders[1]) == rows_planned(history)
 

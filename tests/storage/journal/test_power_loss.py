@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.recorded import Recorded, needs_compiler
+from tests.recorded import RecordedPrograms, needs_compiler
 from tests.storage.journal.history import nodes
 from tests.storage.journal.test_journal import contents
 
@@ -25,7 +25,7 @@ say(journal.last)
 
 @needs_compiler
 def test_durable_frames_survive_power_loss_in_every_segment(tmp_path: Path) -> None:
-    recorded, changes = Recorded(tmp_path), nodes(60, 200)
+    recorded, changes = RecordedPrograms(tmp_path), nodes(60, 200)
     recorded.run(WORK, environment={})
     said = {when: int(what) for what, when in recorded.said.items()}
     assert len(said) == 31

@@ -6,14 +6,14 @@ import pytest
 
 from kgserve.errors import JournalDamaged
 from kgserve.storage.journal import snapshot
-from kgserve.storage.journal.fold import fold
+from kgserve.storage.journal.fold import materialize_rows
 from kgserve.storage.journal.journal import (
     DAMAGED_SUFFIX,
     Journal,
+    describe_segment,
     list_segments,
     read_segment,
-    salvage,
-    segment_fault,
+    salvage_segments,
     segment_path,
 )
 from kgserve.storage.model.change import ChangeSet
@@ -38,7 +38,7 @@ def damage(folder: Path, sequence: int) -> Path:
 def take_snapshot(folder: Path, sequence: int) -> None:
     rows = folder / "rows"
     rows.mkdir()
-    snapshot.install(rows, folder, fold(None, CHANGES[:sequence], rows).state)
+    snapshot.publish_snapshot(rows, folder, materialize_rows(None, CHANGES[:sequence], rows).state)
 
 
 def read_on(folder: Path, after: int) -> list[ChangeSet]:
@@ -55,7 +55,7 @@ def read_on(folder: Path, after: int) -> list[ChangeSet]:
 def test_salvage_leaves_undamaged_journal_unchanged(tmp_path: Path) -> None:
     journal_of(tmp_path, CHANGES, SMALL).close()
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert list(salvage(tmp_path)) == []
+    assert list(salvage_segments(tmp_path)) == []
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -66,7 +66,7 @@ def test_salvage_keeps_everything_before_damage_and_sets_aside_the_rest(tmp_path
     before = path.read_bytes()
     with pytest.raises(JournalDamaged):
         Journal.open(tmp_path, SEGMENT, 0)
-    said = list(salvage(tmp_path))
+    said = list(salvage_segments(tmp_path))
     assert f"cut after sequence {sequence - 1}" in said[0]
     assert path.with_name(path.name + DAMAGED_SUFFIX).read_bytes() == before
     assert len(said) == len(list(tmp_path.glob(f"*{DAMAGED_SUFFIX}")))
@@ -77,7 +77,7 @@ def test_salvage_sets_aside_segments_after_a_gap(tmp_path: Path) -> None:
     journal_of(tmp_path, CHANGES, SMALL).close()
     second = list_segments(tmp_path)[1]
     second.path.unlink()
-    assert list(salvage(tmp_path))
+    assert list(salvage_segments(tmp_path))
     assert read_on(tmp_path, 0) == CHANGES[: second.first]
 
 
@@ -85,7 +85,7 @@ def test_salvage_loses_nothing_before_a_snapshot(tmp_path: Path) -> None:
     journal_of(tmp_path, CHANGES[:39], SMALL).close()
     take_snapshot(tmp_path, 30)
     damage(tmp_path, 3)
-    list(salvage(tmp_path))
+    list(salvage_segments(tmp_path))
     assert read_on(tmp_path, 30) == CHANGES[30:]
 
 
@@ -96,7 +96,7 @@ def test_salvage_keeps_segments_after_one_ending_at_the_snapshot(tmp_path: Path)
     take_snapshot(tmp_path, at)
     assert damage(tmp_path, segments[2].first) == segments[2].path
     Journal.open(tmp_path, SEGMENT, at).close()
-    assert [line.split()[0] for line in salvage(tmp_path)] == [segments[2].path.name]
+    assert [line.split()[0] for line in salvage_segments(tmp_path)] == [segments[2].path.name]
     assert read_on(tmp_path, at) == CHANGES[at:]
 
 
@@ -104,28 +104,28 @@ def test_salvage_continues_after_snapshot_inside_damaged_segment(tmp_path: Path)
     journal_of(tmp_path, CHANGES[:30]).close()
     take_snapshot(tmp_path, 20)
     damage(tmp_path, 5)
-    assert list(salvage(tmp_path))
+    assert list(salvage_segments(tmp_path))
     assert read_on(tmp_path, 20) == [CHANGES[20]]
 
 
 def test_salvage_starts_a_segment_if_none_is_left(tmp_path: Path) -> None:
-    assert list(salvage(tmp_path)) == ["a new segment was started after sequence 0"]
+    assert list(salvage_segments(tmp_path)) == ["a new segment was started after sequence 0"]
     assert read_on(tmp_path, 0) == CHANGES[:1]
 
 
 def test_salvage_is_idempotent(tmp_path: Path) -> None:
     journal_of(tmp_path, CHANGES, SMALL).close()
     damage(tmp_path, 9)
-    assert list(salvage(tmp_path))
-    assert list(salvage(tmp_path)) == []
+    assert list(salvage_segments(tmp_path))
+    assert list(salvage_segments(tmp_path)) == []
 
 
 def test_segment_fault_describes_segment(tmp_path: Path) -> None:
     journal_of(tmp_path, CHANGES[:3]).close()
     [segment] = list_segments(tmp_path)
-    assert segment_fault(segment) == "sequences 1 to 3"
+    assert describe_segment(segment) == "sequences 1 to 3"
     segment_path(tmp_path, 4).touch()
-    assert segment_fault(list_segments(tmp_path)[1]) == "empty"
+    assert describe_segment(list_segments(tmp_path)[1]) == "empty"
     damage(tmp_path, 2)
     with pytest.raises(JournalDamaged, match=r"at offset \d+; whole up to sequence 1"):
-        segment_fault(segment)
+        describe_segment(segment)

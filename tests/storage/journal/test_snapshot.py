@@ -9,7 +9,7 @@ import pytest
 
 from kgserve.errors import JournalDamaged
 from kgserve.storage.journal import snapshot
-from kgserve.storage.journal.fold import fold
+from kgserve.storage.journal.fold import materialize_rows
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.change import StoreState
 from kgserve.storage.model.rows import EdgeRow, NodeRow
@@ -20,8 +20,8 @@ def folded(tmp_path: Path, history: History, upto: int, base: Path | None = None
     """Install and return a snapshot of a history after ``upto`` change sets."""
     rows = tmp_path / f"rows-{upto}-{after}"
     rows.mkdir()
-    state = fold(base, history.changes[after:upto], rows).state
-    return snapshot.install(rows, tmp_path, state)
+    state = materialize_rows(base, history.changes[after:upto], rows).state
+    return snapshot.publish_snapshot(rows, tmp_path, state)
 
 
 def held(folder: Path) -> tuple[set[NodeRow], set[EdgeRow]]:
@@ -42,19 +42,19 @@ def test_folding_from_snapshot_gives_same_rows(tmp_path: Path, middle: int) -> N
     history = mixed()
     end = len(history.changes)
     base = folded(tmp_path, history, middle)
-    assert snapshot.verify(base).state == (history.changes[middle - 1].state if middle else StoreState())
+    assert snapshot.verify_snapshot(base).state == (history.changes[middle - 1].state if middle else StoreState())
     again = folded(tmp_path, history, end, base, middle)
     assert held(again) == (
         set(history.workspace.nodes.values()),
         {row for row in history.workspace.edges.values() if row is not None},
     )
-    assert snapshot.measure(again) == (history.state.digest, history.state.nodes, history.state.edges)
-    assert snapshot.verify(again).state == history.state
+    assert snapshot.measure_row_files(again) == (history.state.digest, history.state.nodes, history.state.edges)
+    assert snapshot.verify_snapshot(again).state == history.state
 
 
 def test_folding_more_rows_than_a_batch(tmp_path: Path) -> None:
     history = History()
-    count = 2 * snapshot.SNAPSHOT_BATCH_ROWS + 5
+    count = 2 * snapshot.MAX_SNAPSHOT_BATCH_ROWS + 5
     history.add(WriteBatch(nodes=[NodePut(i, f"n{i}", "t") for i in range(count)]))
     history.add(WriteBatch(nodes=[NodePut(i, f"n{i}", content="x") for i in range(0, count, 1000)]))
     base = folded(tmp_path, history, 1)
@@ -62,20 +62,22 @@ def test_folding_more_rows_than_a_batch(tmp_path: Path) -> None:
 
 
 def test_large_rows_are_read_in_small_batches(tmp_path: Path) -> None:
-    history, size = History(), snapshot.SNAPSHOT_BATCH_BYTES >> 2
+    history, size = History(), snapshot.MAX_SNAPSHOT_BATCH_BYTES >> 2
     history.add(WriteBatch(nodes=[NodePut(i, f"n{i}", "t", f"{i:0{size}}") for i in range(10)]))
-    batches = [batch.num_rows for batch in snapshot.record_batches(folded(tmp_path, history, 1) / snapshot.NODES_FILE)]
+    batches = [
+        batch.num_rows for batch in snapshot.read_record_batches(folded(tmp_path, history, 1) / snapshot.NODES_FILE)
+    ]
     assert sum(batches) == 10
-    assert max(batches) <= snapshot.SNAPSHOT_BATCH_BYTES // size
+    assert max(batches) <= snapshot.MAX_SNAPSHOT_BATCH_BYTES // size
 
 
 def test_rows_with_wrong_digest_are_rebased(tmp_path: Path) -> None:
     history = mixed()
-    assert fold(None, history.changes[1:], tmp_path).rebased
+    assert materialize_rows(None, history.changes[1:], tmp_path).rebased
     base = folded(tmp_path, history, 2)
-    wrong = fold(base, history.changes[3:], tmp_path)
+    wrong = materialize_rows(base, history.changes[3:], tmp_path)
     assert wrong.rebased
-    assert snapshot.measure(tmp_path) == (wrong.state.digest, wrong.state.nodes, wrong.state.edges)
+    assert snapshot.measure_row_files(tmp_path) == (wrong.state.digest, wrong.state.nodes, wrong.state.edges)
 
 
 @pytest.mark.parametrize("name", [snapshot.NODES_FILE, snapshot.EDGES_FILE])
@@ -86,7 +88,7 @@ def test_damaged_file_is_reported_by_name(tmp_path: Path, name: str, kind: str) 
     changed = {"flipped": data[:9] + bytes([data[9] ^ 1]) + data[10:], "cut": data[:-1], "longer": data + b"\0"}
     path.unlink() if kind == "gone" else path.write_bytes(changed[kind])
     with pytest.raises(JournalDamaged, match=name):
-        snapshot.verify(path.parent)
+        snapshot.verify_snapshot(path.parent)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"{}", b"[]", None])
@@ -94,14 +96,14 @@ def test_damaged_manifest_is_reported_by_name(tmp_path: Path, content: bytes | N
     path = folded(tmp_path, mixed(), 6) / snapshot.SNAPSHOT_MANIFEST_FILE
     path.unlink() if content is None else path.write_bytes(content)
     with pytest.raises(JournalDamaged, match=snapshot.SNAPSHOT_MANIFEST_FILE):
-        snapshot.verify(path.parent)
+        snapshot.verify_snapshot(path.parent)
 
 
 def test_renamed_snapshot_is_rejected(tmp_path: Path) -> None:
     path = folded(tmp_path, mixed(), 6)
     other = path.rename(tmp_path / "snapshot.5")
     with pytest.raises(JournalDamaged):
-        snapshot.verify(other)
+        snapshot.verify_snapshot(other)
 
 
 def test_snapshots_are_listed_newest_first_and_old_ones_are_removed(tmp_path: Path) -> None:
@@ -109,9 +111,9 @@ def test_snapshots_are_listed_newest_first_and_old_ones_are_removed(tmp_path: Pa
     for upto in (2, 6, 4):
         folded(tmp_path, history, upto)
     (tmp_path / "snapshot.7.new").mkdir()
-    assert [snapshot.sequence_of(path) for path in snapshot.list_snapshots(tmp_path)] == [6, 4, 2]
-    assert snapshot.remove_but_newest(tmp_path, 2) == 4
-    assert [snapshot.sequence_of(path) for path in snapshot.list_snapshots(tmp_path)] == [6, 4]
+    assert [snapshot.snapshot_sequence_of(path) for path in snapshot.list_snapshots(tmp_path)] == [6, 4, 2]
+    assert snapshot.remove_old_snapshots(tmp_path, 2) == 4
+    assert [snapshot.snapshot_sequence_of(path) for path in snapshot.list_snapshots(tmp_path)] == [6, 4]
 
 
 def test_reinstalling_a_snapshot_replaces_it(tmp_path: Path) -> None:
@@ -119,9 +121,9 @@ def test_reinstalling_a_snapshot_replaces_it(tmp_path: Path) -> None:
     first = folded(tmp_path, history, 6)
     again = tmp_path / "again"
     again.mkdir()
-    fold(None, history.changes, again)
-    assert snapshot.install(again, tmp_path, history.state) == first
-    snapshot.verify(first)
+    materialize_rows(None, history.changes, again)
+    assert snapshot.publish_snapshot(again, tmp_path, history.state) == first
+    snapshot.verify_snapshot(first)
 
 
 @pytest.mark.parametrize("middle", range(0, 7, 3))
@@ -130,7 +132,7 @@ def test_folding_on_disk_gives_same_rows(tmp_path: Path, middle: int) -> None:
     base = folded(tmp_path, history, middle) if middle else None
     rows = tmp_path / "rows"
     rows.mkdir()
-    done = fold(base, history.changes[middle:], rows, memory_bytes=1)
+    done = materialize_rows(base, history.changes[middle:], rows, memory_bytes=1)
     assert (done.state, done.rebased) == (history.state, False)
     assert held(rows) == (
         set(history.workspace.nodes.values()),
@@ -148,15 +150,15 @@ def test_dangling_edges_can_be_dropped(tmp_path: Path, middle: int, memory_bytes
     forgot = msgspec.structs.replace(history.add(WriteBatch(delete_nodes=["b"])), edges_deleted=[])
     base = folded(tmp_path, history, middle) if middle else None
     changes = [*history.changes[middle:2], forgot]
-    fold(base, changes, tmp_path, memory_bytes=memory_bytes)
+    materialize_rows(base, changes, tmp_path, memory_bytes=memory_bytes)
     assert {edge.source + edge.target for edge in held(tmp_path)[1]} == {"ab", "bc", "ca"}
-    assert fold(base, changes, tmp_path, drop_loose=True, memory_bytes=memory_bytes).state.edges == 1
+    assert materialize_rows(base, changes, tmp_path, drop_loose=True, memory_bytes=memory_bytes).state.edges == 1
     assert {edge.source + edge.target for edge in held(tmp_path)[1]} == {"ca"}
 
 
 def test_wrong_rows_are_rebased_on_disk(tmp_path: Path) -> None:
     history = mixed()
     base = folded(tmp_path, history, 2)
-    wrong = fold(base, history.changes[3:], tmp_path, memory_bytes=1)
+    wrong = materialize_rows(base, history.changes[3:], tmp_path, memory_bytes=1)
     assert wrong.rebased
-    assert wrong == fold(base, history.changes[3:], tmp_path)
+    assert wrong == materialize_rows(base, history.changes[3:], tmp_path)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kgserve.storage.model.attributes import conditions, digests, has_all
+from kgserve.storage.model.attributes import attribute_digests, build_conditions, matches_all_conditions
 
 SAME: list[tuple[Any, Any]] = [
     ("a", "a"),
@@ -40,15 +40,15 @@ OTHERS: list[tuple[Any, Any]] = [
 @pytest.mark.parametrize(("wanted", "own", "same"), [(*p, True) for p in SAME] + [(*p, False) for p in OTHERS])
 def test_equality_of_attribute_values(wanted: Any, own: Any, same: bool) -> None:
     attributes = json.dumps({"k": own, "other": {"k": wanted}})
-    asked = conditions({"k": wanted})
-    assert has_all(attributes, asked) is same
-    assert (asked[0].digest in digests(attributes)) is same
+    asked = build_conditions({"k": wanted})
+    assert matches_all_conditions(attributes, asked) is same
+    assert (asked[0].digest in attribute_digests(attributes)) is same
 
 
 def test_all_conditions_must_match_and_keys_are_exact() -> None:
-    assert has_all('{"a":1,"b":null}', conditions({"b": None, "a": 1}))
-    assert not has_all('{"a":1}', conditions({"a": 1, "b": None}))
-    assert not has_all('{"a":1}', conditions({"A": 1}))
-    assert has_all("{}", conditions({}))
-    assert has_all("{}", conditions(None))
-    assert not digests('{"ab":"c"}') & digests('{"a":"bc"}')
+    assert matches_all_conditions('{"a":1,"b":null}', build_conditions({"b": None, "a": 1}))
+    assert not matches_all_conditions('{"a":1}', build_conditions({"a": 1, "b": None}))
+    assert not matches_all_conditions('{"a":1}', build_conditions({"A": 1}))
+    assert matches_all_conditions("{}", build_conditions({}))
+    assert matches_all_conditions("{}", build_conditions(None))
+    assert not attribute_digests('{"ab":"c"}') & attribute_digests('{"a":"bc"}')

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kgserve.errors import InvalidInput
-from kgserve.storage.model.rows import EdgeKey, edge_id, edge_key
+from kgserve.storage.model.rows import EdgeKey, edge_id, parse_edge_id
 
 LABELS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
 
@@ -22,7 +22,7 @@ LABELS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=
 @example(("Ünïcödé", "日本", "😀"))
 def test_edge_id_roundtrip(key: EdgeKey) -> None:
     text = edge_id(key)
-    assert edge_key(text) == key
+    assert parse_edge_id(text) == key
     assert re.fullmatch(r"[A-Za-z0-9_.%~-]+", text), "it fits into the path of a URL unescaped"
     assert urlsplit(f"http://host/edges/{text}").path == f"/edges/{text}"
 
@@ -45,14 +45,14 @@ def test_edge_id_format() -> None:
 )  # fmt: skip
 def test_invalid_edge_ids_are_rejected(text: str) -> None:
     with pytest.raises(InvalidInput, match="percent-encoded") as refused:
-        edge_key(text)
+        parse_edge_id(text)
     assert [error.path for error in refused.value.errors] == ["id"]
 
 
 @given(st.text(alphabet="ab~%7Eé2Ff", max_size=14))
 def test_text_is_at_most_one_edge_id(text: str) -> None:
     try:
-        key = edge_key(text)
+        key = parse_edge_id(text)
     except InvalidInput:
         return
     assert edge_id(key) == text

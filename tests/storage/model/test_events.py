@@ -9,11 +9,11 @@ from kgserve.errors import InvalidInput
 from kgserve.platform.times import format_time
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.events import (
-    BULK_ROWS,
-    Position,
-    Selection,
+    MAX_SINGLE_EVENT_ROWS,
+    EventSelection,
+    FeedPosition,
     StoreEvent,
-    expand,
+    expand_events,
     format_positions,
     parse_kinds,
     parse_positions,
@@ -42,7 +42,7 @@ def data(event: StoreEvent) -> dict[str, Any]:
 
 
 def test_event_order_respects_dependencies() -> None:
-    events = expand(
+    events = expand_events(
         "s",
         change(
             nodes_created=[node("a")],
@@ -61,7 +61,7 @@ def test_event_order_respects_dependencies() -> None:
 
 
 def test_event_data_is_the_row_as_one_line_of_json() -> None:
-    created, linked = expand("s", change(nodes_created=[node("a")], edges_created=[edge("a", "b")]))
+    created, linked = expand_events("s", change(nodes_created=[node("a")], edges_created=[edge("a", "b")]))
     assert b"\n" not in created.json()
     assert data(created) == {
         "store": "s",
@@ -90,7 +90,7 @@ def test_event_data_is_the_row_as_one_line_of_json() -> None:
 
 
 def test_deletion_events_name_deleted_rows() -> None:
-    unlinked, removed = expand("s", change(nodes_deleted=["a"], edges_deleted=[("a", "b", "r")]))
+    unlinked, removed = expand_events("s", change(nodes_deleted=["a"], edges_deleted=[("a", "b", "r")]))
     assert data(removed) == {"store": "s", "time": TEXT, "sequence": 7, "id": "a"}
     assert data(unlinked)["from"] == "a"
     assert data(unlinked)["relation_type"] == "r"
@@ -103,7 +103,7 @@ def test_event_data_includes_only_extras_that_are_set() -> None:
     row = msgspec.structs.replace(node("a"), extras=extras)
     other = msgspec.structs.replace(node("b"), extras=NodeExtras())
     link = msgspec.structs.replace(edge("a", "b"), extras=linking)
-    first, second, linked = map(data, expand("s", change(nodes_created=[row, other], edges_created=[link])))
+    first, second, linked = map(data, expand_events("s", change(nodes_created=[row, other], edges_created=[link])))
     assert {name: first[name] for name in first.keys() - second.keys()} == {
         "summary": "short",
         "tags": ["x", "y"],
@@ -118,14 +118,16 @@ def test_event_data_includes_only_extras_that_are_set() -> None:
 
 
 def test_touched_edges_cause_no_event() -> None:
-    touched = change(edges_touched=[edge("a", "b")] * (BULK_ROWS + 1))
-    assert expand("s", touched) == []
+    touched = change(edges_touched=[edge("a", "b")] * (MAX_SINGLE_EVENT_ROWS + 1))
+    assert expand_events("s", touched) == []
 
 
-@pytest.mark.parametrize(("rows", "events"), [(BULK_ROWS, BULK_ROWS), (BULK_ROWS + 1, 1)])
+@pytest.mark.parametrize(
+    ("rows", "events"), [(MAX_SINGLE_EVENT_ROWS, MAX_SINGLE_EVENT_ROWS), (MAX_SINGLE_EVENT_ROWS + 1, 1)]
+)
 def test_large_writes_become_one_bulk_event(rows: int, events: int) -> None:
     large = change(nodes_created=[node(str(n)) for n in range(rows - 1)], nodes_deleted=["gone"])
-    found = expand("s", large)
+    found = expand_events("s", large)
     assert len(found) == events
     if events == 1:
         (bulk,) = found
@@ -137,22 +139,22 @@ def test_large_writes_become_one_bulk_event(rows: int, events: int) -> None:
 
 @pytest.mark.parametrize("text", ["0", "12", "12-0", "12-3"])
 def test_position_roundtrip(text: str) -> None:
-    assert str(Position.parse(text)) == text
+    assert str(FeedPosition.parse(text)) == text
 
 
 def test_position_after_store_creation_is_first_write() -> None:
-    assert Position.parse("0-0") == Position.after(0) == Position(1)
+    assert FeedPosition.parse("0-0") == FeedPosition.after(0) == FeedPosition(1)
 
 
 @pytest.mark.parametrize("text", ["", "-", "-1", "1-", "a", "1-2-3", "1.0", "١", "9" * 19, "1-" + "9" * 10, "1\n"])
 def test_invalid_position_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="expected a sequence"):
-        Position.parse(text)
+        FeedPosition.parse(text)
 
 
 def test_parse_positions_of_several_stores() -> None:
     positions = parse_positions("a:12-3, b:4,*:0", "x")
-    assert positions == {"a": Position(12, 4), "b": Position(5), "*": Position(1)}
+    assert positions == {"a": FeedPosition(12, 4), "b": FeedPosition(5), "*": FeedPosition(1)}
     assert format_positions(positions) == "a:12-3,b:4,*:0"
 
 
@@ -163,7 +165,7 @@ def test_invalid_positions_are_rejected(text: str) -> None:
 
 
 def test_selection_by_kind_and_type() -> None:
-    events = expand(
+    events = expand_events(
         "s",
         change(
             nodes_created=[node("a", "person"), node("b", "place")],
@@ -174,7 +176,7 @@ def test_selection_by_kind_and_type() -> None:
     )
 
     def taken(kinds: set[str] | None, types: set[str] | None) -> list[int]:
-        selection = Selection(frozenset(kinds) if kinds else None, frozenset(types) if types else None)
+        selection = EventSelection(frozenset(kinds) if kinds else None, frozenset(types) if types else None)
         return [event.index for event in events if selection.takes(event)]
 
     assert taken(None, None) == [0, 1, 2, 3, 4]

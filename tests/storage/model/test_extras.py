@@ -9,21 +9,21 @@ from msgspec.structs import replace
 
 from kgserve.errors import InvalidInput, KindNotAllowed
 from kgserve.storage.model.batch import (
-    NO_RULES,
+    DEFAULT_WRITE_RULES,
     EdgePut,
     NodePut,
-    Rules,
     WriteBatch,
-    edge_extras,
-    node_extras,
-    put_again,
+    WriteRules,
+    next_edge_extras,
+    next_node_extras,
+    restore_node_put,
 )
 from kgserve.storage.model.change import CoAuthor, StoreState
-from kgserve.storage.model.digest import row_hash, rows_digest, to_text
+from kgserve.storage.model.digest import format_digest, row_hash, rows_digest
 from kgserve.storage.model.fields import EDGE as EDGE_FIELDS
 from kgserve.storage.model.fields import NODE, ColumnSet, EdgeExtras, EdgeExtrasPut, NodeExtras, NodeExtrasPut
-from kgserve.storage.model.rows import EdgeRow, NodeRow, edge_attributes, holds
-from kgserve.storage.plan import Report, Workspace, check, plan
+from kgserve.storage.model.rows import EdgeRow, NodeRow, encode_edge_attributes, is_valid_at
+from kgserve.storage.plan import PlanningWorkspace, WriteReport, check_batch, plan_batch
 
 NARROW = NodeExtras("short", ("b", "a"), 5, "ada", 10, 20, (3,))
 NARROW_EDGE = EdgeExtras(0, "ada", 10, 20)
@@ -32,7 +32,7 @@ FULL = replace(
     ended="merged", former_from=1, former_to=2, belongs_to="b",
 )  # fmt: skip
 FULL_EDGE = replace(NARROW_EDGE, confidence=0.5, context="at lunch")
-MANUAL = Rules(keeps_both=True)
+MANUAL = WriteRules(keeps_both=True)
 
 # Computed by the version before extras existed.
 PLAIN = NodeRow("a", "t", "", "{}", 1, 1, 0, 1_700_000_000_000_000)
@@ -40,7 +40,13 @@ ODD = NodeRow(
     "Ünïcödé 日本 😀", "person", "it's\nsome text", '{"a":[1,null,{"b":"ü"}]}', 1 << 40, 77, -1, 1_600_000_000_000_001
 )
 EDGE = EdgeRow(
-    "a", "b", "knows", 0.25, edge_attributes("2020-01-01T00:00:00Z", "2021-01-01T00:00:00.000000Z", '{"x":1}'), 3, 9
+    "a",
+    "b",
+    "knows",
+    0.25,
+    encode_edge_attributes("2020-01-01T00:00:00Z", "2021-01-01T00:00:00.000000Z", '{"x":1}'),
+    3,
+    9,
 )
 DIGESTS = (
     (PLAIN, "3b801bb33f8179552bd2ae88c1fb2328"),
@@ -75,15 +81,15 @@ def test_edge_extras_columns_roundtrip(extras: EdgeExtras) -> None:
 class Writing:
     """Planner of consecutive batches."""
 
-    def __init__(self, rules: Rules = NO_RULES) -> None:
-        self.workspace = Workspace()
+    def __init__(self, rules: WriteRules = DEFAULT_WRITE_RULES) -> None:
+        self.workspace = PlanningWorkspace()
         self.rules = rules
         self.state = StoreState()
         self.said: list[CoAuthor] = []
 
-    def __call__(self, batch: WriteBatch) -> Report:
-        check(batch, self.workspace, self.rules)
-        change, report = plan(batch, self.workspace, self.state, 1_000, self.rules)
+    def __call__(self, batch: WriteBatch) -> WriteReport:
+        check_batch(batch, self.workspace, self.rules)
+        change, report = plan_batch(batch, self.workspace, self.state, 1_000, self.rules)
         self.state = self.state if change is None else change.state
         self.said = [] if change is None else change.said
         return report
@@ -103,10 +109,10 @@ class Writing:
 @pytest.fixture
 def writing() -> Writing:
     """Return a planner of a store with one node."""
-    return begun(NO_RULES)
+    return begun(DEFAULT_WRITE_RULES)
 
 
-def begun(rules: Rules) -> Writing:
+def begun(rules: WriteRules) -> Writing:
     writing = Writing(rules)
     writing.node(type="t")
     return writing
@@ -114,18 +120,18 @@ def begun(rules: Rules) -> Writing:
 
 @pytest.mark.parametrize(("row", "digest"), DIGESTS)
 def test_hash_of_rows_without_extras_is_unchanged(row: NodeRow | EdgeRow, digest: str) -> None:
-    assert to_text(row_hash(row)) == digest
+    assert format_digest(row_hash(row)) == digest
     whole = msgspec.structs.astuple(row)
-    assert to_text(rows_digest([whole])) == to_text(rows_digest([whole[:-1]])) == digest
+    assert format_digest(rows_digest([whole])) == format_digest(rows_digest([whole[:-1]])) == digest
 
 
 @pytest.mark.parametrize(("row", "digest"), NARROW_DIGESTS)
 def test_hash_of_rows_without_memory_fields_is_unchanged(row: NodeRow | EdgeRow, digest: str) -> None:
-    assert to_text(row_hash(row)) == to_text(rows_digest([msgspec.structs.astuple(row)])) == digest
+    assert format_digest(row_hash(row)) == format_digest(rows_digest([msgspec.structs.astuple(row)])) == digest
 
 
 def test_digest_of_several_rows_is_unchanged() -> None:
-    assert to_text(rows_digest(msgspec.structs.astuple(row) for row, _ in DIGESTS)) == ALL_OF_THEM
+    assert format_digest(rows_digest(msgspec.structs.astuple(row) for row, _ in DIGESTS)) == ALL_OF_THEM
 
 
 @pytest.mark.parametrize(("plain", "full"), [(PLAIN, FULL), (EDGE, FULL_EDGE)])
@@ -138,30 +144,39 @@ def test_every_extra_changes_the_hash(plain: NodeRow | EdgeRow, full: NodeExtras
 
 
 def test_omitted_extras_are_kept_except_author() -> None:
-    assert node_extras(NodeExtrasPut(), FULL) == replace(FULL, created_by="", conflicts=())
-    assert node_extras(None, FULL) == replace(FULL, created_by="", conflicts=())
-    assert edge_extras(EdgeExtrasPut(), FULL_EDGE) == edge_extras(None, FULL_EDGE) == replace(FULL_EDGE, created_by="")
+    assert next_node_extras(NodeExtrasPut(), FULL) == replace(FULL, created_by="", conflicts=())
+    assert next_node_extras(None, FULL) == replace(FULL, created_by="", conflicts=())
+    assert (
+        next_edge_extras(EdgeExtrasPut(), FULL_EDGE)
+        == next_edge_extras(None, FULL_EDGE)
+        == replace(FULL_EDGE, created_by="")
+    )
 
 
 def test_given_extras_replace_and_none_or_empty_clears() -> None:
     memory = ("Bob", 1.0, 7, 0.0, "mail", "", 0, "", None, None, "")
     given = NodeExtrasPut("other", ("c",), 6, "bob", 11, 21, *memory)
-    assert node_extras(given, FULL) == NodeExtras("other", ("c",), 6, "bob", 11, 21, (), *memory)
-    assert node_extras(NodeExtrasPut("", (), None, "", None, None), NARROW) == NodeExtras()
-    assert edge_extras(EdgeExtrasPut(7, "bob", 0, None, None, ""), FULL_EDGE) == EdgeExtras(7, "bob", 0, None)
+    assert next_node_extras(given, FULL) == NodeExtras("other", ("c",), 6, "bob", 11, 21, (), *memory)
+    assert next_node_extras(NodeExtrasPut("", (), None, "", None, None), NARROW) == NodeExtras()
+    assert next_edge_extras(EdgeExtrasPut(7, "bob", 0, None, None, ""), FULL_EDGE) == EdgeExtras(7, "bob", 0, None)
 
 
 def test_zero_is_not_cleared() -> None:
     zeros = NodeExtrasPut(freshness_at=0, valid_from=0, valid_to=0)
-    assert node_extras(zeros, None) == NodeExtras(freshness_at=0, valid_from=0, valid_to=0)
-    assert edge_extras(EdgeExtrasPut(0, "", 0, 0), None) == EdgeExtras(0, "", 0, 0)
+    assert next_node_extras(zeros, None) == NodeExtras(freshness_at=0, valid_from=0, valid_to=0)
+    assert next_edge_extras(EdgeExtrasPut(0, "", 0, 0), None) == EdgeExtras(0, "", 0, 0)
 
 
 def test_empty_extras_are_kept_only_by_nodes_that_had_some() -> None:
-    assert node_extras(None, None) is node_extras(NodeExtrasPut(), None) is node_extras(CLEARING, None) is None
-    assert node_extras(CLEARING, NARROW) == NodeExtras()
-    assert edge_extras(None, None) is edge_extras(EdgeExtrasPut(), None) is None
-    assert edge_extras(EdgeExtrasPut(valid_from=None, valid_to=None), EdgeExtras(None, "ada", 1, 2)) is None
+    assert (
+        next_node_extras(None, None)
+        is next_node_extras(NodeExtrasPut(), None)
+        is next_node_extras(CLEARING, None)
+        is None
+    )
+    assert next_node_extras(CLEARING, NARROW) == NodeExtras()
+    assert next_edge_extras(None, None) is next_edge_extras(EdgeExtrasPut(), None) is None
+    assert next_edge_extras(EdgeExtrasPut(valid_from=None, valid_to=None), EdgeExtras(None, "ada", 1, 2)) is None
 
 
 CLEARING = NodeExtrasPut("", (), None, "", None, None)
@@ -200,7 +215,7 @@ def test_same_content_by_another_author_makes_no_version(writing: Writing) -> No
 
 
 def test_second_author_of_same_content_is_recorded_once() -> None:
-    writing = begun(Rules(keeps_history=True))
+    writing = begun(WriteRules(keeps_history=True))
     writing.node(NodeExtrasPut("s", created_by="ada"))
     # As in another request: an equal text that is not the same object.
     again = "".join("ada")
@@ -235,17 +250,17 @@ def test_recreated_node_inherits_no_extras(writing: Writing) -> None:
     ("moment", "true"), [(9, False), (10, True), (19, True), (20, False), (-(1 << 62), False), (1 << 62, False)]
 )
 def test_validity_is_a_half_open_interval(moment: int, *, true: bool) -> None:
-    assert holds(FULL, moment) is holds(FULL_EDGE, moment) is true
+    assert is_valid_at(FULL, moment) is is_valid_at(FULL_EDGE, moment) is true
 
 
 def test_missing_bounds_are_unlimited() -> None:
-    assert holds(None, 0)
-    assert holds(NodeExtras(), 0)
-    assert holds(NodeExtras(valid_from=0), 0)
-    assert not holds(NodeExtras(valid_from=0), -1)
-    assert holds(EdgeExtras(valid_to=0), -1)
-    assert not holds(EdgeExtras(valid_to=0), 0)
-    assert not holds(NodeExtras(valid_from=7, valid_to=7), 7), "an empty interval is never valid"
+    assert is_valid_at(None, 0)
+    assert is_valid_at(NodeExtras(), 0)
+    assert is_valid_at(NodeExtras(valid_from=0), 0)
+    assert not is_valid_at(NodeExtras(valid_from=0), -1)
+    assert is_valid_at(EdgeExtras(valid_to=0), -1)
+    assert not is_valid_at(EdgeExtras(valid_to=0), 0)
+    assert not is_valid_at(NodeExtras(valid_from=7, valid_to=7), 7), "an empty interval is never valid"
 
 
 def test_valid_to_before_stored_valid_from_is_rejected(writing: Writing) -> None:
@@ -266,7 +281,7 @@ def test_valid_to_before_stored_valid_from_is_rejected(writing: Writing) -> None
 
 
 def test_types_outside_whitelist_are_rejected() -> None:
-    writing = begun(Rules(frozenset("tu")))
+    writing = begun(WriteRules(frozenset("tu")))
     with pytest.raises(KindNotAllowed, match="t, u"):
         writing.node(type="x")
     assert writing.node(type="u").type == "u"
@@ -316,7 +331,7 @@ def test_resolving_put_merges_heads_without_other_changes() -> None:
 def test_put_again_restores_extras(writing: Writing) -> None:
     first = writing.node(NodeExtrasPut("s", ("a",), 5, "ada", 10, 20), content="x")
     writing.node(NodeExtrasPut("other", (), None, "bob", None, 5), content="y")
-    writing(WriteBatch(nodes=[put_again(first)]))
+    writing(WriteBatch(nodes=[restore_node_put(first)]))
     again = writing.workspace.nodes["n"]
     assert again.extras == NodeExtras("s", ("a",), 5, "", 10, 20)
     assert (again.content, again.version) == ("x", 4)

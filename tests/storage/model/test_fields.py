@@ -14,9 +14,9 @@ from kgserve.graph.compat.versioned_api import EdgeSpec, NodeSpec
 from kgserve.graph.requests import EdgeInput, EdgeLine, NodeInput, NodeLine
 from kgserve.graph.transfer.formats.lines import EdgeRecord, NodeRecord
 from kgserve.storage.model import fields
-from kgserve.storage.model.fields import EDGE, EDGE_ENDPOINTS, NODE, Field, Fields, names
+from kgserve.storage.model.fields import EDGE, EDGE_ENDPOINTS, NODE, RowField, RowFields, field_names_of
 from kgserve.storage.model.rows import EdgeRow, NodeRow
-from kgserve.storage.rows.encoding import EdgeFields, EncodedNodeFields, ExportedEdge, ExportedNode
+from kgserve.storage.rows.encoding import EncodedEdgeFields, EncodedNodeFields, ExportedEdge, ExportedNode
 
 SCHEMA = Path(__file__).parents[3] / "schema"
 FOUND_WHEN_READ = {"stale", "superseded_by", "is_current"}
@@ -34,10 +34,10 @@ STORED: dict[fields.FieldType, Any] = {
     ("row", "extras", "known"), [(NodeRow, fields.NodeExtras, NODE), (EdgeRow, fields.EdgeExtras, EDGE)]
 )
 def test_row_structs_have_fields_in_order(
-    row: type[msgspec.Struct], extras: type[msgspec.Struct], known: Fields
+    row: type[msgspec.Struct], extras: type[msgspec.Struct], known: RowFields
 ) -> None:
-    assert row.__struct_fields__ == (*names(known.plain), "extras")
-    assert extras.__struct_fields__ == names(known.optional)
+    assert row.__struct_fields__ == (*field_names_of(known.plain), "extras")
+    assert extras.__struct_fields__ == field_names_of(known.optional)
     for struct, some in ((row, known.plain), (extras, known.optional)):
         hints = get_type_hints(struct)
         for field in some:
@@ -53,35 +53,37 @@ def test_row_structs_have_fields_in_order(
         (fields.EdgeExtrasInput, EDGE),
     ],
 )
-def test_put_structs_have_all_extras_that_callers_may_write(struct: type[msgspec.Struct], known: Fields) -> None:
+def test_put_structs_have_all_extras_that_callers_may_write(struct: type[msgspec.Struct], known: RowFields) -> None:
     by_itself = {
         field.name for field in known.optional if field.is_own or (field.is_kept and "Input" in struct.__name__)
     }
-    assert struct.__struct_fields__ == tuple(name for name in names(known.optional) if name not in by_itself)
+    assert struct.__struct_fields__ == tuple(name for name in field_names_of(known.optional) if name not in by_itself)
 
 
 def test_answers_have_all_extras() -> None:
-    shown = tuple(name for name in fields.NodeExtrasShown.__struct_fields__ if name not in FOUND_WHEN_READ)
-    assert shown == names(NODE.optional)
-    assert fields.EdgeExtrasShown.__struct_fields__ == names(EDGE.optional)
+    shown = tuple(name for name in fields.NodeExtrasAnswer.__struct_fields__ if name not in FOUND_WHEN_READ)
+    assert shown == field_names_of(NODE.optional)
+    assert fields.EdgeExtrasAnswer.__struct_fields__ == field_names_of(EDGE.optional)
 
 
 @pytest.mark.parametrize(
     ("struct", "of"),
     [(struct, NODE.whole) for struct in (Node, ListedNode, EncodedNodeFields)]
-    + [(struct, EDGE.whole) for struct in (Edge, EdgeFields)]
+    + [(struct, EDGE.whole) for struct in (Edge, EncodedEdgeFields)]
     + [(struct, NODE.exchanged) for struct in (NodeLine, NodeRecord, ExportedNode)]
     + [(struct, EDGE.exchanged) for struct in (EdgeLine, EdgeRecord, ExportedEdge)],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
-def test_public_structs_have_all_fields_under_wire_names(struct: type[msgspec.Struct], of: tuple[Field, ...]) -> None:
+def test_public_structs_have_all_fields_under_wire_names(
+    struct: type[msgspec.Struct], of: tuple[RowField, ...]
+) -> None:
     found = {field.name: field.encode_name for field in msgspec.structs.fields(struct)}
     assert found.items() >= {field.name: field.wire for field in of}.items()
 
 
 def test_put_of_whole_version_accepts_every_extra() -> None:
     assert set(NodeSpec.__struct_fields__) >= {field.name for field in NODE.extras if not field.is_own}
-    assert set(EdgeSpec.__struct_fields__) >= set(names(EDGE.extras))
+    assert set(EdgeSpec.__struct_fields__) >= set(field_names_of(EDGE.extras))
 
 
 def test_request_rows_default_to_omitted_fields() -> None:

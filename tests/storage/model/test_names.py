@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from kgserve.storage.model.fields import NodeExtras
-from kgserve.storage.model.names import MAX_ALIASES, aliases_in, folded, names_of
+from kgserve.storage.model.names import MAX_ALIASES, list_entity_names, normalize_name, parse_aliases
 from kgserve.storage.model.rows import NodeRow
 
 
@@ -26,13 +26,13 @@ from kgserve.storage.model.rows import NodeRow
     ],
 )
 def test_names_are_equal_despite_case_whitespace_and_compatibility_forms(one: str, other: str) -> None:
-    assert folded(one) == folded(other)
-    assert folded(folded(one)) == folded(one)
+    assert normalize_name(one) == normalize_name(other)
+    assert normalize_name(normalize_name(one)) == normalize_name(one)
 
 
 @pytest.mark.parametrize(("one", "other"), [("a b", "ab"), ("résumé", "resume"), ("A-1", "A 1")])
 def test_names_with_other_letters_differ(one: str, other: str) -> None:
-    assert folded(one) != folded(other)
+    assert normalize_name(one) != normalize_name(other)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_names_with_other_letters_differ(one: str, other: str) -> None:
 )
 def test_aliases_are_strings_of_a_list(attributes: dict[str, Any], aliases: list[str]) -> None:
     text = json.dumps(attributes)
-    assert aliases_in(text) == aliases
+    assert parse_aliases(text) == aliases
     row = NodeRow("n", "person", "", text, 1, 1, 1, 1)
-    assert names_of(row) == names_of(msgspec.structs.replace(row, extras=NodeExtras())) == []
-    assert names_of(msgspec.structs.replace(row, extras=NodeExtras(name="Ada"))) == ["Ada", *aliases]
+    assert list_entity_names(row) == list_entity_names(msgspec.structs.replace(row, extras=NodeExtras())) == []
+    assert list_entity_names(msgspec.structs.replace(row, extras=NodeExtras(name="Ada"))) == ["Ada", *aliases]

@@ -10,13 +10,13 @@ import pytest
 from kgserve.errors import Conflict, InvalidInput
 from kgserve.platform.times import format_time
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.storage.model.change import Access, ChangeSet, StoreState
+from kgserve.storage.model.change import AccessRecord, ChangeSet, StoreState
 from kgserve.storage.model.digest import rows_digest
 from kgserve.storage.model.fields import NodeExtrasPut
-from kgserve.storage.model.redirects import MERGED_INTO
-from kgserve.storage.model.rows import EdgeRow, NodeRow, edge_stamps
-from kgserve.storage.model.soft_delete import VERSION_OF
-from kgserve.storage.plan import MAX_REPORTED_ROWS, Report, Workspace, check, plan
+from kgserve.storage.model.redirects import MERGED_INTO_RELATION
+from kgserve.storage.model.rows import EdgeRow, NodeRow, split_edge_attributes
+from kgserve.storage.model.soft_delete import VERSION_OF_RELATION
+from kgserve.storage.plan import MAX_REPORTED_ROWS, PlanningWorkspace, WriteReport, check_batch, plan_batch
 
 AB = ("a", "b", "r")
 
@@ -25,7 +25,7 @@ class Planner:
     """Planner of consecutive batches, one second apart."""
 
     def __init__(self, *batches: WriteBatch) -> None:
-        self.workspace = Workspace()
+        self.workspace = PlanningWorkspace()
         self.workspace.incident = {node_id: set() for node_id in "abc"}
         self.state = StoreState()
         self.now = 0
@@ -33,20 +33,20 @@ class Planner:
         for batch in batches:
             self.write(batch)
 
-    def write(self, batch: WriteBatch) -> Report:
+    def write(self, batch: WriteBatch) -> WriteReport:
         self.now += 1_000_000
-        check(batch, self.workspace)
-        self.change, report = plan(batch, self.workspace, self.state, self.now)
+        check_batch(batch, self.workspace)
+        self.change, report = plan_batch(batch, self.workspace, self.state, self.now)
         self.state = self.change.state if self.change else self.state
         rows = [*self.workspace.nodes.values(), *(edge for edge in self.workspace.edges.values() if edge)]
         assert self.state.digest == rows_digest([msgspec.structs.astuple(row) for row in rows])
         assert self.state.nodes + self.state.edges == len(rows)
         return report
 
-    def node(self, **fields: Any) -> Report:
+    def node(self, **fields: Any) -> WriteReport:
         return self.write(WriteBatch(nodes=[NodePut(0, fields.pop("id", "a"), **fields)]))
 
-    def edge(self, *, touch: bool = True, **fields: Any) -> Report:
+    def edge(self, *, touch: bool = True, **fields: Any) -> WriteReport:
         return self.write(WriteBatch(edges=[EdgePut(0, fields.pop("key", AB), **fields)], touch=touch))
 
     @property
@@ -129,7 +129,7 @@ def test_create_edge(nodes: Planner) -> None:
 def test_edge_keeps_omitted_fields_and_created_at(edge: Planner) -> None:
     assert edge.edge(weight=0.75).edges_updated == 1
     assert edge.edge(own='{"other":2}').edges_updated == 1
-    stamps = edge_stamps(edge.ab.attributes)
+    stamps = split_edge_attributes(edge.ab.attributes)
     assert (edge.ab.weight, edge.ab.version, stamps.own) == (0.75, 3, '{"other":2}')
     assert (stamps.created_at, stamps.updated_at) == (format_time(2_000_000), format_time(4_000_000))
 
@@ -138,7 +138,7 @@ def test_touch_updates_edge_time_without_new_version(edge: Planner) -> None:
     report = edge.edge()
     assert (report.edges_unchanged, report.edges_updated, report.sequence) == (1, 0, 3)
     assert (edge.ab.version, edge.ab.sequence) == (1, 2)
-    assert edge_stamps(edge.ab.attributes).updated_at == format_time(3_000_000)
+    assert split_edge_attributes(edge.ab.attributes).updated_at == format_time(3_000_000)
     assert edge.change is not None
     assert [row.key for row in edge.change.edges_touched] == [AB]
     assert edge.change.edges_updated == []
@@ -151,15 +151,15 @@ def test_edge_without_touch_is_unchanged(edge: Planner) -> None:
         assert edge.change is None
     assert edge.ab == before
     assert edge.edge(touch=False, weight=0.6).edges_updated == 1
-    assert edge_stamps(edge.ab.attributes).updated_at == format_time(edge.now)
+    assert split_edge_attributes(edge.ab.attributes).updated_at == format_time(edge.now)
 
 
 def test_caller_times_take_precedence(nodes: Planner) -> None:
     past = "2020-01-01T00:00:00+01:00"
     nodes.edge(created_at=past, own="{}")
-    assert edge_stamps(nodes.ab.attributes).created_at == past
+    assert split_edge_attributes(nodes.ab.attributes).created_at == past
     nodes.edge(weight=2.0)
-    assert edge_stamps(nodes.ab.attributes).created_at == past
+    assert split_edge_attributes(nodes.ab.attributes).created_at == past
 
 
 def test_edge_without_endpoints_is_skipped_and_reported(nodes: Planner) -> None:
@@ -227,7 +227,7 @@ def test_imported_versions_and_times_never_decrease(nodes: Planner) -> None:
 
 def test_commit_times_increase_with_a_stopped_clock(nodes: Planner) -> None:
     for number in range(3):
-        change, _ = plan(WriteBatch(nodes=[NodePut(0, f"n{number}", "t")]), nodes.workspace, nodes.state, 0)
+        change, _ = plan_batch(WriteBatch(nodes=[NodePut(0, f"n{number}", "t")]), nodes.workspace, nodes.state, 0)
         assert change is not None
         assert change.time == nodes.state.time + 1
         nodes.state = change.state
@@ -257,11 +257,13 @@ def test_batch_sees_earlier_batches_of_its_group() -> None:
 
 def test_accesses_alone_make_a_commit_without_rows(nodes: Planner) -> None:
     before = nodes.state
-    report = nodes.write(WriteBatch(accesses=[Access("a", 1, 5, 0.5), Access("b", 1, 5, 0.5), Access("a", 2, 6, 0.6)]))
+    report = nodes.write(
+        WriteBatch(accesses=[AccessRecord("a", 1, 5, 0.5), AccessRecord("b", 1, 5, 0.5), AccessRecord("a", 2, 6, 0.6)])
+    )
     assert nodes.change is not None
-    assert nodes.change.accessed == [Access("a", 2, 6, 0.6), Access("b", 1, 5, 0.5)]
+    assert nodes.change.accessed == [AccessRecord("a", 2, 6, 0.6), AccessRecord("b", 1, 5, 0.5)]
     assert (nodes.change.size, nodes.state.digest, nodes.state.sequence) == (0, before.digest, before.sequence + 1)
-    assert report == Report(sequence=before.sequence + 1)
+    assert report == WriteReport(sequence=before.sequence + 1)
 
 
 def test_access_of_missing_node_is_dropped(nodes: Planner) -> None:
@@ -269,7 +271,7 @@ def test_access_of_missing_node_is_dropped(nodes: Planner) -> None:
         nodes.write(batch)
         return nodes.change and [access.id for access in nodes.change.accessed]
 
-    some = [Access(node_id, 1, 5, 0.5) for node_id in ("a", "b", "c")]
+    some = [AccessRecord(node_id, 1, 5, 0.5) for node_id in ("a", "b", "c")]
     assert accessed(WriteBatch(accesses=some[2:])) is None
     assert nodes.state.sequence == 1
     assert accessed(WriteBatch(delete_nodes=["a"], accesses=some)) == ["b"]
@@ -279,7 +281,7 @@ def test_access_of_missing_node_is_dropped(nodes: Planner) -> None:
 def merged(into: str) -> Planner:
     """Return a planner with the nodes a to d, of which b was merged into ``into``."""
     planner = Planner(WriteBatch(nodes=[NodePut(at, node_id, "t") for at, node_id in enumerate("abcd")]))
-    planner.edge(key=("b", into, MERGED_INTO))
+    planner.edge(key=("b", into, MERGED_INTO_RELATION))
     planner.workspace.merged["b"] = into
     return planner
 
@@ -297,7 +299,7 @@ def test_edges_of_merged_node_are_redirected(into: str) -> None:
 
 def test_unmerge_applies_to_later_batches_of_the_group() -> None:
     planner = merged("a")
-    planner.write(WriteBatch(delete_edges=[("b", "a", MERGED_INTO)], edges=[EdgePut(0, ("b", "d", "r"))]))
+    planner.write(WriteBatch(delete_edges=[("b", "a", MERGED_INTO_RELATION)], edges=[EdgePut(0, ("b", "d", "r"))]))
     report = planner.edge(key=("d", "b", "r"))
     assert (report.edges_created, report.redirected) == (1, {})
     assert {key for key, row in planner.workspace.edges.items() if row} == {("b", "d", "r"), ("d", "b", "r")}
@@ -309,7 +311,7 @@ def test_merged_node_rejects_writes_until_unmerge() -> None:
     with pytest.raises(Conflict):
         planner.node(id="b", content="new")
     assert planner.node(id="a", content="new").nodes_updated == 1
-    new = WriteBatch(nodes=[NodePut(0, "b", content="new")], delete_edges=[("b", "a", MERGED_INTO)])
+    new = WriteBatch(nodes=[NodePut(0, "b", content="new")], delete_edges=[("b", "a", MERGED_INTO_RELATION)])
     assert planner.write(new).nodes_updated == 1
 
 
@@ -321,7 +323,7 @@ def test_delete_memory_deletes_former_versions_except_those_put(*, again: bool) 
         for at, (node_id, to) in enumerate(belonging.items())
     ]
     planner = Planner(WriteBatch(nodes=puts))
-    planner.write(WriteBatch(edges=[EdgePut(0, (each, "a", VERSION_OF)) for each in ("v1", "v2", "other")]))
+    planner.write(WriteBatch(edges=[EdgePut(0, (each, "a", VERSION_OF_RELATION)) for each in ("v1", "v2", "other")]))
     report = planner.write(WriteBatch(delete_nodes=["a"], nodes=puts[1:2] if again else []))
     assert planner.change is not None
     assert planner.change.nodes_deleted == (["a", "v2"] if again else ["a", "v1", "v2"])

@@ -7,8 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgserve.storage.model.digest import from_text, measure, row_hash, rows_digest, shift, to_text
-from kgserve.storage.model.rows import EdgeRow, NodeRow, Stamps, edge_attributes, edge_stamps
+from kgserve.storage.model.digest import format_digest, measure_rows, parse_digest, row_hash, rows_digest, shift_digest
+from kgserve.storage.model.rows import (
+    EdgeAttributeParts,
+    EdgeRow,
+    NodeRow,
+    encode_edge_attributes,
+    split_edge_attributes,
+)
 from kgserve.storage.model.store_names import check_store_name
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
@@ -31,8 +37,8 @@ EDGES = st.builds(EdgeRow, TEXT, TEXT, TEXT, st.floats(allow_nan=False), TEXT, C
 def test_edge_attributes_roundtrip(own: dict[str, Any]) -> None:
     text = msgspec.json.encode(own, order="deterministic").decode()
     times = "2025-07-15T12:00:00Z", "2026-01-01T00:00:00.000001+01:00"
-    stored = edge_attributes(*times, text)
-    assert edge_stamps(stored) == Stamps(*times, text)
+    stored = encode_edge_attributes(*times, text)
+    assert split_edge_attributes(stored) == EdgeAttributeParts(*times, text)
     assert msgspec.json.decode(stored) == {"created_at": times[0], "updated_at": times[1], **own}
 
 
@@ -44,15 +50,15 @@ def test_digest_is_order_independent_and_incremental(rows: list[NodeRow | EdgeRo
     assert rows_digest([msgspec.structs.astuple(row) for row in shuffled]) == whole
     nodes = [row for row in shuffled if isinstance(row, NodeRow)]
     edges = [row for row in shuffled if isinstance(row, EdgeRow)]
-    assert measure(nodes, edges) == (whole, len(nodes), len(edges))
+    assert measure_rows(nodes, edges) == (whole, len(nodes), len(edges))
     digest = 0
     for row in shuffled:
-        digest = shift(digest, [row], ())
+        digest = shift_digest(digest, [row], ())
     assert digest == whole
     half = shuffled[: len(rows) // 2]
-    assert shift(whole, (), half) == rows_digest([msgspec.structs.astuple(row) for row in shuffled[len(half) :]])
-    assert from_text(to_text(whole)) == whole
-    assert len(to_text(whole)) == 32
+    assert shift_digest(whole, (), half) == rows_digest([msgspec.structs.astuple(row) for row in shuffled[len(half) :]])
+    assert parse_digest(format_digest(whole)) == whole
+    assert len(format_digest(whole)) == 32
 
 
 @given(NODES, st.integers(0, 7))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from kgserve.storage.model.rows import EdgeRow
-from kgserve.storage.model.walk import Levels, Walk, by_levels
+from kgserve.storage.model.walk import TraversalLevels, TraversalRequest, traverse_by_level
 
 TREE = {"a": "bc", "b": "de", "c": "fg", "d": "a"}
 """Two levels below a, and one cycle."""
@@ -15,11 +15,11 @@ def edges_of(ids: Collection[str]) -> list[EdgeRow]:
     return [EdgeRow(one, other, "r", 1.0, "{}", 1, 1) for one in ids for other in TREE.get(one, "")]
 
 
-def walked(depth: int, most: int) -> Levels:
-    return by_levels(Walk("a", depth, "outgoing", None, None, most), "a", edges_of)
+def walked(depth: int, most: int) -> TraversalLevels:
+    return traverse_by_level(TraversalRequest("a", depth, "outgoing", None, None, most), "a", edges_of)
 
 
-def ends(found: Levels) -> set[str]:
+def ends(found: TraversalLevels) -> set[str]:
     return {edge.source + edge.target for edge in found.edges}
 
 

@@ -12,10 +12,10 @@ import pytest
 from kgserve.platform.times import format_time
 from kgserve.storage.model.change import ChangeSet, StoreState
 from kgserve.storage.model.fields import EdgeExtras
-from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow, edge_attributes
-from kgserve.storage.rows.edge_page import held_around, of_kinds, page_of_edges, ranked
+from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow, encode_edge_attributes
+from kgserve.storage.rows.edge_page import encode_page_of_edges, filter_by_type, filter_valid_edges, select_ranks
 from kgserve.storage.rows.encoding import decode_edge
-from kgserve.storage.rows.view import RowsView
+from kgserve.storage.rows.view import CurrentRowsProjection
 
 LEAVES = [f"n{number:02}" for number in range(10)]
 BEFORE = [f"a{number:03}" for number in range(300)]
@@ -27,7 +27,9 @@ def made(choice: random.Random, source: str, target: str) -> EdgeRow:
     extras = EdgeExtras(choice.choice((None, None, 1, -2)), "", None, choice.choice((None, 5, 50)))
     stamp = format_time(choice.choice((0, 1_000_000)))
     kind = choice.choice("rstu")
-    return EdgeRow(source, target, kind, 1.0, edge_attributes(stamp, stamp, "{}"), 1, 1, choice.choice((None, extras)))
+    return EdgeRow(
+        source, target, kind, 1.0, encode_edge_attributes(stamp, stamp, "{}"), 1, 1, choice.choice((None, extras))
+    )
 
 
 def changed(state: StoreState, gone: list[EdgeKey], news: list[EdgeRow]) -> ChangeSet:
@@ -65,7 +67,7 @@ def test_pagination_of_edges_matches_full_sort(tmp_path: Path, seed: int) -> Non
     choice = random.Random(seed)
     nodes = [NodeRow(each, "t", "", "{}", 1, 1, 0, 0) for each in (*BEFORE, "hub", *LEAVES)]
     edges = {row.key: row for row in (made(choice, *ends(choice)) for _ in range(60))}
-    view = RowsView(tmp_path)
+    view = CurrentRowsProjection(tmp_path)
     before = StoreState(1, 0, 0, len(nodes), len(edges))
     view.renew(nodes, [edges[key] for key in sorted(edges)], before, lambda _: ())
     if seed:
@@ -79,10 +81,10 @@ def test_pagination_of_edges_matches_full_sort(tmp_path: Path, seed: int) -> Non
         own = [row for row in own if (not kinds or row.relation_type in kinds) and (moment is None or held(row))]
         own.sort(key=expected_place)
         with view.reading() as rows:
-            found = of_kinds(rows, rows.around(np.array([rows.number("hub")]), outgoing=outgoing), kinds)
-            found = found if moment is None else held_around(rows, found, moment, outgoing=outgoing)
+            found = filter_by_type(rows, rows.around(np.array([rows.number("hub")]), outgoing=outgoing), kinds)
+            found = found if moment is None else filter_valid_edges(rows, found, moment, outgoing=outgoing)
             for start, limit in product((0, 1, 7, len(own) - 1, len(own), 99), (1, 5, 99)):
-                page, more = page_of_edges(rows, found, max(start, 0), limit)
+                page, more = encode_page_of_edges(rows, found, max(start, 0), limit)
                 there = own[max(start, 0) :][:limit]
                 assert [decode_edge(text, 0).key for text in page] == [row.key for row in there]
                 assert more == (max(start, 0) + limit < len(own))
@@ -93,5 +95,5 @@ def test_ranked_sorts_only_the_requested_range() -> None:
     one, other = choice.integers(0, 3, 500), choice.integers(0, 50, 500)
     order = np.lexsort((np.arange(500), other, one))
     for start, end in ((0, 10), (150, 170), (480, 500), (0, 500), (499, 600), (500, 510), (20, 20)):
-        found = ranked((one.__getitem__, other.__getitem__), np.arange(500), start, end)
+        found = select_ranks((one.__getitem__, other.__getitem__), np.arange(500), start, end)
         assert found.tolist() == order[start:end].tolist()

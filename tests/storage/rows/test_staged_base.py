@@ -9,7 +9,7 @@ import pytest
 
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.rows import EdgeKey
-from kgserve.storage.rows.view import STAGED_MARK, RowsView, StagedBase
+from kgserve.storage.rows.view import STAGED_MARK, CurrentRowsProjection, StagedBase
 from tests.storage.rows.test_view import IDS, Model, check
 
 
@@ -28,7 +28,7 @@ class Filled:
     """View of a model with some commits in the base and some in the delta."""
 
     def __init__(self, folder: Path) -> None:
-        self.view, self.model, self.journal = RowsView(folder), Model(7), list[ChangeSet]()
+        self.view, self.model, self.journal = CurrentRowsProjection(folder), Model(7), list[ChangeSet]()
         self.write(8)
         self.view.fold()
         self.write(3)
@@ -44,7 +44,7 @@ class Filled:
     def names(self) -> set[str]:
         return {path.name for path in self.view.folder.iterdir()}
 
-    def check(self, view: RowsView | None = None) -> None:
+    def check(self, view: CurrentRowsProjection | None = None) -> None:
         with (view or self.view).reading() as rows:
             check(rows, self.model.nodes, self.model.edges)
 
@@ -83,7 +83,7 @@ def test_staged_base_is_published_and_superseded(filled: Filled) -> None:
     filled.write(2)
     filled.check()
     # As after a kill: the staged base is not used.
-    reopened = RowsView(copied(filled.view.folder))
+    reopened = CurrentRowsProjection(copied(filled.view.folder))
     reopened.catch_up(lambda after: filled.journal[after:])
     filled.check(reopened)
     assert not any(STAGED_MARK in path.name for path in reopened.folder.iterdir())

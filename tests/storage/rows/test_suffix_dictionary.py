@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 
 from kgserve.storage.model.change import ChangeSet, StoreState
-from kgserve.storage.model.rows import EdgeRow, NodeRow, edge_attributes
+from kgserve.storage.model.rows import EdgeRow, NodeRow, encode_edge_attributes
 from kgserve.storage.rows.encoding import encode_edge, encode_node
 from kgserve.storage.rows.endings import (
-    ENDING_SAMPLE_ROWS,
-    MAX_ENDING_BYTES,
-    MAX_ENDINGS,
-    MIN_ENDING_ROWS,
+    MAX_SUFFIX_BYTES,
+    MAX_SUFFIXES,
+    MIN_SUFFIX_ROWS,
+    SUFFIX_SAMPLE_ROWS,
     SuffixDictionary,
 )
-from kgserve.storage.rows.fold import build, fold
+from kgserve.storage.rows.fold import build_base, merge_changes
 from kgserve.storage.rows.format import ROWS_BLOCK_BYTES
-from kgserve.storage.rows.snapshot import Rows
-from kgserve.storage.rows.view import RowsView, changes_of
+from kgserve.storage.rows.snapshot import RowsSnapshot
+from kgserve.storage.rows.view import CurrentRowsProjection, changes_since_base
 
 STAMP = "2025-07-15T12:00:00.000000Z"
 NESTED = '{"attributes":{"version":1},"k":",\\"version\\":"}'
@@ -32,18 +32,20 @@ def node(number: int, sequence: int = 1, attributes: str = NESTED, size: int = 3
 
 
 def edge(number: int, weight: float = 1.0, sequence: int = 1) -> EdgeRow:
-    attributes = edge_attributes(STAMP, STAMP, NESTED)
+    attributes = encode_edge_attributes(STAMP, STAMP, NESTED)
     return EdgeRow(f"n{number:05}", "n00000", "to", weight, attributes, 1, sequence)
 
 
-def written(view: RowsView, sequence: int, nodes: list[NodeRow], edges: list[EdgeRow], *, created: bool = True) -> None:
+def written(
+    view: CurrentRowsProjection, sequence: int, nodes: list[NodeRow], edges: list[EdgeRow], *, created: bool = True
+) -> None:
     how = "created" if created else "updated"
     rows: dict[str, Any] = {f"nodes_{how}": nodes, f"edges_{how}": edges}
     counts = {"nodes": len(nodes), "edges": len(edges)}
     view.apply([ChangeSet(sequence=sequence, time=sequence, digest=bytes(16), **counts, **rows)])
 
 
-def check(rows: Rows, nodes: list[NodeRow], edges: list[EdgeRow]) -> None:
+def check(rows: RowsSnapshot, nodes: list[NodeRow], edges: list[EdgeRow]) -> None:
     """Check that texts are complete when read singly, in batches and all at once."""
     base = rows.base
     wanted = [[encode_node(row) for row in nodes], [encode_edge(row) for row in edges]]
@@ -55,14 +57,14 @@ def check(rows: Rows, nodes: list[NodeRow], edges: list[EdgeRow]) -> None:
         assert base.sizes(kind).tolist() == [*map(len, texts)]
 
 
-def stored(rows: Rows) -> int:
+def stored(rows: RowsSnapshot) -> int:
     base = rows.base
     return int(base.node_size.sum(dtype=np.int64) + base.edge_size.sum(dtype=np.int64))
 
 
 def test_common_suffixes_are_stored_once_across_merges(tmp_path: Path) -> None:
     nodes, edges = [node(number) for number in range(300)], [edge(number) for number in range(300)]
-    view = RowsView(tmp_path)
+    view = CurrentRowsProjection(tmp_path)
     written(view, 1, nodes, edges)
     view.fold()
     with view.reading() as rows:
@@ -71,9 +73,9 @@ def test_common_suffixes_are_stored_once_across_merges(tmp_path: Path) -> None:
         whole = sum(map(len, [*map(encode_node, nodes), *map(encode_edge, edges)]))
         assert stored(rows) < whole / 2
     # Rare suffixes are not added, suffixes of the base are reused, and unused ones are removed.
-    for number in range(MIN_ENDING_ROWS - 1):
+    for number in range(MIN_SUFFIX_ROWS - 1):
         nodes[number], edges[number] = node(number, 2), edge(number, 2.5, 2)
-    written(view, 2, nodes[: MIN_ENDING_ROWS - 1], edges[: MIN_ENDING_ROWS - 1], created=False)
+    written(view, 2, nodes[: MIN_SUFFIX_ROWS - 1], edges[: MIN_SUFFIX_ROWS - 1], created=False)
     view.fold()
     with view.reading() as rows:
         check(rows, nodes, edges)
@@ -85,51 +87,51 @@ def test_common_suffixes_are_stored_once_across_merges(tmp_path: Path) -> None:
         check(rows, nodes, edges)
         assert len(rows.base.endings) == 3
         assert not any(b'"sequence":1,' in ending for ending in rows.base.endings)
-    with RowsView(tmp_path).reading() as rows:
+    with CurrentRowsProjection(tmp_path).reading() as rows:
         check(rows, nodes, edges)
 
 
 def test_copying_keeps_suffixes(tmp_path: Path) -> None:
     nodes, edges = [node(number) for number in range(50)], [edge(number) for number in range(50)]
-    view = RowsView(tmp_path)
+    view = CurrentRowsProjection(tmp_path)
     written(view, 1, nodes, edges)
     view.fold()
     written(view, 2, [node(0, 2)], [], created=False)
     view.fold(copying=True)
     with view.reading() as rows:
         check(rows, [node(0, 2), *nodes[1:]], edges)
-        fold(rows.base, changes_of(rows), rows.state, tmp_path / "again.rows", copying=True)
+        merge_changes(rows.base, changes_since_base(rows), rows.state, tmp_path / "again.rows", copying=True)
 
 
-@pytest.mark.parametrize("size", [MAX_ENDING_BYTES + 1, 1 << 16])
+@pytest.mark.parametrize("size", [MAX_SUFFIX_BYTES + 1, 1 << 16])
 def test_long_suffixes_are_not_shared(tmp_path: Path, size: int) -> None:
     """A later, shorter suffix of the same row may be shared."""
     nodes = [node(number, attributes='{"k":"' + "x" * size + '"}') for number in range(20)]
-    view = RowsView(tmp_path)
+    view = CurrentRowsProjection(tmp_path)
     written(view, 1, nodes, [])
     view.fold()
     with view.reading() as rows:
         check(rows, nodes, [])
-        assert 0 < max(map(len, rows.base.endings)) <= MAX_ENDING_BYTES
+        assert 0 < max(map(len, rows.base.endings)) <= MAX_SUFFIX_BYTES
 
 
 def test_number_of_suffixes_is_bounded() -> None:
     texts = [
-        b'{"id":"%d","attributes":{"k":%d}' % (at, at // MIN_ENDING_ROWS)
-        for at in range(MIN_ENDING_ROWS * (MAX_ENDINGS + 500))
+        b'{"id":"%d","attributes":{"k":%d}' % (at, at // MIN_SUFFIX_ROWS)
+        for at in range(MIN_SUFFIX_ROWS * (MAX_SUFFIXES + 500))
     ]
     whole, endings = [*texts], SuffixDictionary([b""], [])
     numbers = endings.part("node", texts)
-    assert len(endings.texts) == MAX_ENDINGS
+    assert len(endings.texts) == MAX_SUFFIXES
     assert [text + endings.texts[number] for text, number in zip(texts, numbers, strict=True)] == whole
-    assert numbers[: ENDING_SAMPLE_ROWS // 2].count(0) == 0
-    assert numbers[-MIN_ENDING_ROWS * 400 :].count(0) == MIN_ENDING_ROWS * 400
+    assert numbers[: SUFFIX_SAMPLE_ROWS // 2].count(0) == 0
+    assert numbers[-MIN_SUFFIX_ROWS * 400 :].count(0) == MIN_SUFFIX_ROWS * 400
 
 
 def test_columns_use_the_narrowest_type(tmp_path: Path) -> None:
     """A column of equal values stores one value, and a larger number widens it again."""
     edges = [edge(number) for number in range(300)]
-    view = RowsView(tmp_path)
+    view = CurrentRowsProjection(tmp_path)
     written(view, 1, [node(number, size=30 + number % 5) for number in range(300)], edges)
     view.fold()
     with view.reading() as rows:
@@ -157,7 +159,7 @@ def test_base_without_rows_may_end_at_a_block_boundary(tmp_path: Path) -> None:
         nodes = [
             NodeRow(f"n{number:05}", "t", "", f'{{"a":{number}}}', 1, 1, number, number) for number in range(count)
         ]
-        base = build(folder, nodes, [], StoreState(1, 1, 1, count, 0))
+        base = build_base(folder, nodes, [], StoreState(1, 1, 1, count, 0))
         assert (base.endings, base.nodes) == ([b""], count)
         offsets.add(base._directory.sections["endings"].offset % ROWS_BLOCK_BYTES)
     assert 0 in offsets

@@ -15,23 +15,23 @@ import pytest
 
 from kgserve.storage.model.change import ChangeSet, StoreState
 from kgserve.storage.model.fields import EdgeExtras, NodeExtras
-from kgserve.storage.model.redirects import MERGED_INTO
-from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow, edge_attributes
-from kgserve.storage.rows.base import BaseSegment, ranges
-from kgserve.storage.rows.delta import Delta
+from kgserve.storage.model.redirects import MERGED_INTO_RELATION
+from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow, encode_edge_attributes
+from kgserve.storage.rows.base import BaseSegment, concatenate_ranges
+from kgserve.storage.rows.delta import RowDelta
 from kgserve.storage.rows.encoding import RowsDamaged
-from kgserve.storage.rows.fold import build, fold
+from kgserve.storage.rows.fold import build_base, merge_changes
 from kgserve.storage.rows.format import ROWS_MAGIC
-from kgserve.storage.rows.sampling import degrees
-from kgserve.storage.rows.snapshot import MAX_SINGLE_READS, Rows
-from kgserve.storage.rows.view import UNSYNCED_MARK, FoldLimits, RowsView, changes_of
+from kgserve.storage.rows.sampling import count_degrees
+from kgserve.storage.rows.snapshot import MAX_SINGLE_READS, RowsSnapshot
+from kgserve.storage.rows.view import UNSYNCED_MARK, CurrentRowsProjection, MergeLimits, changes_since_base
 from tests.captured_log import capture_log
 
 IDS = ["", "é", "a\0b", "\U0010ffff", *(f"n{number}" for number in range(40))]
 TIMES = [None, -62_135_596_800_000_000, 0, 1_700_000_000_123_456]
 MOMENTS = [-1, 0, 1, 1_700_000_000_123_456]
 STAMP = "2025-07-15T12:00:00.000000Z"
-AT_ONCE = FoldLimits(rows=40)
+AT_ONCE = MergeLimits(rows=40)
 """Limits with which every commit of a model becomes a base."""
 ABSENT = [f"absent{number}" for number in range(1_000)]
 
@@ -55,7 +55,7 @@ class Model:
         pick = self.source.choice
         extras = EdgeExtras(pick((None, -3, 7)), "ada", pick(TIMES), pick(TIMES))
         return EdgeRow(
-            *key, pick((1.0, -0.5)), edge_attributes(STAMP, STAMP, '{"k":1}'), 1, self.at, pick((None, extras))
+            *key, pick((1.0, -0.5)), encode_edge_attributes(STAMP, STAMP, '{"k":1}'), 1, self.at, pick((None, extras))
         )
 
     def next(self) -> ChangeSet:
@@ -88,7 +88,7 @@ class Model:
         )
 
 
-def check(rows: Rows, nodes: dict[str, NodeRow], edges: dict[EdgeKey, EdgeRow]) -> None:
+def check(rows: RowsSnapshot, nodes: dict[str, NodeRow], edges: dict[EdgeKey, EdgeRow]) -> None:
     assert list(rows.ids_behind("")) == [node_id for node_id in sorted(nodes) if node_id]
     assert {row.id: row for row in rows.all_nodes()} == nodes
     assert {row.key: row for row in rows.all_edges()} == edges
@@ -107,10 +107,10 @@ def check(rows: Rows, nodes: dict[str, NodeRow], edges: dict[EdgeKey, EdgeRow]) 
     assert rows.edges(keys) == edges
 
 
-def check_edges(rows: Rows, nodes: dict[str, NodeRow], edges: dict[EdgeKey, EdgeRow]) -> None:
+def check_edges(rows: RowsSnapshot, nodes: dict[str, NodeRow], edges: dict[EdgeKey, EdgeRow]) -> None:
     numbers = np.array([rows.delta.number(node_id) for node_id in nodes], np.int64)
     ends = Counter(end for key in edges for end in key[:2])
-    assert degrees(rows, numbers) == [ends[node_id] for node_id in nodes]
+    assert count_degrees(rows, numbers) == [ends[node_id] for node_id in nodes]
     leaving = rows.around(numbers, outgoing=True)
     for moment in MOMENTS:
         true = {key for key, row in edges.items() if row.holds_at(moment)}
@@ -121,10 +121,10 @@ def check_edges(rows: Rows, nodes: dict[str, NodeRow], edges: dict[EdgeKey, Edge
 
 @pytest.mark.parametrize("seed", range(4))
 def test_rows_survive_merges_and_reopening(tmp_path: Path, seed: int) -> None:
-    model, view, journal = Model(seed), RowsView(tmp_path), list[ChangeSet]()
-    held: list[tuple[Rows, dict[str, NodeRow], dict[EdgeKey, EdgeRow]]] = []
+    model, view, journal = Model(seed), CurrentRowsProjection(tmp_path), list[ChangeSet]()
+    held: list[tuple[RowsSnapshot, dict[str, NodeRow], dict[EdgeKey, EdgeRow]]] = []
     for number in range(30):
-        view.limits = model.source.choice((FoldLimits(), AT_ONCE))
+        view.limits = model.source.choice((MergeLimits(), AT_ONCE))
         journal.append(model.next())
         view.apply(journal[-1:])
         with view.reading() as rows:
@@ -139,7 +139,7 @@ def test_rows_survive_merges_and_reopening(tmp_path: Path, seed: int) -> None:
             view.fold()
             assert view.base_sequence == model.at
         if number == 22:
-            view = RowsView(tmp_path)
+            view = CurrentRowsProjection(tmp_path)
             view.catch_up(lambda after: journal[after:])
     for rows, nodes, edges in held:
         check(rows, nodes, edges)
@@ -148,14 +148,14 @@ def test_rows_survive_merges_and_reopening(tmp_path: Path, seed: int) -> None:
 
 
 def test_reader_sees_one_commit_during_writes_and_merges(tmp_path: Path) -> None:
-    model, view, stop = Model(9), RowsView(tmp_path), threading.Event()
+    model, view, stop = Model(9), CurrentRowsProjection(tmp_path), threading.Event()
     states: dict[int, tuple[dict[str, NodeRow], dict[EdgeKey, EdgeRow]]] = {0: ({}, {})}
 
     def write() -> None:
         while not stop.is_set() and model.at < 400:
             group = [model.next() for _ in range(model.source.randint(1, 3))]
             states[model.at] = dict(model.nodes), dict(model.edges)
-            view.limits = model.source.choice((FoldLimits(), AT_ONCE))
+            view.limits = model.source.choice((MergeLimits(), AT_ONCE))
             view.apply(group)
 
     def fold() -> None:
@@ -178,7 +178,7 @@ def test_reader_sees_one_commit_during_writes_and_merges(tmp_path: Path) -> None
 
 
 def test_every_changed_byte_is_detected(tmp_path: Path) -> None:
-    model, view = Model(3), RowsView(tmp_path)
+    model, view = Model(3), CurrentRowsProjection(tmp_path)
     for _ in range(10):
         view.apply([model.next()])
     view.fold()
@@ -200,7 +200,7 @@ def test_every_changed_byte_is_detected(tmp_path: Path) -> None:
 
 
 def test_reading_a_changed_text_raises(tmp_path: Path) -> None:
-    view, content = RowsView(tmp_path), "x" * (1 << 20)
+    view, content = CurrentRowsProjection(tmp_path), "x" * (1 << 20)
     row = NodeRow("a", "t", content, "{}", 1, 1, 1, 1)
     view.apply([ChangeSet(sequence=1, time=1, digest=bytes(16), nodes=1, edges=0, nodes_created=[row])])
     view.fold()
@@ -217,10 +217,10 @@ def test_reading_a_changed_text_raises(tmp_path: Path) -> None:
 def test_know_merges_detects_redirects(tmp_path: Path, others: str) -> None:
     """Independent of the position of MERGED_INTO among the relation types."""
     for merges in (False, True):
-        types = [*others, *([MERGED_INTO] if merges else [])]
-        edges = [EdgeRow("a", "b", each, 1.0, edge_attributes(STAMP, STAMP, "{}"), 1, 1) for each in types]
+        types = [*others, *([MERGED_INTO_RELATION] if merges else [])]
+        edges = [EdgeRow("a", "b", each, 1.0, encode_edge_attributes(STAMP, STAMP, "{}"), 1, 1) for each in types]
         nodes = [NodeRow(each, "t", "", "{}", 1, 1, 1, 1) for each in "ab"]
-        view = RowsView(tmp_path / f"{merges}")
+        view = CurrentRowsProjection(tmp_path / f"{merges}")
         change = ChangeSet(
             sequence=1, time=1, digest=bytes(16), nodes=2, edges=len(edges), nodes_created=nodes, edges_created=edges
         )
@@ -233,7 +233,7 @@ def test_know_merges_detects_redirects(tmp_path: Path, others: str) -> None:
 
 
 def test_versions_are_kept_only_while_readers_need_them(tmp_path: Path) -> None:
-    view = RowsView(tmp_path)
+    view = CurrentRowsProjection(tmp_path)
     put = partial(_put_again, view)
     put(1)
     with view.reading() as first:
@@ -247,14 +247,14 @@ def test_versions_are_kept_only_while_readers_need_them(tmp_path: Path) -> None:
     assert _kept_versions(view) == [5, 4]
 
 
-def _put_again(view: RowsView, number: int) -> None:
+def _put_again(view: CurrentRowsProjection, number: int) -> None:
     row = NodeRow("a", "t", str(number), "{}", number, 1, number, number)
     change = ChangeSet(sequence=number, time=number, digest=bytes(16), nodes=1, edges=0)
     (change.nodes_created if number == 1 else change.nodes_updated).append(row)
     view.apply([change])
 
 
-def _kept_versions(view: RowsView) -> list[int]:
+def _kept_versions(view: CurrentRowsProjection) -> list[int]:
     """Return the commits of one node's versions in memory, the newest first."""
     with view.reading() as rows:
         version, found = rows.delta.nodes[rows.delta.number("a")], list[int]()
@@ -265,7 +265,7 @@ def _kept_versions(view: RowsView) -> list[int]:
 
 
 def test_text_file_is_replaced_when_half_of_it_is_unused(tmp_path: Path) -> None:
-    model, view = Model(9), RowsView(tmp_path)
+    model, view = Model(9), CurrentRowsProjection(tmp_path)
     sizes, names = list[int](), list[str]()
     for _ in range(40):
         view.apply([model.next()])
@@ -286,7 +286,7 @@ def test_text_file_is_replaced_when_half_of_it_is_unused(tmp_path: Path) -> None
 
 
 def test_failed_merge_restores_text_file(tmp_path: Path) -> None:
-    model, view = Model(9), RowsView(tmp_path)
+    model, view = Model(9), CurrentRowsProjection(tmp_path)
     view.apply([model.next()])
     view.fold()
     files = {path: path.read_bytes() for path in tmp_path.iterdir()}
@@ -294,7 +294,7 @@ def test_failed_merge_restores_text_file(tmp_path: Path) -> None:
     taken = tmp_path / "taken"
     taken.mkdir()
     with view.reading() as rows, pytest.raises(OSError, match="taken"):
-        fold(rows.base, changes_of(rows), view.state, taken)
+        merge_changes(rows.base, changes_since_base(rows), view.state, taken)
     taken.rmdir()
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == files
 
@@ -305,9 +305,9 @@ def test_base_of_all_rows_is_built_in_batches(tmp_path: Path, monkeypatch: pytes
     for _ in range(5):
         model.next()
     state = StoreState(model.at, model.at, 1, len(model.nodes), len(model.edges))
-    base = build(tmp_path, reversed(model.nodes.values()), reversed(model.edges.values()), state)
+    base = build_base(tmp_path, reversed(model.nodes.values()), reversed(model.edges.values()), state)
     assert base.state == state
-    check(Rows(base, Delta(base), state), model.nodes, model.edges)
+    check(RowsSnapshot(base, RowDelta(base), state), model.nodes, model.edges)
 
 
 HARM: dict[str, Callable[[bytes], bytes]] = {
@@ -319,36 +319,36 @@ HARM: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("harm", HARM)
 def test_damaged_base_falls_back_to_an_older_one_or_none(tmp_path: Path, harm: str) -> None:
-    model, view = Model(5), RowsView(tmp_path)
+    model, view = Model(5), CurrentRowsProjection(tmp_path)
     view.apply([model.next()])
     view.fold()
     (path,) = tmp_path.glob("*.rows")
     path.write_bytes(HARM[harm](path.read_bytes()))
-    again = RowsView(tmp_path)
+    again = CurrentRowsProjection(tmp_path)
     assert (again.base_sequence, again.state.nodes) == (0, 0)
     assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_base_of_another_format_is_not_damage(tmp_path: Path) -> None:
-    model, view = Model(5), RowsView(tmp_path)
+    model, view = Model(5), CurrentRowsProjection(tmp_path)
     view.apply([model.next()])
     view.fold()
     (path,) = tmp_path.glob("*.rows")
     path.write_bytes(path.read_bytes().replace(ROWS_MAGIC, b"KGROWS02"))
     with capture_log() as events:
-        assert RowsView(tmp_path).state.nodes == 0
+        assert CurrentRowsProjection(tmp_path).state.nodes == 0
     assert [(each["event"], each["log_level"]) for each in events] == [("rows_of_another_format", "info")]
 
 
 def test_unsynced_base_is_verified_or_synced(tmp_path: Path) -> None:
-    model, view = Model(3), RowsView(tmp_path)
+    model, view = Model(3), CurrentRowsProjection(tmp_path)
     view.limits = AT_ONCE
     journal = [model.next()]
     view.apply(journal)
     (path,), (texts,) = tmp_path.glob("*.rows"), tmp_path.glob("*.texts")
     assert UNSYNCED_MARK in path.suffixes
     texts.write_bytes(bytes(8) + texts.read_bytes()[8:])
-    view = RowsView(tmp_path)
+    view = CurrentRowsProjection(tmp_path)
     assert view.base_sequence == 0
     view.catch_up(lambda after: journal[after:])
     view.limits = AT_ONCE
@@ -357,14 +357,14 @@ def test_unsynced_base_is_verified_or_synced(tmp_path: Path) -> None:
     view.sync()
     (path,) = tmp_path.glob("*.rows")
     assert UNSYNCED_MARK not in path.suffixes
-    view = RowsView(tmp_path)
+    view = CurrentRowsProjection(tmp_path)
     assert view.base_sequence == 2
     with view.reading() as rows:
         check(rows, model.nodes, model.edges)
 
 
 def test_node_texts_in_bulk_equal_single_reads(tmp_path: Path) -> None:
-    view, model = RowsView(tmp_path), Model(5)
+    view, model = CurrentRowsProjection(tmp_path), Model(5)
     # New nodes sort before those of the base, and the last one of the base changes, too.
     names = [f"{'n' if number < 2 * MAX_SINGLE_READS else 'm'}{number:03}" for number in range(3 * MAX_SINGLE_READS)]
     for ids in (
@@ -408,6 +408,6 @@ def test_ranges_are_concatenated() -> None:
     starts = np.array(sorted(source.sample(range(1_000), 50)), dtype=np.int64)
     ends = starts + np.array([source.choice((0, 1, 7)) for _ in starts])
     expected = [number for start, end in zip(starts, ends, strict=True) for number in range(int(start), int(end))]
-    assert ranges(starts, ends).tolist() == expected
-    assert ranges(starts[:1], starts[:1] + 3).tolist() == [int(starts[0]) + more for more in range(3)]
-    assert ranges(starts[:0], ends[:0]).tolist() == []
+    assert concatenate_ranges(starts, ends).tolist() == expected
+    assert concatenate_ranges(starts[:1], starts[:1] + 3).tolist() == [int(starts[0]) + more for more in range(3)]
+    assert concatenate_ranges(starts[:0], ends[:0]).tolist() == []

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.storage.model.walk import Direction, Walk, clamp
-from kgserve.storage.rows.walk import reached, walk
+from kgserve.storage.model.walk import TraversalDirection, TraversalRequest, clamp_depth
+from kgserve.storage.rows.walk import load_traversal_result, traverse_rows
 from kgserve.stores.store import OpenStore
 from tests.property.graph import Graph
 from tests.stores.writing import opened, write
@@ -32,15 +32,15 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[OpenStore
 @pytest.mark.parametrize("types", [None, frozenset("a")])
 @pytest.mark.parametrize("weight", [None, 0.6])
 def test_traversal_matches_breadth_first_search(
-    stored: tuple[OpenStore, Graph], direction: Direction, types: frozenset[str] | None, weight: float | None
+    stored: tuple[OpenStore, Graph], direction: TraversalDirection, types: frozenset[str] | None, weight: float | None
 ) -> None:
     store, graph = stored
     source = random.Random(1)
     for most in (1, 2, 7, 40, 1000, 5000):
         for depth in (0, 1, 2, 4, 10):
-            request = Walk(f"n{source.randrange(120)}", depth, direction, types, weight, most)
+            request = TraversalRequest(f"n{source.randrange(120)}", depth, direction, types, weight, most)
             with store.reading() as rows:
-                found = reached(rows, walk(rows, request))
+                found = load_traversal_result(rows, traverse_rows(rows, request))
             depths, edges, more = graph.walk(request)
             assert [(row.id, at) for row, at in found.nodes] == list(depths.items())
             assert (sorted(row.key for row in found.edges), found.truncated) == (sorted(edges), more)
@@ -49,9 +49,9 @@ def test_traversal_matches_breadth_first_search(
 
 def test_unknown_start_reaches_nothing(stored: tuple[OpenStore, Graph]) -> None:
     with stored[0].reading() as rows:
-        found = reached(rows, walk(rows, Walk("nobody", 3, "both", None, None, 10)))
+        found = load_traversal_result(rows, traverse_rows(rows, TraversalRequest("nobody", 3, "both", None, None, 10)))
     assert (found.nodes, found.edges, found.truncated) == ([], [], False)
 
 
 def test_depth_is_clamped() -> None:
-    assert [clamp(depth) for depth in (-5, 0, 1, 10, 11, 1 << 40)] == [0, 0, 1, 10, 10, 10]
+    assert [clamp_depth(depth) for depth in (-5, 0, 1, 10, 11, 1 << 40)] == [0, 0, 1, 10, 10, 10]

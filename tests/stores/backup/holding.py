@@ -6,11 +6,11 @@ from pathlib import Path
 
 from kgserve.admin import backup as ops
 from kgserve.errors import KgserveError
-from kgserve.projections.history_follower import Historian
+from kgserve.projections.history_follower import HistoryWorker
 from kgserve.stores.backup.api import StoreBackupAnswer
 from kgserve.stores.backup.create import BackupOptions
 from kgserve.stores.backup.folder import BackupFolder, BackupManifest
-from kgserve.stores.backup.restore import verify
+from kgserve.stores.backup.restore import verify_backup
 from kgserve.stores.pool import StorePool
 from kgserve.stores.store import OpenStore
 from tests.stores.writing import NAME, PATIENCE, batch, settings, write
@@ -22,7 +22,7 @@ def back_up(
     pool: StorePool, folder: Path, *, live: bool = True, full: bool = False, keep: int | None = None
 ) -> StoreBackupAnswer:
     """Make a backup; unless ``live``, it does not wait for a history."""
-    return ops.backup_one(pool, folder, NAME, BackupOptions(live=live, full=full, keep=keep))
+    return ops.back_up_single_store(pool, folder, NAME, BackupOptions(live=live, full=full, keep=keep))
 
 
 def manifest(folder: Path, name: str = NAME) -> BackupManifest:
@@ -32,7 +32,7 @@ def manifest(folder: Path, name: str = NAME) -> BackupManifest:
 def faults(folder: Path) -> list[str]:
     """Return all faults of a backup, including those that prevent verification."""
     try:
-        return [fault for each in verify(BackupFolder(folder)) for fault in each.faults]
+        return [fault for each in verify_backup(BackupFolder(folder)) for fault in each.faults]
     except KgserveError as error:
         return [error.message]
 
@@ -44,14 +44,14 @@ def files(folder: Path) -> list[Path]:
 
 def restored(pool: StorePool, folder: Path, until: str | None = None, into: str = "again") -> OpenStore:
     """Restore a store from a backup, and return it open; the pool closes it."""
-    ops.restore(pool, folder, [ops.Source(NAME, into, until)])
+    ops.restore_stores(pool, folder, [ops.RestoreSource(NAME, into, until)])
     return pool.acquire(into)
 
 
 def make(root: Path) -> Path:
     """Create a backup with all kinds of files in two runs. The store is closed."""
     folder = root / "backup"
-    historian = Historian()
+    historian = HistoryWorker()
     with StorePool(settings(root / "data", journal_segment_mb=1, journal_retention_mb=0)) as pool:
         pool.companions.append(historian)
         with pool.lease(NAME, create=True) as store:

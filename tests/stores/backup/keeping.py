@@ -10,17 +10,17 @@ import msgspec
 
 from kgserve.admin import backup as ops
 from kgserve.platform.times import format_time
-from kgserve.projections.history.history import History
-from kgserve.projections.history_follower import Historian, HistoryFollower
-from kgserve.storage.model.digest import to_text
-from kgserve.storage.model.store_settings import Keeping, StoreSettings
+from kgserve.projections.history.history import HistoryFile
+from kgserve.projections.history_follower import HistoryProjection, HistoryWorker
+from kgserve.storage.model.digest import format_digest
+from kgserve.storage.model.store_settings import HistoryRetention, StoreSettings
 from kgserve.stores.backup.api import StoreBackupAnswer
 from kgserve.stores.backup.create import BackupOptions
 from kgserve.stores.backup.folder import BackupFolder
-from kgserve.stores.backup.restore import verify
+from kgserve.stores.backup.restore import verify_backup
 from kgserve.stores.pool import StorePool
 from kgserve.stores.store import OpenStore
-from tests.property.driver import NAME, PATIENCE, differ
+from tests.property.driver import CATCH_UP_TIMEOUT_SECONDS, NAME, differ
 from tests.property.graph import Graph
 from tests.property.past import PastDriver
 from tests.stores.writing import settings
@@ -40,28 +40,28 @@ class KeepingDriver(PastDriver):
     def back_up(self, *, full: bool = False, keep: int | None = None) -> StoreBackupAnswer:
         """Make a backup, and check its answer."""
         if self.store.description.history != "none":
-            assert self.historian.of(self.store).wait(self.graph.sequence, PATIENCE)
-        made = ops.backup_one(self.pool, self.backups, NAME, BackupOptions(live=True, full=full, keep=keep))
-        assert (made.sequence, made.digest) == (self.graph.sequence, to_text(self.graph.digest))
+            assert self.historian.of(self.store).wait(self.graph.sequence, CATCH_UP_TIMEOUT_SECONDS)
+        made = ops.back_up_single_store(self.pool, self.backups, NAME, BackupOptions(live=True, full=full, keep=keep))
+        assert (made.sequence, made.digest) == (self.graph.sequence, format_digest(self.graph.digest))
         fresh = set(range(made.first, made.sequence + 1))
         self.covered = fresh if keep == 1 else self.covered | fresh
         self.settings[made.sequence] = self.store.description.settings
         return made
 
-    def keep_history(self, keeping: Keeping) -> None:
+    def keep_history(self, keeping: HistoryRetention) -> None:
         """Change the history setting."""
         self.store.change_settings(lambda now: msgspec.structs.replace(now, history=keeping))
 
     def forget(self, before: int) -> None:
         """Prune former versions."""
         follower = self.historian.of(self.store)
-        assert follower.wait(self.graph.sequence, PATIENCE)
+        assert follower.wait(self.graph.sequence, CATCH_UP_TIMEOUT_SECONDS)
         follower.prune(before)
 
     def verify(self) -> None:
         """Assert that an untouched backup is intact."""
         if self.covered:
-            assert [each.faults for each in verify(BackupFolder(self.backups))] == [[]]
+            assert [each.faults for each in verify_backup(BackupFolder(self.backups))] == [[]]
 
     def restore(self, source: random.Random) -> None:
         """Restore to a covered sequence into a pool of its own, and compare with the state at that time."""
@@ -72,10 +72,10 @@ class KeepingDriver(PastDriver):
         if told_apart and source.random() < 0.4:
             until = format_time(self.times[sequence])
         data = self.root / "restored"
-        historian = Historian()
+        historian = HistoryWorker()
         with StorePool(settings(data, journal_segment_mb=1)) as pool:
             pool.companions.append(historian)
-            done = ops.restore(pool, self.backups, [ops.Source(NAME, RESTORED, until)]).stores[0]
+            done = ops.restore_stores(pool, self.backups, [ops.RestoreSource(NAME, RESTORED, until)]).stores[0]
             assert done.sequence == sequence, until
             with pool.lease(RESTORED) as store:
                 self._compare_with(store, self.past[sequence])
@@ -94,20 +94,20 @@ class KeepingDriver(PastDriver):
             rows = list(present.all_nodes())
         differ(rows, graph.nodes, [row.id for row in rows])
 
-    def _compare_past(self, historian: Historian, store: OpenStore, sequence: int) -> None:
+    def _compare_past(self, historian: HistoryWorker, store: OpenStore, sequence: int) -> None:
         if store.description.history == "none":
             return
         follower = historian.of(store)
-        assert follower.wait(sequence, PATIENCE)
+        assert follower.wait(sequence, CATCH_UP_TIMEOUT_SECONDS)
         oldest = follower.look(lambda history: history.oldest)
         assert oldest <= sequence
         for at in {oldest, sequence, *range(oldest, sequence, max(1, (sequence - oldest) // 5))}:
             self._compare_moment(follower, at)
 
-    def _compare_moment(self, follower: HistoryFollower, at: int) -> None:
+    def _compare_moment(self, follower: HistoryProjection, at: int) -> None:
         graph = self.past[at]
 
-        def look(history: History) -> None:
+        def look(history: HistoryFile) -> None:
             nodes = [state.row for state in history.nodes_at(at, None, None, 1 << 40)]
             differ(nodes, graph.nodes, [row.id for row in nodes])
             edges = [state.row for state in history.edges_at(at, ("", "", ""), 1 << 40)]

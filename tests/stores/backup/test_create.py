@@ -14,10 +14,10 @@ from kgserve.admin import backup as ops
 from kgserve.errors import BackupDamaged, Conflict, InvalidInput, JournalDamaged, NotFound, Unavailable
 from kgserve.platform.times import format_time, parse_time
 from kgserve.storage.journal.journal import list_segments, segment_path
-from kgserve.storage.layout import STORE_FORMAT, Layout
+from kgserve.storage.layout import STORE_FORMAT, StoreLayout
 from kgserve.storage.plan import MAX_CLOCK_DRIFT_MICROSECONDS
 from kgserve.stores.backup.create import BackupOptions, BackupSource
-from kgserve.stores.backup.create import back_up as stores_back_up
+from kgserve.stores.backup.create import back_up_all as stores_back_up
 from kgserve.stores.backup.folder import BackupFolder
 from kgserve.stores.pool import StorePool
 from tests.stores.backup.holding import LONG, back_up, faults, manifest, restored
@@ -104,7 +104,7 @@ def test_a_restored_store_starts_a_new_base(pool: StorePool, folder: Path) -> No
     put(pool, "a", "b", "c")
     back_up(pool, folder)
     pool.drop(NAME)
-    ops.restore(pool, folder, [ops.Source(NAME, NAME, "2")])
+    ops.restore_stores(pool, folder, [ops.RestoreSource(NAME, NAME, "2")])
     put(pool, "other", "another")
     made = back_up(pool, folder)
     assert "changed before the end" in made.new_base
@@ -181,14 +181,14 @@ def test_a_missing_file_of_the_previous_backup_is_reported(pool: StorePool, fold
 def test_several_stores_in_one_folder(pool: StorePool, folder: Path) -> None:
     for name in ("a", "b", "c"):
         pool.create(name)
-    done = ops.backup(pool, folder, ["a", "gone", "c"], BackupOptions(live=True))
+    done = ops.back_up_stores(pool, folder, ["a", "gone", "c"], BackupOptions(live=True))
     assert [each.store for each in done.stores] == ["a", "c"]
     assert [(each.store, each.error) for each in done.failed] == [("gone", "there is no store 'gone'")]
     assert BackupFolder(folder).names() == ["a", "c"]
     with pytest.raises(NotFound, match="stores in it: a, c"):
-        ops.restore(pool, folder, [ops.Source("b", "x")])
+        ops.restore_stores(pool, folder, [ops.RestoreSource("b", "x")])
     with pytest.raises(InvalidInput, match="holds 2 stores"):
-        ops.sources(folder, None, "x", None)
+        ops.list_restore_sources(folder, None, "x", None)
 
 
 def test_a_folder_with_other_files_is_rejected(pool: StorePool, tmp_path: Path) -> None:
@@ -243,13 +243,13 @@ def test_a_base_without_journal_continues_only_with_its_own_store(pool: StorePoo
         put(again, "goes on")
         assert back_up(again, folder, live=False).new_base == ""
         again.drop(NAME)
-        ops.restore(again, before, [ops.Source(NAME, NAME, None)])
+        ops.restore_stores(again, before, [ops.RestoreSource(NAME, NAME, None)])
         put(again, "x", "y", "z")
         assert "no journal in common" in back_up(again, other, live=False).new_base
         assert ids(restored(again, other)) == ["a0", "a1", "a2", "x", "y", "z"]
 
 
-def _forget_journal(layout: Layout, last: int) -> None:
+def _forget_journal(layout: StoreLayout, last: int) -> None:
     """Reduce a store to a snapshot, as after a restore from nothing else."""
     for segment in list_segments(layout.journal):
         segment.path.unlink()
@@ -287,7 +287,7 @@ def test_an_obstacle_at_a_backup_path_is_reported(pool: StorePool, folder: Path)
 
 
 def test_an_empty_backup_copied_without_folders_is_intact(pool: StorePool, folder: Path) -> None:
-    ops.backup(pool, folder, [], BackupOptions(live=True))
+    ops.back_up_stores(pool, folder, [], BackupOptions(live=True))
     (folder / "stores").rmdir()
     assert faults(folder) == []
 
@@ -343,10 +343,10 @@ def test_foreign_folders_named_like_runs(pool: StorePool, folder: Path) -> None:
 def test_restore_fails_as_a_whole_if_one_store_exists(pool: StorePool, folder: Path) -> None:
     pool.create("a")
     pool.create("b")
-    ops.backup(pool, folder, ["a", "b"], BackupOptions(live=True))
+    ops.back_up_stores(pool, folder, ["a", "b"], BackupOptions(live=True))
     pool.drop("a")
     with pytest.raises(Conflict, match="'b' exists already"):
-        ops.restore(pool, folder, ops.sources(folder, None, None, None))
+        ops.restore_stores(pool, folder, ops.list_restore_sources(folder, None, None, None))
     assert pool.names() == ["b"]
 
 

@@ -11,7 +11,7 @@ import pytest
 from kgserve.admin import backup as ops
 from kgserve.errors import BackupDamaged, KgserveError
 from kgserve.stores.backup.folder import BackupFolder
-from kgserve.stores.backup.restore import verify
+from kgserve.stores.backup.restore import verify_backup
 from kgserve.stores.pool import StorePool
 from tests.stores.backup.holding import faults, files, make, manifest
 from tests.stores.writing import NAME, flip, settings
@@ -107,7 +107,7 @@ def test_the_first_damaged_frame_of_a_journal_is_named(copy: Path) -> None:
 def _restore(folder: Path) -> list[str]:
     with StorePool(settings(folder.parent / "data")) as pool:
         try:
-            ops.restore(pool, folder, [ops.Source(NAME, "again")])
+            ops.restore_stores(pool, folder, [ops.RestoreSource(NAME, "again")])
         finally:
             assert pool.names() == []
             assert [path.name for path in pool.data_dir.iterdir()] == []
@@ -127,7 +127,7 @@ def test_a_damaged_file_prevents_a_restore(copy: Path) -> None:
 
 
 def test_verify_reports_the_covered_range(whole: Path) -> None:
-    found = next(iter(verify(BackupFolder(whole))))
+    found = next(iter(verify_backup(BackupFolder(whole))))
     base = found.bases[-1]
     assert (base.last, found.leftovers) == (14, 0)
     assert base.first == 9

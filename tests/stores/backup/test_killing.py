@@ -14,8 +14,8 @@ import pytest
 from kgserve.admin import backup as ops
 from kgserve.stores.backup.create import BackupOptions
 from kgserve.stores.pool import StorePool
-from tests.cli.running import begun as begun_process
 from tests.cli.running import environment, kgserve
+from tests.cli.running import start_command as begun_process
 from tests.stores.backup.holding import LONG, faults, manifest, restored
 from tests.stores.writing import NAME, PATIENCE, batch, ids, opened, settings, write
 
@@ -49,7 +49,7 @@ def killed(arguments: list[str], begun: Path, source: random.Random) -> bool:
 def test_a_killed_backup_keeps_the_previous_one(data: Path, tmp_path: Path) -> None:
     folder, source, cut = tmp_path / "backup", random.Random(5), 0
     with StorePool(settings(data)) as pool:
-        ops.backup_one(pool, folder, NAME, BackupOptions(live=False))
+        ops.back_up_single_store(pool, folder, NAME, BackupOptions(live=False))
     before = manifest(folder)
     for turn in range(KILLS):
         with opened(data) as store:
@@ -73,7 +73,7 @@ def test_a_killed_backup_keeps_the_previous_one(data: Path, tmp_path: Path) -> N
 def test_a_killed_restore_leaves_no_store(data: Path, tmp_path: Path) -> None:
     folder, source = tmp_path / "backup", random.Random(6)
     with StorePool(settings(data)) as pool:
-        ops.backup_one(pool, folder, NAME, BackupOptions(live=False))
+        ops.back_up_single_store(pool, folder, NAME, BackupOptions(live=False))
         rows, state = ids(pool.acquire(NAME)), pool.acquire(NAME).state
     into = tmp_path / "into"
     for _ in range(KILLS):

@@ -26,24 +26,24 @@ from kgserve.graph.transfer.formats.lines import (
     KIND_NODES,
     MAX_LINE_BYTES,
     NODE_FILE_COLUMNS,
-    BadCell,
+    ExportedRecords,
+    ImportRecord,
     InputPart,
-    Lines,
-    Record,
-    Wrong,
-    edge,
-    json_text,
-    kind_of,
-    node,
-    record,
-    tags_text,
-    values_of,
+    InvalidCell,
+    RowFault,
+    decode_raw_json,
+    detect_table_kind,
+    edge_record,
+    encode_tags_cell,
+    node_record,
+    record_values,
+    row_record,
 )
-from kgserve.platform.codecs import convert, decode_json, place_of
+from kgserve.platform.codecs import convert, decode_json, locate_validation_error
 from kgserve.storage.model import fields
-from kgserve.storage.model.fields import EDGE, NODE, STRING_TYPE, TIMESTAMP_TYPE, Field, Fields
+from kgserve.storage.model.fields import EDGE, NODE, STRING_TYPE, TIMESTAMP_TYPE, RowField, RowFields
 
-Sink = Callable[[str], AbstractContextManager[BinaryIO]]
+TableFileOpener = Callable[[str], AbstractContextManager[BinaryIO]]
 """Opens the file of nodes, or of edges; one at a time."""
 
 DEFAULT_ENCODING = "utf-8"
@@ -52,16 +52,20 @@ _MAX_ROW_CHARS = 16 << 20
 csv.field_size_limit(MAX_LINE_BYTES)
 
 
-def write_csv(blocks: Iterable[bytes], sink: Sink) -> int:
+def write_csv(blocks: Iterable[bytes], sink: TableFileOpener) -> int:
     """Write an export, and return the number of its lines."""
-    lines = Lines(blocks)
+    lines = ExportedRecords(blocks)
     with sink(KIND_NODES) as file:
         _write(
-            file, NODE_FILE_COLUMNS, (_cells(KIND_NODES, values_of(node)) for batch in lines.nodes() for node in batch)
+            file,
+            NODE_FILE_COLUMNS,
+            (_cells(KIND_NODES, record_values(node)) for batch in lines.nodes() for node in batch),
         )
     with sink(KIND_EDGES) as file:
         _write(
-            file, EDGE_FILE_COLUMNS, (_cells(KIND_EDGES, values_of(edge)) for batch in lines.edges() for edge in batch)
+            file,
+            EDGE_FILE_COLUMNS,
+            (_cells(KIND_EDGES, record_values(edge)) for batch in lines.edges() for edge in batch),
         )
     return lines.count
 
@@ -84,9 +88,9 @@ def _cells(kind: str, values: tuple[Any, ...]) -> list[Any]:
     return cells
 
 
-def _cell_writers(known: tuple[Field, ...]) -> list[tuple[int, Callable[[Any], str]]]:
+def _cell_writers(known: tuple[RowField, ...]) -> list[tuple[int, Callable[[Any], str]]]:
     """Return the positions of cells that are converted, with the conversions. Numbers round-trip unchanged."""
-    special = {"attributes": json_text, "tags": tags_text}
+    special = {"attributes": decode_raw_json, "tags": encode_tags_cell}
     return [(place, special[field.name]) for place, field in enumerate(known) if field.name in special]
 
 
@@ -163,58 +167,58 @@ class CsvTable:
 
     def __init__(self, file: BinaryIO, name: str, stack: ExitStack) -> None:
         self._table = CsvReader(file, name, stack)
-        self.kind = kind_of(name, self._table.header)
+        self.kind = detect_table_kind(name, self._table.header)
 
     def part(self) -> InputPart:
         """Return its rows, numbered as in a spreadsheet: the header is row 1."""
         return InputPart(self._table.name, "row", _records(self._table, self.kind))
 
 
-def _records(table: CsvReader, kind: str) -> Iterator[Record]:
+def _records(table: CsvReader, kind: str) -> Iterator[ImportRecord]:
     for number, cells in table.rows():
         if isinstance(cells, str):
-            yield Wrong(number, cells)
+            yield RowFault(number, cells)
             continue
         try:
             values: dict[str, Any] = {
                 column: _value(column, text) for column, text in cells.items() if text or column == "content"
             }
-        except BadCell as error:
-            yield Wrong(number, str(error))
+        except InvalidCell as error:
+            yield RowFault(number, str(error))
         else:
-            yield record(kind, number, values)
+            yield row_record(kind, number, values)
 
 
 def _value(column: str, text: str) -> Any:
     match _COLUMN_TYPES[column]:
         case fields.INT64_TYPE:
-            return whole_number(column, text)
+            return parse_integer(column, text)
         case fields.DOUBLE_TYPE:
-            return real_number(column, text)
+            return parse_finite_float(column, text)
         case _:
             return text
 
 
-def whole_number(column: str, text: str) -> int:
+def parse_integer(column: str, text: str) -> int:
     """Parse an integer. Raises BadCell."""
     try:
         return int(text)
     except ValueError:
-        raise BadCell(f"{column} is {text[:80]!r}, which is not an integer") from None
+        raise InvalidCell(f"{column} is {text[:80]!r}, which is not an integer") from None
 
 
-def real_number(column: str, text: str) -> float:
+def parse_finite_float(column: str, text: str) -> float:
     """Parse a number that JSON can represent. Raises BadCell."""
     try:
         value = float(text)
     except ValueError:
-        raise BadCell(f"{column} is {text[:80]!r}, which is not a number") from None
+        raise InvalidCell(f"{column} is {text[:80]!r}, which is not a number") from None
     if value - value != 0:
-        raise BadCell(f"{column} is {text[:80]!r}, which is not a finite number")
+        raise InvalidCell(f"{column} is {text[:80]!r}, which is not a finite number")
     return value
 
 
-Kind = Literal["text", "int", "float", "bool", "json", "datetime"]
+AttributeValueType = Literal["text", "int", "float", "bool", "json", "datetime"]
 _Character = Annotated[str, msgspec.Meta(min_length=1, max_length=1)]
 _TEMPLATE_PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _TEXT_TYPES = {STRING_TYPE, TIMESTAMP_TYPE}
@@ -222,37 +226,37 @@ _TRUE_WORDS = frozenset({"true", "yes", "y", "1", "t"})
 _FALSE_WORDS = frozenset({"false", "no", "n", "0", "f"})
 
 
-class Attribute(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class AttributeColumn(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A column stored as an attribute with another name."""
 
     column: str
-    type: Kind = "text"
+    type: AttributeValueType = "text"
 
 
-class Tags(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class TagsColumn(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A column of tags."""
 
     column: str
     separator: Annotated[str, msgspec.Meta(min_length=1)] = ","
 
 
-class NodeTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class NodeTableMapping(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A file whose rows are nodes. Texts are templates; several ``content`` templates are joined by line breaks."""
 
     file: str
     id: str
     type: str
     content: str | list[str] = ""
-    attributes: dict[str, Kind | Attribute] = {}
+    attributes: dict[str, AttributeValueType | AttributeColumn] = {}
     summary: str = ""
-    tags: Tags | None = None
+    tags: TagsColumn | None = None
     created_by: str = ""
     valid_from: str = ""
     valid_to: str = ""
     freshness_at: str = ""
 
 
-class EdgeTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class EdgeTableMapping(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A file whose rows are edges. Texts are templates; a ``to_graph`` that is not empty is the store of ``to``."""
 
     file: str
@@ -262,32 +266,32 @@ class EdgeTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     to_graph: str = ""
     weight: str = ""
     ordinal: str = ""
-    attributes: dict[str, Kind | Attribute] = {}
+    attributes: dict[str, AttributeValueType | AttributeColumn] = {}
     created_by: str = ""
     valid_from: str = ""
     valid_to: str = ""
 
 
-class Mapping(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class CsvMapping(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A mapping file: the CSV dialect, and the contents of the files. Paths are relative to it."""
 
-    nodes: list[NodeTable] = []
-    edges: list[EdgeTable] = []
+    nodes: list[NodeTableMapping] = []
+    edges: list[EdgeTableMapping] = []
     delimiter: _Character = ","
     quote: _Character = '"'
     encoding: str = "utf-8"
 
 
-def read_mapping(path: Path) -> Mapping:
+def read_mapping(path: Path) -> CsvMapping:
     """Return the mapping in a TOML or JSON file. Raises InvalidInput naming the faulty field."""
     try:
         text = path.read_bytes()
         data = decode_json(text) if path.suffix.lower() == ".json" else tomllib.loads(text.decode())
-        mapping = convert(data, Mapping)
+        mapping = convert(data, CsvMapping)
         # Also refuses Python codecs that are not text encodings, such as base64.
         TextIOWrapper(BytesIO(), encoding=mapping.encoding, errors="surrogateescape").read()
     except msgspec.ValidationError as error:
-        fault = place_of(error, Mapping)
+        fault = locate_validation_error(error, CsvMapping)
         raise InvalidInput(f"{path.name}: {fault.path or 'the mapping'}: {fault.message}", (fault,)) from None
     except LookupError as error:
         raise InvalidInput(f"{path.name}: encoding: {error}", (FieldError("encoding", str(error)),)) from None
@@ -299,7 +303,7 @@ def read_mapping(path: Path) -> Mapping:
     return mapping
 
 
-def mapped(mapping: Mapping, folder: Path, files: Sequence[Path], stack: ExitStack) -> list[InputPart]:
+def open_mapped_parts(mapping: CsvMapping, folder: Path, files: Sequence[Path], stack: ExitStack) -> list[InputPart]:
     """Return the parts of all tables, or of those whose ``files`` are given; nodes first.
 
     Raises InvalidInput for a missing column, before rows are read, and for files that are not in the mapping.
@@ -325,7 +329,7 @@ class _MappedFile:
     """A file with the columns that its mapping requires."""
 
     def __init__(
-        self, mapping: Mapping, table: NodeTable | EdgeTable, path: Path, stack: ExitStack, place: str
+        self, mapping: CsvMapping, table: NodeTableMapping | EdgeTableMapping, path: Path, stack: ExitStack, place: str
     ) -> None:
         try:
             file = stack.enter_context(path.open("rb"))
@@ -337,18 +341,20 @@ class _MappedFile:
         )
         self._check(table, place)
 
-    def records(self, table: NodeTable | EdgeTable) -> Iterator[Record]:
+    def records(self, table: NodeTableMapping | EdgeTableMapping) -> Iterator[ImportRecord]:
         """Yield a record for each row."""
         for number, cells in self._table.rows():
             if isinstance(cells, str):
-                yield Wrong(number, cells)
+                yield RowFault(number, cells)
                 continue
             try:
-                yield _node(number, table, cells) if isinstance(table, NodeTable) else _edge(number, table, cells)
-            except BadCell as error:
-                yield Wrong(number, str(error))
+                yield (
+                    _node(number, table, cells) if isinstance(table, NodeTableMapping) else _edge(number, table, cells)
+                )
+            except InvalidCell as error:
+                yield RowFault(number, str(error))
 
-    def _check(self, table: NodeTable | EdgeTable, place: str) -> None:
+    def _check(self, table: NodeTableMapping | EdgeTableMapping, place: str) -> None:
         for field, column in _columns(table):
             if column not in self._table.header:
                 header = ", ".join(self._table.header[:20])
@@ -359,13 +365,13 @@ class _MappedFile:
                 raise InvalidInput.at(f"{place}.{field}", message)
 
 
-def _columns(table: NodeTable | EdgeTable) -> Iterator[tuple[str, str]]:
+def _columns(table: NodeTableMapping | EdgeTableMapping) -> Iterator[tuple[str, str]]:
     for field in table.__struct_fields__:
         value: Any = getattr(table, field)
         if field == "attributes":
             for name, wanted in value.items():
-                yield f"attributes.{name}", wanted.column if isinstance(wanted, Attribute) else name
-        elif isinstance(value, Tags):
+                yield f"attributes.{name}", wanted.column if isinstance(wanted, AttributeColumn) else name
+        elif isinstance(value, TagsColumn):
             yield "tags.column", value.column
         elif field != "file" and value:
             for text in value if isinstance(value, list) else [value]:
@@ -385,7 +391,7 @@ def _fill(template: str, cells: dict[str, str]) -> str:
     return _TEMPLATE_PLACEHOLDER.sub(lambda found: found[0][0] if found[1] is None else cells[found[1]], template)
 
 
-def _node(number: int, table: NodeTable, cells: dict[str, str]) -> Record:
+def _node(number: int, table: NodeTableMapping, cells: dict[str, str]) -> ImportRecord:
     contents = [table.content] if isinstance(table.content, str) else table.content
     texts = (_fill(content, cells) for content in contents)
     values: dict[str, Any] = {
@@ -398,25 +404,27 @@ def _node(number: int, table: NodeTable, cells: dict[str, str]) -> Record:
     if table.tags is not None:
         tags = (tag.strip() for tag in cells[table.tags.column].split(table.tags.separator))
         values["tags"] = [tag for tag in tags if tag]
-    return node(number, values)
+    return node_record(number, values)
 
 
-def _edge(number: int, table: EdgeTable, cells: dict[str, str]) -> Record:
+def _edge(number: int, table: EdgeTableMapping, cells: dict[str, str]) -> ImportRecord:
     weight, ordinal = _fill(table.weight, cells), _fill(table.ordinal, cells)
     values: dict[str, Any] = {
         "from": _fill_required("from", table.source, cells),
         "to": _fill_required("to", table.target, cells),
         "relation_type": _fill_required("relation_type", table.relation_type, cells),
         "to_graph": _fill(table.to_graph, cells) or None,
-        "weight": real_number("weight", weight) if weight else None,
-        "ordinal": whole_number("ordinal", ordinal) if ordinal else None,
+        "weight": parse_finite_float("weight", weight) if weight else None,
+        "ordinal": parse_integer("ordinal", ordinal) if ordinal else None,
         "attributes": _attributes(table.attributes, cells),
         **_extras(table, EDGE, cells),
     }
-    return edge(number, values)
+    return edge_record(number, values)
 
 
-def _extras(table: NodeTable | EdgeTable, fields: Fields, cells: dict[str, str]) -> dict[str, str | None]:
+def _extras(
+    table: NodeTableMapping | EdgeTableMapping, fields: RowFields, cells: dict[str, str]
+) -> dict[str, str | None]:
     """Return the optional texts and times."""
     filled = (
         (field, _fill(getattr(table, field.name, ""), cells)) for field in fields.optional if field.type in _TEXT_TYPES
@@ -431,25 +439,25 @@ def _fill_required(field: str, template: str, cells: dict[str, str]) -> str:
     """Fill in a template whose columns must all have values: ``person:`` alone would be the same id for many rows."""
     for column in _placeholder_columns(template, field):
         if not cells[column]:
-            raise BadCell(f"{field}: column {column} is empty")
+            raise InvalidCell(f"{field}: column {column} is empty")
     return _fill(template, cells)
 
 
-def _attributes(wanted: dict[str, Kind | Attribute], cells: dict[str, str]) -> dict[str, Any]:
+def _attributes(wanted: dict[str, AttributeValueType | AttributeColumn], cells: dict[str, str]) -> dict[str, Any]:
     attributes: dict[str, Any] = {}
     for name, found in wanted.items():
-        column, kind = (found.column, found.type) if isinstance(found, Attribute) else (name, found)
+        column, kind = (found.column, found.type) if isinstance(found, AttributeColumn) else (name, found)
         if cells[column]:
             attributes[name] = _mapped_value(column, kind, cells[column])
     return attributes
 
 
-def _mapped_value(column: str, kind: Kind, text: str) -> Any:
+def _mapped_value(column: str, kind: AttributeValueType, text: str) -> Any:
     match kind:
         case "int":
-            return whole_number(column, text)
+            return parse_integer(column, text)
         case "float":
-            return real_number(column, text)
+            return parse_finite_float(column, text)
         case "bool":
             return _flag(column, text)
         case "json":
@@ -463,7 +471,7 @@ def _mapped_value(column: str, kind: Kind, text: str) -> Any:
 def _flag(column: str, text: str) -> bool:
     word = text.strip().lower()
     if word not in _TRUE_WORDS | _FALSE_WORDS:
-        raise BadCell(f"{column} is {text[:80]!r}, which is neither true nor false")
+        raise InvalidCell(f"{column} is {text[:80]!r}, which is neither true nor false")
     return word in _TRUE_WORDS
 
 
@@ -471,7 +479,7 @@ def _json(column: str, text: str) -> Any:
     try:
         return decode_json(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
-        raise BadCell(f"{column} is not JSON: {error}") from None
+        raise InvalidCell(f"{column} is not JSON: {error}") from None
 
 
 def _moment(column: str, text: str) -> str | None:
@@ -484,4 +492,4 @@ def _moment(column: str, text: str) -> str | None:
             moment = moment.replace(tzinfo=UTC)
         return moment.isoformat()
     except ValueError:
-        raise BadCell(f"{column} is {text[:80]!r}, which is not a time such as 2025-07-15T12:00:00Z") from None
+        raise InvalidCell(f"{column} is {text[:80]!r}, which is not a time such as 2025-07-15T12:00:00Z") from None

@@ -10,11 +10,17 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 from kgserve.errors import InvalidInput, TooLarge
-from kgserve.graph.transfer.formats.csv_pair import CsvTable, Sink, mapped, read_mapping, write_csv
+from kgserve.graph.transfer.formats.csv_pair import (
+    CsvTable,
+    TableFileOpener,
+    open_mapped_parts,
+    read_mapping,
+    write_csv,
+)
 from kgserve.graph.transfer.formats.graphml import read_graphml, write_graphml
 from kgserve.graph.transfer.formats.kb import is_kb_folder, is_sqlite, kb_parts
-from kgserve.graph.transfer.formats.lines import KIND_EDGES, KIND_NODES, InputPart, edges_last, read_lines
-from kgserve.graph.transfer.formats.memory_server import read_memories, write_memory_server
+from kgserve.graph.transfer.formats.lines import KIND_EDGES, KIND_NODES, InputPart, defer_edges, read_lines
+from kgserve.graph.transfer.formats.memory_server import read_as_memories, write_memory_server
 from kgserve.graph.transfer.formats.parquet_pair import ParquetTable, write_parquet
 
 ExportFormat = Literal["ndjson", "parquet", "csv", "graphml", "memory-server"]
@@ -55,7 +61,7 @@ def import_format(paths: Sequence[Path]) -> ImportFormat:
     return _FORMATS_BY_SUFFIX.get(first.suffix.lower(), "ndjson")
 
 
-def pair(target: Path, kind: str) -> tuple[Path, Path]:
+def pair_paths(target: Path, kind: str) -> tuple[Path, Path]:
     """Return the two files for ``target``: those in a folder, or ``name.nodes.csv`` and ``name.edges.csv``."""
     if target.is_dir():
         return target / f"{KIND_NODES}.{kind}", target / f"{KIND_EDGES}.{kind}"
@@ -63,11 +69,11 @@ def pair(target: Path, kind: str) -> tuple[Path, Path]:
     return target.with_name(f"{stem}.{KIND_NODES}.{kind}"), target.with_name(f"{stem}.{KIND_EDGES}.{kind}")
 
 
-def present(paths: Sequence[Path], kind: str) -> list[Path]:
+def existing_pair_files(paths: Sequence[Path], kind: str) -> list[Path]:
     """Return the files that an import of a pair reads; ``name.csv`` or a folder means the two files of an export."""
     files: list[Path] = []
     for path in paths:
-        both = pair(path, kind)
+        both = pair_paths(path, kind)
         if path.is_dir() or (not path.exists() and any(each.exists() for each in both)):
             files += [each for each in both if each.exists()]
         else:
@@ -86,11 +92,11 @@ def open_parts(kind: str, paths: Sequence[Path], stack: ExitStack, mapping: Path
     of its files that ``paths`` name are read, or all if it is empty.
     """
     if mapping is not None:
-        return mapped(read_mapping(mapping), mapping.parent, paths, stack)
+        return open_mapped_parts(read_mapping(mapping), mapping.parent, paths, stack)
     if kind == "kb":
         return [part for path in paths for part in stack.enter_context(kb_parts(path))]
     if kind in PAIR_FORMATS:
-        tables = [_table(kind, path, stack) for path in present(paths, kind)]
+        tables = [_table(kind, path, stack) for path in existing_pair_files(paths, kind)]
         return [table.part() for table in sorted(tables, key=lambda table: table.kind == KIND_EDGES)]
     return [stream_part(kind, stack.enter_context(path.open("rb")), path.name) for path in paths]
 
@@ -99,9 +105,9 @@ def stream_part(kind: str, file: BinaryIO, name: str) -> InputPart:
     """Return the part of a file that is read sequentially."""
     match kind:
         case "graphml":
-            records = edges_last(read_graphml(file, name))
+            records = defer_edges(read_graphml(file, name))
         case "memories":
-            records = edges_last(read_memories(file))
+            records = defer_edges(read_as_memories(file))
         case _:
             records = read_lines(file)
     return InputPart(name, "line", records)
@@ -115,7 +121,7 @@ def write_stream(kind: str, blocks: Iterable[bytes], file: BinaryIO, scratch: Pa
     return write_graphml(blocks, file, scratch) if kind == "graphml" else write_memory_server(blocks, file)
 
 
-def write_pair(kind: str, blocks: Iterable[bytes], sink: Sink) -> int:
+def write_pair(kind: str, blocks: Iterable[bytes], sink: TableFileOpener) -> int:
     """Write an export in a format of two files, and return the number of its lines."""
     return write_parquet(blocks, sink) if kind == "parquet" else write_csv(blocks, sink)
 
@@ -153,7 +159,7 @@ def write_archive(kind: str, blocks: Iterable[bytes], file: BinaryIO) -> int:
         return write_pair(kind, blocks, opened)
 
 
-def extract(file: BinaryIO, folder: Path) -> tuple[str, list[Path]]:
+def extract_archive(file: BinaryIO, folder: Path) -> tuple[str, list[Path]]:
     """Extract nodes and edges from an archive into ``folder``; return their format and paths.
 
     Raises InvalidInput for another kind of file, TooLarge if the contents exceed the limit.

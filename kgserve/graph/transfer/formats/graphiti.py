@@ -10,12 +10,20 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, LiteralString
 
 from kgserve.errors import InvalidInput
-from kgserve.graph.transfer.formats.lines import BadCell, InputPart, Record, Wrong, edge, node, parsed
+from kgserve.graph.transfer.formats.lines import (
+    ImportRecord,
+    InputPart,
+    InvalidCell,
+    RowFault,
+    edge_record,
+    node_record,
+    parse_json_cell,
+)
 from kgserve.storage.model.fields import MAX_SUMMARY_BYTES
 
-Tables = Mapping[str, frozenset[str]]
+TableColumns = Mapping[str, frozenset[str]]
 """Columns of each table of a file, by table name."""
-Rows = Callable[[LiteralString], Iterator[dict[str, Any]]]
+RowQuery = Callable[[LiteralString], Iterator[dict[str, Any]]]
 """Runs a statement on the file and yields its rows as dicts."""
 
 _Columns = tuple[LiteralString, ...]
@@ -36,7 +44,7 @@ _LINK_PATTERNS: tuple[tuple[LiteralString, LiteralString], ...] = (
 )
 
 
-def read_graphiti(name: str, tables: Tables, rows: Rows) -> list[InputPart]:
+def read_graphiti(name: str, tables: TableColumns, rows: RowQuery) -> list[InputPart]:
     """Return the tables of a file, nodes first. Raises InvalidInput if it is not Graphiti's."""
     if not {"Entity", "Episodic", "RelatesToNode_"} <= tables.keys():
         found = ", ".join(sorted(tables)) or "none"
@@ -68,14 +76,14 @@ def _select(match: LiteralString, name: LiteralString, columns: _Columns, existi
 
 
 def _nodes(
-    table: str, rows: Rows, query: LiteralString, convert: Callable[[dict[str, Any]], dict[str, Any]]
+    table: str, rows: RowQuery, query: LiteralString, convert: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> InputPart:
-    def records() -> Iterator[Record]:
+    def records() -> Iterator[ImportRecord]:
         for number, row in enumerate(rows(query), 1):
             try:
-                yield node(number, convert(row))
-            except BadCell as error:
-                yield Wrong(number, str(error))
+                yield node_record(number, convert(row))
+            except InvalidCell as error:
+                yield RowFault(number, str(error))
 
     return InputPart(table, "row", records())
 
@@ -94,7 +102,7 @@ def _episode(row: dict[str, Any]) -> dict[str, Any]:
     return {
         **_node(row, "Episode"),
         "content": row.get("content") or row.get("name") or "",
-        "valid_from": moment(row.get("valid_at")),
+        "valid_from": to_rfc3339(row.get("valid_at")),
         "attributes": _present_values(row, "name", "group_id", "source", "source_description", "entity_edges"),
     }
 
@@ -108,7 +116,7 @@ def _saga(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _node(row: dict[str, Any], kind: str) -> dict[str, Any]:
-    return {"id": row["uuid"], "type": kind, "created_at": moment(row.get("created_at"))}
+    return {"id": row["uuid"], "type": kind, "created_at": to_rfc3339(row.get("created_at"))}
 
 
 def _content_and_summary(row: dict[str, Any]) -> dict[str, Any]:
@@ -119,7 +127,7 @@ def _content_and_summary(row: dict[str, Any]) -> dict[str, Any]:
     return {"content": name, "summary": summary or None}
 
 
-def _facts(rows: Rows, there: frozenset[str]) -> Iterator[Record]:
+def _facts(rows: RowQuery, there: frozenset[str]) -> Iterator[ImportRecord]:
     """Yield facts as edges.
 
     If several have the same ends and name, the newest keeps the name, older ones get a number.
@@ -133,16 +141,16 @@ def _facts(rows: Rows, there: frozenset[str]) -> Iterator[Record]:
         count = count + 1 if key == before else 1
         before = key
         try:
-            yield edge(number, _fact(row, count))
-        except BadCell as error:
-            yield Wrong(number, str(error))
+            yield edge_record(number, _fact(row, count))
+        except InvalidCell as error:
+            yield RowFault(number, str(error))
 
 
 def _fact(row: dict[str, Any], count: int) -> dict[str, Any]:
     name = row.get("name") or "RELATES_TO"
     attributes = _present_values(row, "uuid", "fact", "group_id", "episodes") | _stored_attributes(row)
     attributes |= {
-        field: moment(row[field]) for field in ("created_at", "expired_at", "reference_time") if row.get(field)
+        field: to_rfc3339(row[field]) for field in ("created_at", "expired_at", "reference_time") if row.get(field)
     }
     if count > 1:
         attributes["name"] = name
@@ -150,21 +158,21 @@ def _fact(row: dict[str, Any], count: int) -> dict[str, Any]:
         "from": row["source"],
         "to": row["target"],
         "relation_type": name if count == 1 else f"{name} ({count})",
-        "valid_from": moment(row.get("valid_at")),
-        "valid_to": moment(row.get("invalid_at") or row.get("expired_at")),
+        "valid_from": to_rfc3339(row.get("valid_at")),
+        "valid_to": to_rfc3339(row.get("invalid_at") or row.get("expired_at")),
         "attributes": attributes,
     }
 
 
-def _links(table: str, pattern: LiteralString, rows: Rows, there: frozenset[str]) -> Iterator[Record]:
+def _links(table: str, pattern: LiteralString, rows: RowQuery, there: frozenset[str]) -> Iterator[ImportRecord]:
     query = _select(f"MATCH {pattern}", "r", ("uuid", "group_id", "created_at"), there)
     query += ", a.uuid AS source, b.uuid AS target"
     for number, row in enumerate(rows(query), 1):
         attributes = _present_values(row, "uuid", "group_id")
-        if created := moment(row.get("created_at")):
+        if created := to_rfc3339(row.get("created_at")):
             attributes["created_at"] = created
         values = {"from": row["source"], "to": row["target"], "relation_type": table, "attributes": attributes}
-        yield edge(number, values)
+        yield edge_record(number, values)
 
 
 def _present_values(row: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -174,9 +182,9 @@ def _present_values(row: dict[str, Any], *names: str) -> dict[str, Any]:
 def _stored_attributes(row: dict[str, Any]) -> dict[str, Any]:
     """Return the attributes that Graphiti stores as JSON text. Raises BadCell."""
     text = row.get("attributes")
-    return parsed("attributes", text, dict) if text else {}
+    return parse_json_cell("attributes", text, dict) if text else {}
 
 
-def moment(text: str | None) -> str | None:
+def to_rfc3339(text: str | None) -> str | None:
     """Convert the engine's ``2025-07-15 12:00:00[.000000]``, which is in UTC, to RFC 3339."""
     return text.replace(" ", "T", 1) + "Z" if text else None

@@ -28,20 +28,20 @@ from kgserve.errors import InvalidInput
 from kgserve.graph.transfer.formats.lines import EDGE_FILE_FIELDS as EXCHANGED
 from kgserve.graph.transfer.formats.lines import (
     MAX_LINE_BYTES,
-    BadCell,
     EdgeRecord,
-    Lines,
+    ExportedRecords,
+    ImportRecord,
+    InvalidCell,
     NodeRecord,
-    Record,
-    Wrong,
-    edge,
-    node,
-    parsed,
-    tags_text,
-    values_of,
+    RowFault,
+    edge_record,
+    encode_tags_cell,
+    node_record,
+    parse_json_cell,
+    record_values,
 )
 from kgserve.platform.codecs import json_decoder
-from kgserve.storage.model.fields import DOUBLE_TYPE, INT64_TYPE, LINK_STORE_FIELD, NODE, Field
+from kgserve.storage.model.fields import DOUBLE_TYPE, INT64_TYPE, LINK_STORE_FIELD, NODE, RowField
 
 _FORBIDDEN_CHARACTER = re.compile("_(?=x[0-9A-Fa-f]{4})|[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 _ESCAPED_CHARACTER = re.compile("_x([0-9A-Fa-f]{4})_")
@@ -58,14 +58,14 @@ _CHARACTER_REFERENCES = {
 }
 
 
-def xml_text(text: str) -> str:
+def escape_xml(text: str) -> str:
     """Escape any text, for an element or an attribute."""
     return _MARKUP_CHARACTER.sub(
         lambda found: _CHARACTER_REFERENCES[found[0]], _FORBIDDEN_CHARACTER.sub(_escape_code, text)
     )
 
 
-def original(text: str) -> str:
+def unescape_xml(text: str) -> str:
     """Undo the escaping of characters that XML cannot represent."""
     return _ESCAPED_CHARACTER.sub(lambda found: chr(int(found[1], 16)), text) if "_x" in text else text
 
@@ -80,7 +80,7 @@ MAX_WRITTEN_KEYS = 1000
 """Attributes that get a key of their own; further ones are in the JSON of ``attributes``."""
 
 
-def _kinds(fields: tuple[Field, ...]) -> dict[str, str]:
+def _kinds(fields: tuple[RowField, ...]) -> dict[str, str]:
     """Return the names of the fields written as data, with their GraphML types."""
     kinds = {
         field.wire: _GRAPHML_VALUE_TYPES.get(field.type, "string") for field in fields if field.wire not in _ID_FIELDS
@@ -90,7 +90,7 @@ def _kinds(fields: tuple[Field, ...]) -> dict[str, str]:
 
 _GRAPHML_VALUE_TYPES = {INT64_TYPE: "long", DOUBLE_TYPE: "double"}
 _ID_FIELDS = {"id", "from", "to"}
-NODE_FIELDS, EDGE_FIELDS = _kinds(NODE.exchanged) | {LINK_STORE_FIELD: "string"}, _kinds(EXCHANGED)
+GRAPHML_NODE_FIELDS, GRAPHML_EDGE_FIELDS = _kinds(NODE.exchanged) | {LINK_STORE_FIELD: "string"}, _kinds(EXCHANGED)
 _DOCUMENT_HEAD = """<?xml version="1.0" encoding="UTF-8"?>
 <graphml xmlns="http://graphml.graphdrawing.org/xmlns" \
 xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" \
@@ -111,7 +111,7 @@ class GraphMLKey(NamedTuple):
 
 def write_graphml(blocks: Iterable[bytes], file: BinaryIO, scratch: Path | None = None) -> int:
     """Write an export, and return the number of its lines. The temporary file is created in ``scratch``."""
-    lines = Lines(blocks)
+    lines = ExportedRecords(blocks)
     keys = _KeyTable()
     with tempfile.TemporaryFile(dir=scratch) as body:
         for nodes in lines.nodes():
@@ -139,7 +139,7 @@ class _LinkTargets:
         if edge.to_graph is None or (hashed := hash(name)) in self._written:
             return ""
         self._written.add(hashed)
-        return f'<node id="{xml_text(name)}">{_data(f"node.{LINK_STORE_FIELD}", edge.to_graph)}</node>\n'
+        return f'<node id="{escape_xml(name)}">{_data(f"node.{LINK_STORE_FIELD}", edge.to_graph)}</node>\n'
 
 
 def _target(edge: EdgeRecord) -> str:
@@ -166,7 +166,7 @@ class _KeyTable:
             GraphMLKey("graph", GRAPHML_FORMAT_KEY, "string"),
             f"<default>{GRAPHML_FORMAT}</default>",
         )
-        for of, fields in (("node", NODE_FIELDS), ("edge", EDGE_FIELDS)):
+        for of, fields in (("node", GRAPHML_NODE_FIELDS), ("edge", GRAPHML_EDGE_FIELDS)):
             for name, kind in fields.items():
                 yield _key_declaration(f"{of}.{name}", GraphMLKey(of, name, kind))
         for key, name in self._ids.items():
@@ -174,24 +174,26 @@ class _KeyTable:
 
 
 def _key_declaration(name: str, key: GraphMLKey, content: str = "") -> str:
-    return f'<key id="{name}" for="{key.of}" attr.name="{xml_text(key.name)}" attr.type="{key.type}">{content}</key>\n'
+    return (
+        f'<key id="{name}" for="{key.of}" attr.name="{escape_xml(key.name)}" attr.type="{key.type}">{content}</key>\n'
+    )
 
 
 def _node(node: NodeRecord, keys: _KeyTable) -> str:
-    parts = [f'<node id="{xml_text(node.id)}">', _data("node.content", node.content)]
-    parts += _fields(_NODE_KEYS, values_of(node))
-    parts += _attribute_data("node", node.attributes, NODE_FIELDS, keys)
+    parts = [f'<node id="{escape_xml(node.id)}">', _data("node.content", node.content)]
+    parts += _fields(_NODE_KEYS, record_values(node))
+    parts += _attribute_data("node", node.attributes, GRAPHML_NODE_FIELDS, keys)
     return "".join([*parts, "</node>\n"])
 
 
 def _edge(edge: EdgeRecord, keys: _KeyTable) -> str:
-    parts = [f'<edge source="{xml_text(edge.source)}" target="{xml_text(_target(edge))}">']
-    parts += _fields(_EDGE_KEYS, values_of(edge))
-    parts += _attribute_data("edge", edge.attributes, EDGE_FIELDS, keys)
+    parts = [f'<edge source="{escape_xml(edge.source)}" target="{escape_xml(_target(edge))}">']
+    parts += _fields(_EDGE_KEYS, record_values(edge))
+    parts += _attribute_data("edge", edge.attributes, GRAPHML_EDGE_FIELDS, keys)
     return "".join([*parts, "</edge>\n"])
 
 
-def _keys_of(of: str, fields: tuple[Field, ...]) -> list[str]:
+def _keys_of(of: str, fields: tuple[RowField, ...]) -> list[str]:
     """Return the keys of a record's values; "" for those written differently."""
     otherwise = {*_ID_FIELDS, "content", "attributes"}
     return ["" if field.wire in otherwise else f"{of}.{field.wire}" for field in fields]
@@ -203,11 +205,11 @@ _NODE_KEYS, _EDGE_KEYS = _keys_of("node", NODE.exchanged), _keys_of("edge", EXCH
 def _fields(keys: list[str], values: tuple[Any, ...]) -> Iterator[str]:
     for key, value in zip(keys, values, strict=True):
         if key and value is not None and value != "":
-            yield _data(key, tags_text(value) if isinstance(value, list) else str(value))
+            yield _data(key, encode_tags_cell(value) if isinstance(value, list) else str(value))
 
 
 def _data(key: str, text: str) -> str:
-    return f'<data key="{key}">{xml_text(text)}</data>'
+    return f'<data key="{key}">{escape_xml(text)}</data>'
 
 
 def _attribute_data(of: str, attributes: msgspec.Raw, taken: dict[str, str], keys: _KeyTable) -> Iterator[str]:
@@ -255,7 +257,7 @@ class GraphMLElement(msgspec.Struct):
     fault: str = ""
 
 
-Flavour = Callable[[GraphMLElement], dict[str, Any]]
+ElementDialect = Callable[[GraphMLElement], dict[str, Any]]
 """Converts an element to the fields of a line. Raises BadCell."""
 
 DEFAULT_NODE_TYPE = "node"
@@ -272,27 +274,27 @@ _NON_TEXT_KEY_TYPES = _INTEGER_KEY_TYPES | _REAL_KEY_TYPES | {"boolean"}
 _OWN_EXTRA_FIELDS = frozenset({"created_by", "valid_from", "valid_to", "summary"})
 
 
-def ours(element: GraphMLElement) -> dict[str, Any]:
+def read_kgserve_element(element: GraphMLElement) -> dict[str, Any]:
     """Convert an element written by `write_graphml`."""
-    fields = _ends(element, original)
+    fields = _ends(element, unescape_xml)
     attributes: dict[str, Any] = {}
-    known = EDGE_FIELDS if element.edge else NODE_FIELDS
+    known = GRAPHML_EDGE_FIELDS if element.edge else GRAPHML_NODE_FIELDS
     for key, text in element.data:
         if key.name not in known:
-            attributes[original(key.name)] = typed(key, original(text))
+            attributes[unescape_xml(key.name)] = parse_typed_text(key, unescape_xml(text))
         elif key.name == "attributes":
-            attributes |= parsed("attributes", original(text), dict)
+            attributes |= parse_json_cell("attributes", unescape_xml(text), dict)
         elif key.name == "tags":
-            fields["tags"] = parsed("tags", original(text), list)
+            fields["tags"] = parse_json_cell("tags", unescape_xml(text), list)
         else:
-            fields[key.name] = typed(key, original(text))
+            fields[key.name] = parse_typed_text(key, unescape_xml(text))
     fields["attributes"] = attributes
     if element.edge and (store := fields.get(LINK_STORE_FIELD)):
         fields["to"] = fields["to"].removeprefix(f"{store}/")
     return fields
 
 
-def foreign(element: GraphMLElement) -> dict[str, Any]:
+def read_foreign_element(element: GraphMLElement) -> dict[str, Any]:
     """Convert an element of another program; unknown data become attributes of the key's type."""
     fields = _ends(element, str)
     # Some programs write an absent number or flag as an empty element.
@@ -329,7 +331,7 @@ def _by_name(data: Iterable[tuple[GraphMLKey, str]]) -> dict[str, tuple[GraphMLK
     return named
 
 
-def typed(key: GraphMLKey, text: str) -> Any:
+def parse_typed_text(key: GraphMLKey, text: str) -> Any:
     """Return a text as a value of its key's type. Raises BadCell; numbers that JSON cannot represent stay text."""
     try:
         if key.type in _INTEGER_KEY_TYPES:
@@ -338,7 +340,7 @@ def typed(key: GraphMLKey, text: str) -> Any:
             number = float(text)
             return number if number - number == 0 else text
     except ValueError:
-        raise BadCell(f"{key.name} is {text[:80]!r}, which is not of type {key.type}") from None
+        raise InvalidCell(f"{key.name} is {text[:80]!r}, which is not of type {key.type}") from None
     if key.type == "boolean":
         return _flag(key, text)
     return text
@@ -347,7 +349,7 @@ def typed(key: GraphMLKey, text: str) -> Any:
 def _flag(key: GraphMLKey, text: str) -> bool:
     word = text.strip().lower()
     if word not in {"true", "false", "1", "0"}:
-        raise BadCell(f"{key.name} is {text[:80]!r}, which is not a boolean")
+        raise InvalidCell(f"{key.name} is {text[:80]!r}, which is not a boolean")
     return word in {"true", "1"}
 
 
@@ -355,7 +357,7 @@ def _ends(element: GraphMLElement, read: Callable[[str], str]) -> dict[str, Any]
     wanted = {"source": "from", "target": "to"} if element.edge else {"id": "id"}
     for name in wanted:
         if name not in element.attributes:
-            raise BadCell(f"has no {name}")
+            raise InvalidCell(f"has no {name}")
     return {field: read(element.attributes[name]) for name, field in wanted.items()}
 
 
@@ -387,7 +389,7 @@ def _take_type(named: dict[str, tuple[GraphMLKey, str]], fields: dict[str, Any],
 def _take_weight(named: dict[str, tuple[GraphMLKey, str]], fields: dict[str, Any]) -> None:
     for name in ("weight", "Weight"):
         if name in named:
-            weight = typed(named[name][0]._replace(type="double"), named[name][1])
+            weight = parse_typed_text(named[name][0]._replace(type="double"), named[name][1])
             if isinstance(weight, float):
                 fields["weight"] = weight
                 del named[name]
@@ -401,26 +403,26 @@ def _attributes(named: dict[str, tuple[GraphMLKey, str]], fields: dict[str, Any]
         if name in _OWN_EXTRA_FIELDS and text:
             fields[name] = text
             continue
-        value = typed(key, text)
+        value = parse_typed_text(key, text)
         try:
             if name == "tags" and isinstance(value, str):
-                fields["tags"] = parsed(name, value, list)
+                fields["tags"] = parse_json_cell(name, value, list)
                 continue
             if name == "attributes" and isinstance(value, str):
-                attributes |= parsed(name, value, dict)
+                attributes |= parse_json_cell(name, value, dict)
                 continue
-        except BadCell:
+        except InvalidCell:
             pass
         attributes[name] = value
     return attributes
 
 
 PARSE_BLOCK_BYTES = 64 << 10
-MAX_ELEMENT_DEPTH = 200
+MAX_XML_DEPTH = 200
 MAX_DECLARED_KEYS = 20_000
 
 
-def read_graphml(file: BinaryIO, name: str) -> Iterator[Record]:
+def read_graphml(file: BinaryIO, name: str) -> Iterator[ImportRecord]:
     """Yield nodes and edges in file order, numbered by the line on which each begins.
 
     Raises InvalidInput if the file is not GraphML, or contains XML that is refused; earlier records have been yielded.
@@ -466,7 +468,7 @@ class _GraphMLHandler(ContentHandler):
         self.is_graphml = False
         self._keys: dict[str, GraphMLKey] = {}
         self._defaults: dict[GraphMLKey, str] = {}
-        self._flavour: Flavour = foreign
+        self._flavour: ElementDialect = read_foreign_element
         self._depth = 0
         self._open: list[GraphMLElement] = []
         self._key: GraphMLKey | None = None
@@ -475,9 +477,9 @@ class _GraphMLHandler(ContentHandler):
         self._text: list[str] | None = None
         self._text_depth = 0
         self._directed = [True]
-        self._done: list[Record] = []
+        self._done: list[ImportRecord] = []
 
-    def taken(self) -> list[Record]:
+    def taken(self) -> list[ImportRecord]:
         """Return the completed records, and forget them."""
         done, self._done = self._done, []
         return done
@@ -486,8 +488,8 @@ class _GraphMLHandler(ContentHandler):
     def startElement(self, name: str, attrs: Any) -> None:
         self.events += 1
         self._depth += 1
-        if self._depth > MAX_ELEMENT_DEPTH:
-            raise InvalidInput(f"line {self.line()}: elements are nested more than {MAX_ELEMENT_DEPTH} deep")
+        if self._depth > MAX_XML_DEPTH:
+            raise InvalidInput(f"line {self.line()}: elements are nested more than {MAX_XML_DEPTH} deep")
         local = name.rpartition(":")[2]
         if self._key is None:
             self._start(local, attrs)
@@ -507,7 +509,7 @@ class _GraphMLHandler(ContentHandler):
             case "node" | "edge":
                 self._begin(local, dict(attrs))
             case "hyperedge":
-                self._done.append(Wrong(self.line(), "a hyperedge joins more than two nodes; it was skipped"))
+                self._done.append(RowFault(self.line(), "a hyperedge joins more than two nodes; it was skipped"))
             case "data":
                 self._data(attrs.get("key", ""))
             case _:
@@ -549,7 +551,7 @@ class _GraphMLHandler(ContentHandler):
         key = GraphMLKey(attributes.get("for", "all"), name, kind)
         self._keys[attributes.get("id", "")] = self._key_declaration = key
         if attributes.get("id") == GRAPHML_FORMAT_KEY:
-            self._flavour = ours
+            self._flavour = read_kgserve_element
 
     def _begin(self, kind: str, attributes: dict[str, str]) -> None:
         parent = self._open[-1].attributes.get("id") if self._open and not self._open[-1].edge else None
@@ -585,10 +587,10 @@ class _GraphMLHandler(ContentHandler):
             case _:
                 pass
 
-    def _record(self, element: GraphMLElement) -> Record | None:
+    def _record(self, element: GraphMLElement) -> ImportRecord | None:
         """Return the record of an element; None for a node that exists only as the target of a link."""
         if element.fault:
-            return Wrong(element.line, element.fault)
+            return RowFault(element.line, element.fault)
         of = "edge" if element.edge else "node"
         for key, text in self._defaults.items():
             if key.of in {of, "all"} and all(known != key for known, _ in element.data):
@@ -596,7 +598,7 @@ class _GraphMLHandler(ContentHandler):
         try:
             values = self._flavour(element)
         except ValueError as error:
-            return Wrong(element.line, str(error))
+            return RowFault(element.line, str(error))
         if not element.edge and LINK_STORE_FIELD in values:
             return None
-        return edge(element.line, values) if element.edge else node(element.line, values)
+        return edge_record(element.line, values) if element.edge else node_record(element.line, values)

@@ -16,7 +16,15 @@ from typing import Any
 from urllib.parse import quote
 
 from kgserve.errors import InvalidInput
-from kgserve.graph.transfer.formats.lines import BadCell, InputPart, Record, Wrong, edge, node, parsed
+from kgserve.graph.transfer.formats.lines import (
+    ImportRecord,
+    InputPart,
+    InvalidCell,
+    RowFault,
+    edge_record,
+    node_record,
+    parse_json_cell,
+)
 from kgserve.platform.times import parse_time
 from kgserve.storage.model.fields import MAX_SUMMARY_BYTES
 
@@ -108,18 +116,18 @@ def _rows(connection: sqlite3.Connection, path: Path, columns: list[str]) -> Ite
         raise InvalidInput(f"{path}: SQLite cannot read it to its end: {error}") from error
 
 
-def _records(rows: Callable[[], Iterator[_Row]], convert: Callable[[_Row], dict[str, Any]]) -> Iterator[Record]:
+def _records(rows: Callable[[], Iterator[_Row]], convert: Callable[[_Row], dict[str, Any]]) -> Iterator[ImportRecord]:
     for number, row in enumerate(rows(), 1):
         try:
-            yield node(number, convert(row))
-        except BadCell as error:
-            yield Wrong(number, str(error))
+            yield node_record(number, convert(row))
+        except InvalidCell as error:
+            yield RowFault(number, str(error))
 
 
 def _note(row: _Row) -> dict[str, Any]:
     texts = {name: _text(name, value) for name, value in row.items()}
     if not texts["id"]:
-        raise BadCell("has no id")
+        raise InvalidCell("has no id")
     title, body = texts["title"], texts["body"]
     is_long = len(title.encode("utf-8", "replace")) > MAX_SUMMARY_BYTES
     return {
@@ -136,26 +144,26 @@ def _note(row: _Row) -> dict[str, Any]:
     }
 
 
-def _link_records(rows: Callable[[], Iterator[_Row]]) -> Iterator[Record]:
+def _link_records(rows: Callable[[], Iterator[_Row]]) -> Iterator[ImportRecord]:
     for number, row in enumerate(rows(), 1):
         try:
             source, links = _text("id", row["id"]), _names("links", _text("links", row.get("links")))
-        except BadCell as error:
-            yield Wrong(number, str(error))
+        except InvalidCell as error:
+            yield RowFault(number, str(error))
             continue
         for target in links:
             values = {"from": source, "to": target, "relation_type": KB_RELATION_TYPE, "created_by": KB_CREATED_BY}
-            yield edge(number, values)
+            yield edge_record(number, values)
 
 
 def _names(column: str, text: str) -> list[str]:
     """Return the texts in a JSON array; none for an empty cell. Raises BadCell."""
     if not text.strip():
         return []
-    found: list[Any] = parsed(column, text, list)
+    found: list[Any] = parse_json_cell(column, text, list)
     for each in found:
         if not isinstance(each, str):
-            raise BadCell(f"{column} contains {each!r}, which is not a string")
+            raise InvalidCell(f"{column} contains {each!r}, which is not a string")
     return found
 
 
@@ -163,7 +171,7 @@ def _text(column: str, value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, bytes):
-        raise BadCell(f"{column} contains bytes instead of text")
+        raise InvalidCell(f"{column} contains bytes instead of text")
     return str(value)
 
 

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 import msgspec
 
 from kgserve.errors import FieldError, InvalidInput
-from kgserve.graph.answers import ImportAnswer, LineError, MergedLine
+from kgserve.graph.answers import ImportAnswer, LineError, RepeatedLine
 from kgserve.platform.codecs import json_decoder
 from kgserve.storage.model.fields import (
     EDGE,
@@ -24,8 +24,8 @@ from kgserve.storage.model.fields import (
     NODE,
     STRING_TYPE,
     EdgeExtrasLine,
-    Field,
     NodeExtrasLine,
+    RowField,
 )
 
 EXPORT_BLOCK_BYTES = 256 << 10
@@ -38,7 +38,7 @@ _MAX_BUFFERED_BYTES = 8 << 20
 _encode = msgspec.json.Encoder().encode
 
 
-class FoundLine(NamedTuple):
+class ExchangeLine(NamedTuple):
     """A line of the exchange format, without its line end; ``number`` is its position in the source."""
 
     number: int
@@ -46,14 +46,14 @@ class FoundLine(NamedTuple):
     edge: bool
 
 
-class Wrong(NamedTuple):
+class RowFault(NamedTuple):
     """A row that cannot be imported, and why."""
 
     number: int
     message: str
 
 
-Record = FoundLine | Wrong
+ImportRecord = ExchangeLine | RowFault
 
 
 class InputPart(NamedTuple):
@@ -61,47 +61,47 @@ class InputPart(NamedTuple):
 
     name: str
     unit: str
-    records: Iterator[Record]
+    records: Iterator[ImportRecord]
 
 
-def node(number: int, values: dict[str, Any]) -> Record:
+def node_record(number: int, values: dict[str, Any]) -> ImportRecord:
     """Return a node's line; values that are None are left out."""
     return _record(number, {"kind": "node", **values}, edge=False)
 
 
-def edge(number: int, values: dict[str, Any]) -> Record:
+def edge_record(number: int, values: dict[str, Any]) -> ImportRecord:
     """Return an edge's line; values that are None are left out."""
     return _record(number, {"kind": "edge", **values}, edge=True)
 
 
-def _record(number: int, values: dict[str, Any], *, edge: bool) -> Record:
+def _record(number: int, values: dict[str, Any], *, edge: bool) -> ImportRecord:
     try:
         line = _encode({name: value for name, value in values.items() if value is not None})
     except UnicodeEncodeError:
-        return Wrong(number, "contains text that is not Unicode: a lone surrogate, or bytes of another encoding")
+        return RowFault(number, "contains text that is not Unicode: a lone surrogate, or bytes of another encoding")
     except (OverflowError, ValueError, TypeError, RecursionError) as error:
-        return Wrong(number, f"cannot be written as JSON: {error}")
+        return RowFault(number, f"cannot be written as JSON: {error}")
     if len(line) > MAX_LINE_BYTES:
-        return Wrong(number, f"has {len(line):,} bytes; the limit is {MAX_LINE_BYTES:,}")
-    return FoundLine(number, line, edge)
+        return RowFault(number, f"has {len(line):,} bytes; the limit is {MAX_LINE_BYTES:,}")
+    return ExchangeLine(number, line, edge)
 
 
-def edges_last(records: Iterable[Record]) -> Iterator[Record]:
+def defer_edges(records: Iterable[ImportRecord]) -> Iterator[ImportRecord]:
     """Yield all nodes, then all edges, which are buffered in a temporary file if they are many."""
     numbers = array("q")
     with tempfile.SpooledTemporaryFile(max_size=_MAX_BUFFERED_BYTES) as waiting:
         for record in records:
-            if isinstance(record, FoundLine) and record.edge:
+            if isinstance(record, ExchangeLine) and record.edge:
                 numbers.append(record.number)
                 waiting.write(record.line + b"\n")
             else:
                 yield record
         waiting.seek(0)
         for number in numbers:
-            yield FoundLine(number, waiting.readline()[:-1], edge=True)
+            yield ExchangeLine(number, waiting.readline()[:-1], edge=True)
 
 
-class Conversion:
+class ImportConversion:
     """Lines made from the parts of an import, with a mapping back to the places in the user's files.
 
     Consecutive lines of consecutive rows take no memory; every gap takes 24 bytes.
@@ -135,7 +135,7 @@ class Conversion:
         for index, part in enumerate(self._parts):
             for record in part.records:
                 self.records += 1
-                if isinstance(record, Wrong):
+                if isinstance(record, RowFault):
                     self._add_fault(index, record)
                     continue
                 self.lines += 1
@@ -173,17 +173,17 @@ class Conversion:
         where, number = self.place(error.line)
         return LineError(line=number, message=f"{where}: {error.message}")
 
-    def _with_places(self, merged: MergedLine) -> MergedLine:
+    def _with_places(self, merged: RepeatedLine) -> RepeatedLine:
         where, number = self.place(merged.line)
         earlier, earlier_number = self.place(merged.earlier_line)
         message = f"{where} repeats {earlier}: {merged.message}"
-        return MergedLine(line=number, earlier_line=earlier_number, message=message)
+        return RepeatedLine(line=number, earlier_line=earlier_number, message=message)
 
     def _format_place(self, part: int, number: int) -> str:
         name, unit, _ = self._parts[part]
         return f"{name} {unit} {number}" if name else f"{unit} {number}"
 
-    def _add_fault(self, part: int, wrong: Wrong) -> None:
+    def _add_fault(self, part: int, wrong: RowFault) -> None:
         self.fault_count += 1
         if len(self.faults) < MAX_LISTED_FAULTS:
             where = self._format_place(part, wrong.number)
@@ -200,32 +200,32 @@ def text_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
             line = file.readline(MAX_LINE_BYTES + 1)
 
 
-def read_lines(file: BinaryIO) -> Iterator[Record]:
+def read_lines(file: BinaryIO) -> Iterator[ImportRecord]:
     """Yield the lines of a file in the exchange format; blank ones are skipped."""
     for number, line in text_lines(file):
         text = line.strip()
         if len(line) > MAX_LINE_BYTES:
-            yield Wrong(number, f"is longer than {MAX_LINE_BYTES:,} bytes")
+            yield RowFault(number, f"is longer than {MAX_LINE_BYTES:,} bytes")
         elif text:
-            yield FoundLine(number, text, edge=False)
+            yield ExchangeLine(number, text, edge=False)
 
 
 KIND_NODES = "nodes"
 KIND_EDGES = "edges"
 
 NODE_FILE_COLUMNS = tuple(field.wire for field in NODE.exchanged)
-EDGE_FILE_FIELDS = (*EDGE.exchanged, Field(LINK_STORE_FIELD, STRING_TYPE, LINK_STORE_FIELD))
+EDGE_FILE_FIELDS = (*EDGE.exchanged, RowField(LINK_STORE_FIELD, STRING_TYPE, LINK_STORE_FIELD))
 """Fields of an edge or a link in files."""
 EDGE_FILE_COLUMNS = tuple(field.wire for field in EDGE_FILE_FIELDS)
 
 _decode = json_decoder(Any).decode
 
 
-class BadCell(ValueError):
+class InvalidCell(ValueError):
     """A cell whose value does not fit its column."""
 
 
-def kind_of(name: str, columns: list[str]) -> str:
+def detect_table_kind(name: str, columns: list[str]) -> str:
     """Return whether a file with these columns holds nodes or edges. Raises InvalidInput naming a faulty column."""
     for kind, known, needed in (
         (KIND_NODES, NODE_FILE_COLUMNS, ("id",)),
@@ -240,25 +240,25 @@ def kind_of(name: str, columns: list[str]) -> str:
     )
 
 
-def record(kind: str, number: int, values: dict[str, Any]) -> Record:
+def row_record(kind: str, number: int, values: dict[str, Any]) -> ImportRecord:
     """Return the record of a row of JSON values; ``attributes`` and ``tags`` may still be JSON text."""
     try:
         for name, wanted in (("attributes", dict), ("tags", list)):
             if isinstance(values.get(name), str):
-                values[name] = parsed(name, values[name], wanted)
-    except BadCell as error:
-        return Wrong(number, str(error))
-    return node(number, values) if kind == KIND_NODES else edge(number, values)
+                values[name] = parse_json_cell(name, values[name], wanted)
+    except InvalidCell as error:
+        return RowFault(number, str(error))
+    return node_record(number, values) if kind == KIND_NODES else edge_record(number, values)
 
 
-def parsed(name: str, text: str, wanted: type[dict[str, Any] | list[Any]]) -> Any:
+def parse_json_cell(name: str, text: str, wanted: type[dict[str, Any] | list[Any]]) -> Any:
     """Return the JSON value of a cell. Raises BadCell."""
     try:
         value = _decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
-        raise BadCell(f"{name} is not JSON: {error}") from None
+        raise InvalidCell(f"{name} is not JSON: {error}") from None
     if not isinstance(value, wanted):
-        raise BadCell(f"{name} must be a JSON {'object' if wanted is dict else 'array'}")
+        raise InvalidCell(f"{name} must be a JSON {'object' if wanted is dict else 'array'}")
     return value
 
 
@@ -274,7 +274,7 @@ def _check_columns(name: str, columns: list[str], known: tuple[str, ...]) -> Non
             raise InvalidInput(f"{name}: column {column!r} occurs twice")
 
 
-def tags_text(tags: list[str] | None) -> str:
+def encode_tags_cell(tags: list[str] | None) -> str:
     """Return tags as the text of one cell: a JSON array; empty without tags."""
     return _encode(tags).decode() if tags else ""
 
@@ -311,11 +311,11 @@ class EdgeRecord(_EdgeOrLink, tag="edge", tag_field="kind", gc=False):
     version: int | None = None
 
 
-values_of = msgspec.structs.astuple
+record_values = msgspec.structs.astuple
 """Values of a record in the order of the exchanged fields; None for those that its line leaves out."""
 
 
-def json_text(raw: msgspec.Raw) -> str:
+def decode_raw_json(raw: msgspec.Raw) -> str:
     """Return raw JSON as text."""
     return bytes(raw).decode()
 
@@ -331,7 +331,7 @@ class _HeadLine(msgspec.Struct, tag="head", tag_field="kind"):
 _decode_lines = json_decoder(NodeRecord | EdgeRecord | _SettingsLine | _HeadLine).decode_lines
 
 
-class Lines:
+class ExportedRecords:
     """An export split into `nodes`, then `edges`; each must be iterated once and completely.
 
     Blocks may end anywhere.

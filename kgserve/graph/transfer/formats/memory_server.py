@@ -12,29 +12,29 @@ import msgspec
 
 from kgserve.graph.compat.entities_api import (
     DEFAULT_ENTITY_TYPE,
-    Entity,
+    ObservedEntity,
     ServerRelation,
-    content_of,
+    decode_observations,
+    encode_observations,
     is_placeholder,
-    observations_of,
 )
 from kgserve.graph.requests import EdgeLine, NodeLine
 from kgserve.graph.transfer.formats.lines import (
     EdgeRecord,
-    Lines,
+    ExportedRecords,
+    ImportRecord,
     NodeRecord,
-    Record,
-    Wrong,
-    edge,
-    json_text,
-    node,
+    RowFault,
+    decode_raw_json,
+    edge_record,
+    node_record,
     read_lines,
 )
 from kgserve.platform.codecs import json_decoder
-from kgserve.storage.model.names import DEFAULT_MEMORY_TYPE, IS_ABOUT, UNKNOWN_TYPE
+from kgserve.storage.model.names import DEFAULT_MEMORY_TYPE, IS_ABOUT_RELATION, UNKNOWN_TYPE
 
 
-class _EntityLine(Entity, tag="entity", tag_field="type", kw_only=True):
+class _EntityLine(ObservedEntity, tag="entity", tag_field="type", kw_only=True):
     entity_type: str = msgspec.field(name="entityType", default="")
     observations: list[str] = msgspec.field(default_factory=list)
 
@@ -65,14 +65,14 @@ def is_memory_file(text: bytes) -> bool:
     return _GRAPH_OBJECT_START.match(text) is not None
 
 
-def read_line(text: bytes) -> Entity | ServerRelation:
+def decode_server_line(text: bytes) -> ObservedEntity | ServerRelation:
     """Decode a line of the memory server. Raises msgspec's DecodeError."""
     return _decode(text.removeprefix(BOM_UTF8))
 
 
-def entity_line(entity: Entity) -> NodeLine:
+def entity_line(entity: ObservedEntity) -> NodeLine:
     """Convert an entity to a line of the exchange format."""
-    content = content_of(entity.observations)
+    content = encode_observations(entity.observations)
     return NodeLine(id=entity.name, type=entity.entity_type or DEFAULT_ENTITY_TYPE, content=content)
 
 
@@ -86,7 +86,7 @@ def write_memory_server(blocks: Iterable[bytes], file: BinaryIO) -> int:
 
     Placeholders and links are left out.
     """
-    lines = Lines(blocks)
+    lines = ExportedRecords(blocks)
     file.writelines(
         _encode_lines([_to_entity_line(each) for each in nodes if not _is_placeholder_record(each)])
         for nodes in lines.nodes()
@@ -97,11 +97,11 @@ def write_memory_server(blocks: Iterable[bytes], file: BinaryIO) -> int:
 
 
 def _is_placeholder_record(record: NodeRecord) -> bool:
-    return is_placeholder(record.type, record.content, json_text(record.attributes))
+    return is_placeholder(record.type, record.content, decode_raw_json(record.attributes))
 
 
 def _to_entity_line(record: NodeRecord) -> _EntityLine:
-    observations = observations_of(record.content)
+    observations = decode_observations(record.content)
     return _EntityLine(name=record.id, entity_type=record.type, observations=observations)
 
 
@@ -114,42 +114,42 @@ MEMORY_SERVER_SOURCE = "memory-server"
 _MEMORY_ID_NAMESPACE = uuid.UUID("6f2c1d4e-8a37-5b90-9c1e-2d7f4a6b8c35")
 
 
-def read_memories(file: BinaryIO) -> Iterator[Record]:
+def read_as_memories(file: BinaryIO) -> Iterator[ImportRecord]:
     """Yield entities by name, and each observation as a memory about its entity. Other lines are faults.
 
     The id of a memory is derived from the name of the entity and the observation, so importing a file again creates the
     same rows.
     """
     for record in read_lines(file):
-        if isinstance(record, Wrong):
+        if isinstance(record, RowFault):
             yield record
         else:
             yield from _memories_of(record.number, record.line)
 
 
-def _memories_of(number: int, line: bytes) -> Iterator[Record]:
+def _memories_of(number: int, line: bytes) -> Iterator[ImportRecord]:
     if not is_memory_line(line):
-        yield Wrong(number, 'must be a line of the memory server: {"type": "entity", …} or {"type": "relation", …}')
+        yield RowFault(number, 'must be a line of the memory server: {"type": "entity", …} or {"type": "relation", …}')
         return
     try:
-        found = read_line(line)
+        found = decode_server_line(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        yield Wrong(number, f"is not a valid line of the memory server: {error}")
+        yield RowFault(number, f"is not a valid line of the memory server: {error}")
         return
-    if isinstance(found, Entity):
+    if isinstance(found, ObservedEntity):
         yield from _entity_and_memories(number, found)
     else:
         ends: dict[str, Any] = {"from": found.source, "to": found.target}
-        yield edge(number, ends | {"relation_type": found.relation_type})
+        yield edge_record(number, ends | {"relation_type": found.relation_type})
 
 
-def _entity_and_memories(number: int, entity: Entity) -> Iterator[Record]:
-    yield node(number, {"id": entity.name, "type": entity.entity_type or UNKNOWN_TYPE, "name": entity.name})
+def _entity_and_memories(number: int, entity: ObservedEntity) -> Iterator[ImportRecord]:
+    yield node_record(number, {"id": entity.name, "type": entity.entity_type or UNKNOWN_TYPE, "name": entity.name})
     for place, observation in enumerate(entity.observations):
         if not observation.strip():
-            yield Wrong(number, f"observations[{place}] is blank; it was skipped")
+            yield RowFault(number, f"observations[{place}] is blank; it was skipped")
     for observation in dict.fromkeys(filter(str.strip, entity.observations)):
         memory = str(uuid.uuid5(_MEMORY_ID_NAMESPACE, f"{entity.name}\0{observation}"))
         remembered = {"content": observation, "confidence": 1.0, "source": MEMORY_SERVER_SOURCE}
-        yield node(number, {"id": memory, "type": DEFAULT_MEMORY_TYPE, **remembered})
-        yield edge(number, {"from": memory, "to": entity.name, "relation_type": IS_ABOUT})
+        yield node_record(number, {"id": memory, "type": DEFAULT_MEMORY_TYPE, **remembered})
+        yield edge_record(number, {"from": memory, "to": entity.name, "relation_type": IS_ABOUT_RELATION})

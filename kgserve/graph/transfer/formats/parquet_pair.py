@@ -8,24 +8,24 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from kgserve.errors import InvalidInput
-from kgserve.graph.transfer.formats.csv_pair import Sink
+from kgserve.graph.transfer.formats.csv_pair import TableFileOpener
 from kgserve.graph.transfer.formats.lines import (
     EDGE_FILE_FIELDS,
     KIND_EDGES,
     KIND_NODES,
     MAX_LINE_BYTES,
+    ExportedRecords,
+    ImportRecord,
     InputPart,
-    Lines,
-    Record,
-    Wrong,
-    json_text,
-    kind_of,
-    record,
-    values_of,
+    RowFault,
+    decode_raw_json,
+    detect_table_kind,
+    record_values,
+    row_record,
 )
 from kgserve.platform.lazy_pyarrow import arrow_type, pa, pc, pq
-from kgserve.platform.times import format_time, is_within, parse_time
-from kgserve.storage.model.fields import NODE, TIMESTAMP_TYPE, Field
+from kgserve.platform.times import format_time, is_representable_time, parse_time
+from kgserve.storage.model.fields import NODE, TIMESTAMP_TYPE, RowField
 
 ROW_GROUP_BYTES = 32 << 20
 """Approximate size of the texts in a row group, which is held in memory while it is written."""
@@ -36,13 +36,13 @@ READ_BATCH_ROWS = range(8, 1_000)
 _REQUIRED_FIELDS = {"id", "from", "to", "relation_type"}
 
 
-def _schema(fields: tuple[Field, ...]) -> pa.Schema:
+def _schema(fields: tuple[RowField, ...]) -> pa.Schema:
     return pa.schema(
         [pa.field(field.wire, _type(field), nullable=field.wire not in _REQUIRED_FIELDS) for field in fields]
     )
 
 
-def _type(field: Field) -> pa.DataType:
+def _type(field: RowField) -> pa.DataType:
     return pa.timestamp("us", tz="UTC") if field.type is TIMESTAMP_TYPE else arrow_type(field.type.arrow)
 
 
@@ -51,17 +51,17 @@ def _read_errors() -> tuple[type[Exception], ...]:
     return (pa.ArrowException, OSError, ValueError)
 
 
-def write_parquet(blocks: Iterable[bytes], sink: Sink) -> int:
+def write_parquet(blocks: Iterable[bytes], sink: TableFileOpener) -> int:
     """Write an export, and return the number of its lines."""
-    lines = Lines(blocks)
+    lines = ExportedRecords(blocks)
     with sink(KIND_NODES) as file:
-        _write(file, NODE.exchanged, (map(values_of, batch) for batch in lines.nodes()))
+        _write(file, NODE.exchanged, (map(record_values, batch) for batch in lines.nodes()))
     with sink(KIND_EDGES) as file:
-        _write(file, EDGE_FILE_FIELDS, (map(values_of, batch) for batch in lines.edges()))
+        _write(file, EDGE_FILE_FIELDS, (map(record_values, batch) for batch in lines.edges()))
     return lines.count
 
 
-def _write(file: BinaryIO, fields: tuple[Field, ...], batches: Iterable[Iterable[tuple[Any, ...]]]) -> None:
+def _write(file: BinaryIO, fields: tuple[RowField, ...], batches: Iterable[Iterable[tuple[Any, ...]]]) -> None:
     schema = _schema(fields)
     with pq.ParquetWriter(file, schema, compression="zstd") as writer:
         group: list[pa.RecordBatch] = []
@@ -81,10 +81,10 @@ def _write_group(writer: pq.ParquetWriter, group: list[pa.RecordBatch]) -> None:
     writer.write_table(table, row_group_size=table.num_rows)
 
 
-def _column(field: Field, values: tuple[Any, ...]) -> Sequence[Any]:
+def _column(field: RowField, values: tuple[Any, ...]) -> Sequence[Any]:
     if field.type is TIMESTAMP_TYPE:
         return list(map(_parse_moment, values))
-    return list(map(json_text, values)) if field.name == "attributes" else values
+    return list(map(decode_raw_json, values)) if field.name == "attributes" else values
 
 
 def _parse_moment(text: str | None) -> int | None:
@@ -101,13 +101,13 @@ class ParquetTable:
             columns = self._file.schema_arrow.names
         except _read_errors() as error:
             raise InvalidInput(f"{name} is not a readable Parquet file: {error}") from error
-        self.kind = kind_of(name, columns)
+        self.kind = detect_table_kind(name, columns)
 
     def part(self) -> InputPart:
         """Return its rows, numbered from 1; the file is closed after the last one."""
         return InputPart(self.name, "row", self._records())
 
-    def _records(self) -> Iterator[Record]:
+    def _records(self) -> Iterator[ImportRecord]:
         number = 0
         with self._file as file:
             try:
@@ -168,16 +168,16 @@ def _text_size(array: pa.Array) -> int:
     return 0
 
 
-def _batch_records(kind: str, before: int, batch: pa.RecordBatch) -> Iterator[Record]:
+def _batch_records(kind: str, before: int, batch: pa.RecordBatch) -> Iterator[ImportRecord]:
     if batch.num_rows == 1 and (size := _size(batch)) > MAX_LINE_BYTES:
-        yield Wrong(before + 1, f"has {size:,} bytes; the limit is {MAX_LINE_BYTES:,}")
+        yield RowFault(before + 1, f"has {size:,} bytes; the limit is {MAX_LINE_BYTES:,}")
         return
     columns = [_values(column) for column in batch.columns]
     names = batch.schema.names
     for number, row in enumerate(zip(*columns, strict=True), before + 1):
         values = dict(zip(names, row, strict=True))
         fault = next(filter(None, (_cell_fault(name, value) for name, value in values.items())), None)
-        yield Wrong(number, fault) if fault else record(kind, number, values)
+        yield RowFault(number, fault) if fault else row_record(kind, number, values)
 
 
 def _cell_fault(name: str, value: object) -> str | None:
@@ -202,4 +202,4 @@ def _values(column: pa.Array) -> list[Any]:
 def _format_moment(moment: int | None) -> str | _OutOfRange | None:
     if moment is None:
         return None
-    return format_time(moment) if is_within(moment) else _OutOfRange()
+    return format_time(moment) if is_representable_time(moment) else _OutOfRange()

@@ -16,7 +16,7 @@ import httpx
 import msgspec
 
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.service_url import address_of, headers_of
+from kgserve.platform.service_url import parse_service_url, service_headers
 
 MAX_LLM_ANSWER_BYTES = 256 << 10
 """Maximum length of an answer that is read."""
@@ -36,7 +36,7 @@ _MAX_QUOTED_CHARS = 200
 _encode = msgspec.json.encode
 
 
-class Unanswered(Exception):
+class NoUsableAnswer(Exception):
     """No usable answer; `of_service` is true if the service failed, false if the question is at fault.
 
     `pause` is the number of seconds that the service asked to wait. `reason` is the message without the service's own
@@ -55,7 +55,7 @@ class ChatInterrupted(Exception):
     """The question was cancelled."""
 
 
-class Question(NamedTuple):
+class ChatQuestion(NamedTuple):
     """A question: task, material, and the JSON Schema of the answer with its name."""
 
     task: str
@@ -94,14 +94,14 @@ _REQUEST_VARIANTS = 4
 """Request forms: schema with sampling parameters, schema alone, JSON mode, plain text."""
 
 
-class Chat:
+class ChatClient:
     """Client of a chat service, for any thread. The key is never logged or shown."""
 
     def __init__(self, url: str, model: str, key: str = "", seconds: float = 60.0) -> None:
         """Create a client for a base URL, such as https://host/v1. Raises InvalidInput for an invalid URL or key."""
-        self._base, self._key, self._seconds = address_of(url, "llm_url"), key, seconds
+        self._base, self._key, self._seconds = parse_service_url(url, "llm_url"), key, seconds
         # Compressed answers could expand a thousandfold.
-        self._headers = headers_of(key, "llm_key") | {"Accept-Encoding": "identity"}
+        self._headers = service_headers(key, "llm_key") | {"Accept-Encoding": "identity"}
         self.model = model
         self._variant = 0
         self._lock = threading.Lock()
@@ -110,7 +110,7 @@ class Chat:
         self._client: httpx.AsyncClient | None = None
         self._closed = False
 
-    def ask(self, question: Question, unwanted: Callable[[], bool]) -> ChatReply:
+    def ask(self, question: ChatQuestion, unwanted: Callable[[], bool]) -> ChatReply:
         """Ask and wait for the answer, until `unwanted` returns true.
 
         Raises Unanswered, and ChatInterrupted once it is unwanted or the client is closed.
@@ -162,16 +162,16 @@ class Chat:
         if self._client is not None:
             await self._client.aclose()
 
-    async def _ask_with_timeout(self, question: Question) -> ChatReply:
+    async def _ask_with_timeout(self, question: ChatQuestion) -> ChatReply:
         try:
             async with asyncio.timeout(self._seconds):
                 return await self._send_question(question)
         except TimeoutError:
-            raise Unanswered(f"no answer within {self._seconds:g} s", of_service=True) from None
+            raise NoUsableAnswer(f"no answer within {self._seconds:g} s", of_service=True) from None
         except httpx.HTTPError as error:
-            raise Unanswered(self._quote(str(error) or type(error).__name__), of_service=True) from None
+            raise NoUsableAnswer(self._quote(str(error) or type(error).__name__), of_service=True) from None
 
-    async def _send_question(self, question: Question) -> ChatReply:
+    async def _send_question(self, question: ChatQuestion) -> ChatReply:
         """Send the question in the form accepted last time, then in simpler ones while it is rejected."""
         first, refusal = self._variant, ""
         for variant in range(first, _REQUEST_VARIANTS):
@@ -181,11 +181,11 @@ class Chat:
                 return _reply(content, question)
             refusal = self._quote(f"status {status}: {content.decode(errors='replace')}")
             if status not in _REFUSAL_STATUSES:
-                raise Unanswered(refusal, of_service=True, pause=pause, reason=f"status {status}")
+                raise NoUsableAnswer(refusal, of_service=True, pause=pause, reason=f"status {status}")
         self._variant = 0
-        raise Unanswered(refusal, of_service=False, reason="rejected in every form")
+        raise NoUsableAnswer(refusal, of_service=False, reason="rejected in every form")
 
-    def _body(self, question: Question, variant: int) -> dict[str, Any]:
+    def _body(self, question: ChatQuestion, variant: int) -> dict[str, Any]:
         task = question.task if variant < 2 else f"{question.task}\n{_schema_instruction(question)}"  # noqa: PLR2004
         body: dict[str, Any] = {
             "model": self.model,
@@ -216,7 +216,9 @@ class Chat:
                 content += piece
                 if len(content) > MAX_LLM_ANSWER_BYTES:
                     if response.is_success:
-                        raise Unanswered(f"the answer is longer than {MAX_LLM_ANSWER_BYTES} bytes", of_service=False)
+                        raise NoUsableAnswer(
+                            f"the answer is longer than {MAX_LLM_ANSWER_BYTES} bytes", of_service=False
+                        )
                     break
             return response.status_code, _retry_after(response), bytes(content)
 
@@ -225,11 +227,11 @@ class Chat:
         return (text.replace(self._key, "…") if self._key else text)[:_MAX_QUOTED_CHARS]
 
 
-def _json_schema_format(question: Question) -> dict[str, Any]:
+def _json_schema_format(question: ChatQuestion) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": question.name, "strict": True, "schema": question.schema}}
 
 
-def _schema_instruction(question: Question) -> str:
+def _schema_instruction(question: ChatQuestion) -> str:
     return f"Answer with one JSON object of this JSON Schema, and nothing else: {_encode(question.schema).decode()}"
 
 
@@ -241,15 +243,15 @@ def _retry_after(response: httpx.Response) -> float:
         return 0.0
 
 
-def _reply(content: bytes, question: Question) -> ChatReply:
+def _reply(content: bytes, question: ChatQuestion) -> ChatReply:
     estimate = question.tokens + len(content) // BYTES_PER_TOKEN
     try:
         answer = decode_json(content, _ChatAnswer)
         text = answer.choices[0].message.content
     except (msgspec.MsgspecError, UnicodeDecodeError, IndexError):
-        raise Unanswered("the answer is not in OpenAI's format", of_service=False) from None
+        raise NoUsableAnswer("the answer is not in OpenAI's format", of_service=False) from None
     if not text:
-        raise Unanswered("the answer is empty", of_service=False)
+        raise NoUsableAnswer("the answer is empty", of_service=False)
     return ChatReply(text, max(estimate, _reported_tokens(answer.usage)))
 
 

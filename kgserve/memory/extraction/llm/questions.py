@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from kgserve.memory.extraction.llm.chat import Question, Unanswered
+from kgserve.memory.extraction.llm.chat import ChatQuestion, NoUsableAnswer
 from kgserve.platform.codecs import decode_json
 
 Item = TypeVar("Item")
@@ -19,7 +19,7 @@ NULLABLE_STRING_SCHEMA = {"type": ["string", "null"]}
 """JSON Schema of a string or null."""
 
 
-def object_of(**properties: Any) -> dict[str, Any]:
+def object_schema(**properties: Any) -> dict[str, Any]:
     """Return the JSON Schema of an object with exactly these properties."""
     return {
         "type": "object",
@@ -29,24 +29,24 @@ def object_of(**properties: Any) -> dict[str, Any]:
     }
 
 
-def list_of(kind: dict[str, Any]) -> dict[str, Any]:
+def list_schema(kind: dict[str, Any]) -> dict[str, Any]:
     """Return the JSON Schema of a list."""
     return {"type": "array", "items": kind}
 
 
-def parts(text: str, known: Sequence[str]) -> tuple[dict[str, list[msgspec.Raw]], int]:
+def split_lists(text: str, known: Sequence[str]) -> tuple[dict[str, list[msgspec.Raw]], int]:
     """Return the known lists of an answer, undecoded, and the number of other keys. Raises Unanswered."""
     try:
-        found = decode_json(object_in(text), dict[str, msgspec.Raw])
+        found = decode_json(extract_json_object(text), dict[str, msgspec.Raw])
         lists = {name: decode_json(bytes(found[name]), list[msgspec.Raw] | None) for name in known if name in found}
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        raise Unanswered("the answer is not the requested JSON", of_service=False) from None
+        raise NoUsableAnswer("the answer is not the requested JSON", of_service=False) from None
     if not lists:
-        raise Unanswered(f"the answer has none of {', '.join(known)}", of_service=False)
+        raise NoUsableAnswer(f"the answer has none of {', '.join(known)}", of_service=False)
     return {name: lists.get(name) or [] for name in known}, len(found.keys() - set(known))
 
 
-def items(raw: Sequence[msgspec.Raw], kind: type[Item], most: int) -> tuple[list[Item], int]:
+def decode_items(raw: Sequence[msgspec.Raw], kind: type[Item], most: int) -> tuple[list[Item], int]:
     """Return the valid ones of the first items, and the number of all others."""
     found: list[Item] = []
     for each in raw[:most]:
@@ -57,7 +57,7 @@ def items(raw: Sequence[msgspec.Raw], kind: type[Item], most: int) -> tuple[list
     return found, len(raw) - len(found)
 
 
-def object_in(text: str) -> str:
+def extract_json_object(text: str) -> str:
     """Return the JSON object of an answer, without surrounding text, fences or reasoning."""
     content = text.rpartition("</think>")[2]
     first, last = content.find("{"), content.rfind("}")
@@ -77,7 +77,7 @@ _DATA_PROMPT = (
 )
 
 
-class Advice(msgspec.Struct, frozen=True):
+class ProposalAdvice(msgspec.Struct, frozen=True):
     """Advice on a proposal: a name, or a verdict on two memories; and the reason."""
 
     number: int
@@ -86,7 +86,7 @@ class Advice(msgspec.Struct, frozen=True):
     reason: Annotated[str, msgspec.Meta(max_length=300)] | None = None
 
 
-class Answered(msgspec.Struct, frozen=True):
+class ModelAnswer(msgspec.Struct, frozen=True):
     """An answer, and the labels of the memories that it uses."""
 
     answer: Annotated[str, msgspec.Meta(max_length=_MAX_ANSWER_CHARS)]
@@ -107,9 +107,9 @@ nothing that they do not say. If two contradict each other, the one that was wri
 Answer with a JSON object: answer, and used, the marks of the memories that it is taken from."""
 
 _STRING_SCHEMA = {"type": "string"}
-_ADVICE_SCHEMA = object_of(
-    advice=list_of(
-        object_of(
+_ADVICE_SCHEMA = object_schema(
+    advice=list_schema(
+        object_schema(
             number={"type": "integer"},
             name=NULLABLE_STRING_SCHEMA,
             verdict=NULLABLE_STRING_SCHEMA,
@@ -117,35 +117,35 @@ _ADVICE_SCHEMA = object_of(
         )
     )
 )
-_ANSWER_SCHEMA = object_of(answer=_STRING_SCHEMA, used=list_of(_STRING_SCHEMA))
+_ANSWER_SCHEMA = object_schema(answer=_STRING_SCHEMA, used=list_schema(_STRING_SCHEMA))
 
 
-def about_proposals(concepts: dict[str, list[str]], contradictions: dict[str, list[str]]) -> Question:
+def build_advice_question(concepts: dict[str, list[str]], contradictions: dict[str, list[str]]) -> ChatQuestion:
     """Return the question about proposals, given by number with the texts of their memories."""
     material = msgspec.json.encode({"concepts": concepts, "contradictions": contradictions})
-    return Question(_ADVICE_PROMPT, material, "advice", _ADVICE_SCHEMA)
+    return ChatQuestion(_ADVICE_PROMPT, material, "advice", _ADVICE_SCHEMA)
 
 
-def advised(text: str) -> list[Advice]:
+def parse_advice(text: str) -> list[ProposalAdvice]:
     """Return the advice in an answer. Raises Unanswered if it is malformed."""
-    lists, _ = parts(text, ("advice",))
-    return items(lists["advice"], Advice, MAX_ADVICE_PROPOSALS)[0]
+    lists, _ = split_lists(text, ("advice",))
+    return decode_items(lists["advice"], ProposalAdvice, MAX_ADVICE_PROPOSALS)[0]
 
 
-def about_question(asked: str, memories: dict[str, dict[str, str]]) -> Question:
+def build_answer_question(asked: str, memories: dict[str, dict[str, str]]) -> ChatQuestion:
     """Return a question with memories by label."""
     material = msgspec.json.encode({"question": asked, "memories": memories})
-    return Question(_ANSWER_PROMPT, material, "answer", _ANSWER_SCHEMA)
+    return ChatQuestion(_ANSWER_PROMPT, material, "answer", _ANSWER_SCHEMA)
 
 
-def answered(text: str) -> Answered:
+def parse_answer(text: str) -> ModelAnswer:
     """Return the decoded answer to a question. Raises Unanswered if it is malformed or empty."""
     try:
-        found = decode_json(object_in(text), Answered)
+        found = decode_json(extract_json_object(text), ModelAnswer)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        raise Unanswered("the answer is not the requested JSON", of_service=False) from None
+        raise NoUsableAnswer("the answer is not the requested JSON", of_service=False) from None
     if not found.answer.strip():
-        raise Unanswered("the answer is empty", of_service=False)
+        raise NoUsableAnswer("the answer is empty", of_service=False)
     return found
 
 
@@ -193,7 +193,7 @@ class ProposedRelation(msgspec.Struct, frozen=True):
     relation_type: Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
 
 
-class Proposed(NamedTuple):
+class ExtractionProposal(NamedTuple):
     """The valid items of an answer; `dropped` counts the others."""
 
     facts: Sequence[ProposedFact]
@@ -202,7 +202,7 @@ class Proposed(NamedTuple):
     dropped: int
 
 
-class Material(msgspec.Struct, kw_only=True, omit_defaults=True):
+class ExtractionMaterial(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Material for extraction: a text, and known memories, concepts and entities by label."""
 
     text: str
@@ -232,13 +232,13 @@ lower case; by the names of known_entities where those are meant.
 relations: how two entities are related, such as works_at, depends_on or located_in."""
 
 
-_EXTRACTION_SCHEMA = object_of(
-    facts=list_of(
-        object_of(
+_EXTRACTION_SCHEMA = object_schema(
+    facts=list_schema(
+        object_schema(
             content=_STRING_SCHEMA,
             memory_type=NULLABLE_STRING_SCHEMA,
             layer={"type": ["integer", "null"]},
-            entities=list_of(_STRING_SCHEMA),
+            entities=list_schema(_STRING_SCHEMA),
             parent=NULLABLE_STRING_SCHEMA,
             supersedes=NULLABLE_STRING_SCHEMA,
             valid_from=NULLABLE_STRING_SCHEMA,
@@ -246,20 +246,20 @@ _EXTRACTION_SCHEMA = object_of(
             confidence={"type": ["number", "null"]},
         )
     ),
-    entities=list_of(object_of(name=_STRING_SCHEMA, entity_type=_STRING_SCHEMA)),
-    relations=list_of(object_of(source=_STRING_SCHEMA, target=_STRING_SCHEMA, relation_type=_STRING_SCHEMA)),
+    entities=list_schema(object_schema(name=_STRING_SCHEMA, entity_type=_STRING_SCHEMA)),
+    relations=list_schema(object_schema(source=_STRING_SCHEMA, target=_STRING_SCHEMA, relation_type=_STRING_SCHEMA)),
 )
 
 
-def question(material: Material) -> Question:
+def build_extraction_question(material: ExtractionMaterial) -> ChatQuestion:
     """Return the question that extracts facts from a text."""
-    return Question(_EXTRACTION_PROMPT, msgspec.json.encode(material), "notes", _EXTRACTION_SCHEMA)
+    return ChatQuestion(_EXTRACTION_PROMPT, msgspec.json.encode(material), "notes", _EXTRACTION_SCHEMA)
 
 
-def proposed(text: str) -> Proposed:
+def parse_extraction(text: str) -> ExtractionProposal:
     """Return the valid items of an answer. Raises Unanswered if it is malformed."""
-    lists, dropped = parts(text, ("facts", "entities", "relations"))
-    facts, bad_facts = items(lists["facts"], ProposedFact, MAX_PROPOSED_FACTS)
-    entities, bad_entities = items(lists["entities"], ProposedEntity, MAX_PROPOSED_ENTITIES)
-    relations, bad_relations = items(lists["relations"], ProposedRelation, MAX_PROPOSED_RELATIONS)
-    return Proposed(facts, entities, relations, dropped + bad_facts + bad_entities + bad_relations)
+    lists, dropped = split_lists(text, ("facts", "entities", "relations"))
+    facts, bad_facts = decode_items(lists["facts"], ProposedFact, MAX_PROPOSED_FACTS)
+    entities, bad_entities = decode_items(lists["entities"], ProposedEntity, MAX_PROPOSED_ENTITIES)
+    relations, bad_relations = decode_items(lists["relations"], ProposedRelation, MAX_PROPOSED_RELATIONS)
+    return ExtractionProposal(facts, entities, relations, dropped + bad_facts + bad_entities + bad_relations)

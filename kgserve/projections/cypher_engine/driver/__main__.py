@@ -19,8 +19,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from kgserve.platform.allocator import bound_arenas, give_back
-from kgserve.platform.import_env import import_lightly
+from kgserve.platform.allocator import limit_malloc_arenas, release_free_memory
+from kgserve.platform.import_env import prepare_imports
 from kgserve.projections.cypher_engine.driver import chosen
 from kgserve.projections.cypher_engine.engine.protocol import FORK_REQUEST
 
@@ -39,14 +39,14 @@ def main(engine: str, number: str, seconds: str, log_format: str, log_level: str
     # The server stops its processes itself; Ctrl+C in a terminal reaches the whole group.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    bound_arenas(MALLOC_ARENAS)
+    limit_malloc_arenas(MALLOC_ARENAS)
     _lower_priority()
-    import_lightly()
-    import_module("kgserve.platform.log").configure(cast("LogFormat", log_format), cast("LogLevel", log_level))
-    chosen.engine = cast("EngineName", engine)
+    prepare_imports()
+    import_module("kgserve.platform.log").configure_logging(cast("LogFormat", log_format), cast("LogLevel", log_level))
+    chosen.selected_engine = cast("EngineName", engine)
     serving = import_module("kgserve.projections.cypher_engine.driver.serving")
     import_module("pyarrow")
-    import_module("kgserve.projections.cypher_engine.driver.database").warm()
+    import_module("kgserve.projections.cypher_engine.driver.database").warm_up_engine()
     _freeze_heap()
     server = socket.socket(fileno=int(number))
     server.settimeout(float(seconds) or None)
@@ -61,7 +61,7 @@ def main(engine: str, number: str, seconds: str, log_format: str, log_level: str
         if child == 0:
             server.close()
             control, *channels = map(Connection, fds)
-            serving.serve(control, channels)
+            serving.serve_requests(control, channels)
         for fd in fds:
             os.close(fd)
         with contextlib.suppress(OSError):  # a closed socket ends the loop at the next receive
@@ -80,7 +80,7 @@ def _freeze_heap() -> None:
     """Freeze all objects: a garbage collection in a child would write to shared pages and copy 10 MiB."""
     gc.collect()
     gc.freeze()
-    give_back()
+    release_free_memory()
 
 
 if __name__ == "__main__":

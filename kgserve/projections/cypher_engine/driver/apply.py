@@ -16,10 +16,10 @@ import msgspec
 
 from kgserve.errors import EngineFailed
 from kgserve.platform.lazy_pyarrow import pa
-from kgserve.projections.cypher_engine.driver.columns import arrow_array, engine_time
+from kgserve.projections.cypher_engine.driver.columns import to_arrow_column, to_engine_time
 from kgserve.projections.cypher_engine.driver.session import DriverSession
 from kgserve.storage.model.change import NetChange, StoreState
-from kgserve.storage.model.digest import to_text
+from kgserve.storage.model.digest import format_digest
 from kgserve.storage.model.fields import (
     EDGE,
     EDGE_ENDPOINTS,
@@ -29,14 +29,23 @@ from kgserve.storage.model.fields import (
     STRING_TYPE,
     TIMESTAMP_TYPE,
     ColumnSet,
-    Field,
-    Fields,
-    names,
+    RowField,
+    RowFields,
+    field_names_of,
 )
-from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, edge_values, node_values, width_of
+from kgserve.storage.model.rows import (
+    EdgeKey,
+    EdgeRow,
+    LinkKey,
+    LinkRow,
+    NodeRow,
+    column_set_of,
+    edge_column_values,
+    node_column_values,
+)
 
 # A scan keeps its rows in the page cache until commit: 364,000 edges overflow 256 MiB.
-SCAN_ROWS = 50_000
+SCAN_BATCH_ROWS = 50_000
 
 
 class _RowChange:
@@ -48,7 +57,7 @@ class _RowChange:
 
     def __init__(
         self,
-        fields: tuple[Field, ...],
+        fields: tuple[RowField, ...],
         values: Callable[[Any], Sequence[Any]],
         one: LiteralString,
         many: LiteralString,
@@ -69,27 +78,27 @@ class _RowChange:
         for name in self._converted:
             value = parameters[name]
             if value is not None:
-                parameters[name] = engine_time(value) if isinstance(value, int) else list(value)
+                parameters[name] = to_engine_time(value) if isinstance(value, int) else list(value)
         return parameters
 
     def table(self, items: list[Any]) -> pa.Table:
         """Return the Arrow table for the table statement."""
         columns = zip(self._names, self._fields, zip(*map(self._values, items), strict=True), strict=True)
-        return pa.table({name: arrow_array(field, values) for name, field, values in columns})
+        return pa.table({name: to_arrow_column(field, values) for name, field, values in columns})
 
 
-def _properties(fields: tuple[Field, ...], sign: LiteralString) -> LiteralString:
+def _properties(fields: tuple[RowField, ...], sign: LiteralString) -> LiteralString:
     return ", ".join(f"{field.name}: {sign}{field.name}_" for field in fields)
 
 
-def _create_nodes_change(fields: tuple[Field, ...], values: Callable[[NodeRow], Sequence[Any]]) -> _RowChange:
+def _create_nodes_change(fields: tuple[RowField, ...], values: Callable[[NodeRow], Sequence[Any]]) -> _RowChange:
     def text(sign: LiteralString) -> LiteralString:
         return f"CREATE (e:Entity {{{_properties(fields, sign)}}}) RETURN count(*)"
 
     return _RowChange(fields, values, text("$"), f"LOAD FROM $rows {text('')}", 10)
 
 
-def _update_nodes_change(fields: tuple[Field, ...], values: Callable[[NodeRow], Sequence[Any]]) -> _RowChange:
+def _update_nodes_change(fields: tuple[RowField, ...], values: Callable[[NodeRow], Sequence[Any]]) -> _RowChange:
     def text(sign: LiteralString) -> LiteralString:
         assigned: LiteralString = ", ".join(f"e.{field.name} = {sign}{field.name}_" for field in fields[1:])
         return f"MATCH (e:Entity {{id: {sign}id_}}) SET {assigned} RETURN count(*)"
@@ -98,7 +107,7 @@ def _update_nodes_change(fields: tuple[Field, ...], values: Callable[[NodeRow], 
 
 
 def _create_edges_change(
-    fields: tuple[Field, ...],
+    fields: tuple[RowField, ...],
     values: Callable[[EdgeRow], Sequence[Any]],
     kind: LiteralString = "RELATES_TO",
     far: LiteralString = "Entity {id: ",
@@ -120,11 +129,11 @@ def _delete_edges_change(kind: LiteralString = "RELATES_TO", far: LiteralString 
     return _RowChange(EDGE.plain[: EDGE_ENDPOINTS + 1], tuple, text("$"), f"LOAD FROM $rows {text('')}", 200)
 
 
-def _value_getter(fields: Fields, width: ColumnSet) -> Callable[[Any], Sequence[Any]]:
+def _value_getter(fields: RowFields, width: ColumnSet) -> Callable[[Any], Sequence[Any]]:
     """Return a function that extracts the values of a row for the columns of ``width``."""
     if width is ColumnSet.PLAIN:
-        return attrgetter(*names(fields.plain))
-    values, count = (node_values if fields is NODE else edge_values), len(fields.columns(width))
+        return attrgetter(*field_names_of(fields.plain))
+    values, count = (node_column_values if fields is NODE else edge_column_values), len(fields.columns(width))
     return lambda row: values(msgspec.structs.astuple(row))[:count]
 
 
@@ -145,7 +154,11 @@ _CREATE_LINKS = _create_edges_change(
     EDGE.columns(ColumnSet.LINKS), _value_getter(EDGE, ColumnSet.LINKS), *_LINK_PATTERN
 )
 _DELETE_LINKS = _delete_edges_change(*_LINK_PATTERN)
-_LINK_TARGET_FIELDS = (Field("key", STRING_TYPE, ""), Field("store", STRING_TYPE, ""), Field("id", STRING_TYPE, ""))
+_LINK_TARGET_FIELDS = (
+    RowField("key", STRING_TYPE, ""),
+    RowField("store", STRING_TYPE, ""),
+    RowField("id", STRING_TYPE, ""),
+)
 _MERGE_LINK_TARGETS = _RowChange(
     _LINK_TARGET_FIELDS,
     tuple,
@@ -156,13 +169,13 @@ _MERGE_LINK_TARGETS = _RowChange(
 _DELETE_UNLINKED_TARGET = """
 MATCH (y:Elsewhere {key: $key_}) WHERE NOT EXISTS { MATCH (:Entity)-[:LINKS_TO]->(y) } DELETE y
 """
-COMMITTED = """
+CREATE_STORE_COMMIT = """
 CREATE (c:StoreCommit {sequence: $sequence, time: $time, digest: $digest, nodes: $nodes, edges: $edges})
 RETURN count(*)
 """
 
 
-def apply(session: DriverSession, net: NetChange, state: StoreState | None) -> None:
+def apply_net_change(session: DriverSession, net: NetChange, state: StoreState | None) -> None:
     """Apply a net change and record ``state``, unless it is None, in one transaction.
 
     Raises an error from `kgserve.errors`. The caller must then discard the database: rollback is not relied on.
@@ -178,12 +191,12 @@ def apply(session: DriverSession, net: NetChange, state: StoreState | None) -> N
     _create_edges(session, (*net.edges_created.values(), *net.edges_updated.values()))
     _create_links(session, (*net.links_created.values(), *net.links_updated.values()))
     if state is not None:
-        record(session, state)
+        record_store_state(session, state)
     session.run("COMMIT")
 
 
 def _create_nodes(session: DriverSession, rows: Iterable[NodeRow]) -> None:
-    _by_width(session, ((width_of(row.extras), row) for row in rows), _CREATE_NODES)
+    _by_width(session, ((column_set_of(row.extras), row) for row in rows), _CREATE_NODES)
 
 
 def _update_nodes(session: DriverSession, net: NetChange) -> None:
@@ -195,7 +208,7 @@ def _update_nodes(session: DriverSession, net: NetChange) -> None:
 
 
 def _create_edges(session: DriverSession, rows: Iterable[EdgeRow]) -> None:
-    _by_width(session, ((width_of(row.extras), row) for row in rows), _CREATE_EDGES)
+    _by_width(session, ((column_set_of(row.extras), row) for row in rows), _CREATE_EDGES)
 
 
 def _delete_links(session: DriverSession, net: NetChange) -> None:
@@ -236,10 +249,10 @@ def _by_width(
         _change(session, part, change)
 
 
-def record(session: DriverSession, state: StoreState) -> None:
+def record_store_state(session: DriverSession, state: StoreState) -> None:
     """Record the state in the StoreCommit table, within the caller's transaction."""
-    values = {"sequence": state.sequence, "time": state.time, "digest": to_text(state.digest)}
-    _expect(1, session.rows(COMMITTED, {**values, "nodes": state.nodes, "edges": state.edges})[0][0])
+    values = {"sequence": state.sequence, "time": state.time, "digest": format_digest(state.digest)}
+    _expect(1, session.rows(CREATE_STORE_COMMIT, {**values, "nodes": state.nodes, "edges": state.edges})[0][0])
 
 
 def _change(session: DriverSession, items: Iterable[Any], change: _RowChange) -> None:
@@ -253,7 +266,7 @@ def _change(session: DriverSession, items: Iterable[Any], change: _RowChange) ->
 
 def _parts(items: Iterable[Any]) -> Iterator[list[Any]]:
     remaining = iter(items)
-    while part := list(islice(remaining, SCAN_ROWS)):
+    while part := list(islice(remaining, SCAN_BATCH_ROWS)):
         yield part
 
 

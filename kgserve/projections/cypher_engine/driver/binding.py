@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kgserve.projections.cypher_engine.driver import chosen
 
-if TYPE_CHECKING or chosen.engine == "kuzu":
+if TYPE_CHECKING or chosen.selected_engine == "kuzu":
     from kuzu import Connection, Database, PreparedStatement, QueryResult
 
     INTERNAL = ("_id", "_label", "_src", "_dst", "_nodes", "_rels")

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from kgserve.platform.settings import EngineName
 
-engine: EngineName = "kuzu"
+selected_engine: EngineName = "kuzu"

@@ -15,29 +15,29 @@ import msgspec
 from kgserve.platform.lazy_pyarrow import arrow_type, pa
 from kgserve.platform.times import ONE_MICROSECOND
 from kgserve.projections.cypher_engine.driver.session import DriverSession
-from kgserve.storage.model.fields import EDGE, EDGE_ENDPOINTS, NODE, TIMESTAMP_TYPE, ColumnSet, Field, names
+from kgserve.storage.model.fields import EDGE, EDGE_ENDPOINTS, NODE, TIMESTAMP_TYPE, ColumnSet, RowField, field_names_of
 
 _NAIVE_EPOCH = datetime(1970, 1, 1, tzinfo=UTC).replace(tzinfo=None)
 
 
-def engine_time(microseconds: int) -> datetime:
+def to_engine_time(microseconds: int) -> datetime:
     """Return a time in microseconds as the engine expects it: a naive datetime in UTC."""
     return _NAIVE_EPOCH + timedelta(microseconds=microseconds)
 
 
-def microseconds(moment: datetime) -> int:
-    """Return the microseconds since the epoch of a naive UTC datetime; the inverse of `engine_time`."""
+def from_engine_time(moment: datetime) -> int:
+    """Return the microseconds since the epoch of a naive UTC datetime; the inverse of `to_engine_time`."""
     return (moment - _NAIVE_EPOCH) // ONE_MICROSECOND
 
 
-def arrow_array(field: Field, values: Sequence[Any]) -> pa.Array:
+def to_arrow_column(field: RowField, values: Sequence[Any]) -> pa.Array:
     """Return an Arrow column of a field's values; times are given in microseconds."""
     if field.type is TIMESTAMP_TYPE:
         return pa.array(values, pa.int64()).cast(TIMESTAMP_TYPE.arrow)
     return pa.array(values, arrow_type(field.type.arrow))
 
 
-class ColumnQueries(msgspec.Struct, frozen=True):
+class ColumnSetQueries(msgspec.Struct, frozen=True):
     """Variants of one query that return the fields of each column set."""
 
     texts: tuple[LiteralString, ...]
@@ -47,17 +47,17 @@ class ColumnQueries(msgspec.Struct, frozen=True):
         return self.texts[session.width]
 
 
-def node_query(before: LiteralString) -> ColumnQueries:
+def build_node_query(before: LiteralString) -> ColumnSetQueries:
     """Build queries that return the fields of ``e``; ``before`` ends with RETURN and any leading columns."""
-    return ColumnQueries(tuple(f"{before} {_column_list('e', NODE.columns(width))}" for width in ColumnSet))
+    return ColumnSetQueries(tuple(f"{before} {_column_list('e', NODE.columns(width))}" for width in ColumnSet))
 
 
-def edge_query(before: LiteralString) -> ColumnQueries:
+def build_edge_query(before: LiteralString) -> ColumnSetQueries:
     """Build queries that return the fields of ``k``; ``before`` ends with RETURN and the two endpoints."""
-    return ColumnQueries(
+    return ColumnSetQueries(
         tuple(f"{before} {_column_list('k', EDGE.columns(width)[EDGE_ENDPOINTS:])}" for width in ColumnSet)
     )
 
 
-def _column_list(variable: LiteralString, fields: tuple[Field, ...]) -> LiteralString:
-    return ", ".join(f"{variable}.{name}" for name in names(fields))
+def _column_list(variable: LiteralString, fields: tuple[RowField, ...]) -> LiteralString:
+    return ", ".join(f"{variable}.{name}" for name in field_names_of(fields))

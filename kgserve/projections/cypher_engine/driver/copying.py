@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import LiteralString, cast
 
 from kgserve.errors import InvalidInput
-from kgserve.platform.allocator import give_back
+from kgserve.platform.allocator import release_free_memory
 from kgserve.platform.lazy_pyarrow import pa, pq
-from kgserve.projections.cypher_engine.driver.columns import edge_query, node_query
+from kgserve.projections.cypher_engine.driver.columns import build_edge_query, build_node_query
 from kgserve.projections.cypher_engine.driver.session import DriverSession
-from kgserve.storage.journal.snapshot import PARQUET_READ_BUFFER_BYTES, width_of_rows
+from kgserve.storage.journal.snapshot import PARQUET_READ_BUFFER_BYTES, read_column_set
 from kgserve.storage.model.change import StoreState
-from kgserve.storage.model.digest import Stated
-from kgserve.storage.model.fields import EDGE, EDGE_ENDPOINTS, NODE, ColumnSet, names
+from kgserve.storage.model.digest import SerializedStoreState
+from kgserve.storage.model.fields import EDGE, EDGE_ENDPOINTS, NODE, ColumnSet, field_names_of
 
 
-def copy(statement: str, file: Path, direction: str = "TO", options: str = "") -> LiteralString:
+def build_copy_statement(statement: str, file: Path, direction: str = "TO", options: str = "") -> LiteralString:
     """Return a COPY statement with the path inlined, because COPY takes no parameter for it. Raises InvalidInput."""
     path = str(file)
     if not path.isprintable() or "'" in path or "\\" in path:
@@ -47,22 +47,22 @@ _EDGE_FACTOR = 8
 _EDGE_BYTES = 600
 
 
-def load(session: DriverSession, folder: Path, state: StoreState, group_bytes: int) -> None:
+def load_tables(session: DriverSession, folder: Path, state: StoreState, group_bytes: int) -> None:
     """Fill the tables of a new engine file from nodes.parquet and edges.parquet. Not for a file in service.
 
     Each node group holds at most about ``group_bytes`` of rows.
     """
-    width = width_of_rows(folder)
+    width = read_column_set(folder)
     # An empty COPY still adds 2 MB to the file.
     if state.nodes:
-        fields = f"({', '.join(names(NODE.columns(width)))})" if width < session.width else ""
+        fields = f"({', '.join(field_names_of(NODE.columns(width)))})" if width < session.width else ""
         _load_nodes(session, folder, f"COPY Entity{fields}", group_bytes)
     if state.edges:
-        fields = f"({', '.join(names(EDGE.columns(width)[EDGE_ENDPOINTS:]))})" if width < session.width else ""
-        session.run(copy(f"COPY RELATES_TO{fields}", folder / "edges.parquet", "FROM"))
+        fields = f"({', '.join(field_names_of(EDGE.columns(width)[EDGE_ENDPOINTS:]))})" if width < session.width else ""
+        session.run(build_copy_statement(f"COPY RELATES_TO{fields}", folder / "edges.parquet", "FROM"))
 
 
-def edge_memory(folder: Path) -> int:
+def estimate_edge_cache_bytes(folder: Path) -> int:
     """Estimate the page cache in bytes needed to load the edges of a folder, which are all cached at once."""
     with pq.ParquetFile(folder / "edges.parquet") as parquet:
         return (
@@ -77,9 +77,9 @@ def _load_nodes(session: DriverSession, folder: Path, statement: str, group_byte
         if _pad_groups(rows, spread, group_bytes):
             # With two threads, groups would be filled in parallel and not start at group boundaries.
             session.run("CALL threads=1")
-            session.run(copy(statement, spread, "FROM", " (ignore_errors=true)"))
+            session.run(build_copy_statement(statement, spread, "FROM", " (ignore_errors=true)"))
         else:
-            session.run(copy(statement, rows, "FROM"))
+            session.run(build_copy_statement(statement, rows, "FROM"))
     finally:
         spread.unlink(missing_ok=True)
 
@@ -142,9 +142,9 @@ def _null_rows(schema: pa.Schema, rows: int) -> pa.RecordBatch:
 _JOINED_ROWS = 2_000
 _SORTED_ROW_OVERHEAD_BYTES = 128
 _SEQUENCE_HISTOGRAM_PARTS = 4096
-_MATCH_COPIED_NODES = node_query("MATCH (e:Entity) RETURN")
-_MATCH_COPIED_EDGES = edge_query("MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) RETURN x.id, y.id,")
-_MATCH_COPIED_LINKS = edge_query("MATCH (x:Entity)-[k:LINKS_TO]->(y:Elsewhere) RETURN y.store, x.id, y.id,")
+_MATCH_COPIED_NODES = build_node_query("MATCH (e:Entity) RETURN")
+_MATCH_COPIED_EDGES = build_edge_query("MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) RETURN x.id, y.id,")
+_MATCH_COPIED_LINKS = build_edge_query("MATCH (x:Entity)-[k:LINKS_TO]->(y:Elsewhere) RETURN y.store, x.id, y.id,")
 _MATCH_NODE_WITHOUT_SEQUENCE = "MATCH (e:Entity) WHERE e.sequence IS NULL RETURN 1 LIMIT 1"
 _MATCH_LAST_NODE_SEQUENCE = "MATCH (e:Entity) RETURN max(e.sequence)"
 _MATCH_STORE_COMMIT = """
@@ -157,44 +157,44 @@ RETURN part, many, bytes ORDER BY part
 """
 
 
-def state(session: DriverSession) -> StoreState:
+def read_store_state(session: DriverSession) -> StoreState:
     """Return the state of the last commit recorded in the engine. Scans all StoreCommit rows."""
     rows = session.rows(_MATCH_STORE_COMMIT)
-    return Stated(*rows[0]).state if rows else StoreState()
+    return SerializedStoreState(*rows[0]).state if rows else StoreState()
 
 
-def dump(session: DriverSession, folder: Path) -> StoreState:
+def dump_tables(session: DriverSession, folder: Path) -> StoreState:
     """Write all rows to nodes.parquet and edges.parquet from one snapshot, and return its state.
 
     Links go to links.parquet if the file has tables for them.
     """
     session.run("BEGIN TRANSACTION READ ONLY")
-    found = state(session)
-    write_nodes(session, folder)
-    write_edges(session, folder)
+    found = read_store_state(session)
+    export_nodes(session, folder)
+    export_edges(session, folder)
     if session.width is ColumnSet.LINKS:
-        session.run(copy(f"COPY ({_MATCH_COPIED_LINKS.text(session)})", folder / "links.parquet"))
+        session.run(build_copy_statement(f"COPY ({_MATCH_COPIED_LINKS.text(session)})", folder / "links.parquet"))
     session.run("COMMIT")
     return found
 
 
-def write_edges(session: DriverSession, folder: Path) -> None:
+def export_edges(session: DriverSession, folder: Path) -> None:
     """Write all edges to edges.parquet, within the caller's transaction if one is open."""
-    session.run(copy(f"COPY ({_MATCH_COPIED_EDGES.text(session)})", folder / "edges.parquet"))
+    session.run(build_copy_statement(f"COPY ({_MATCH_COPIED_EDGES.text(session)})", folder / "edges.parquet"))
 
 
-def write_nodes(session: DriverSession, folder: Path) -> None:
+def export_nodes(session: DriverSession, folder: Path) -> None:
     """Write all nodes to nodes.parquet, within the caller's transaction if one is open."""
     target = folder / "nodes.parquet"
     bounds = _bounds(session)
     if not bounds:
-        session.run(copy(f"COPY ({_MATCH_COPIED_NODES.text(session)})", target))
+        session.run(build_copy_statement(f"COPY ({_MATCH_COPIED_NODES.text(session)})", target))
         return
     conditions = list(_slices(session, bounds))
     parts = [folder / f"nodes.{number}.parquet" for number in range(len(conditions))]
     for condition, part in zip(conditions, parts, strict=True):
         some = _MATCH_COPIED_NODES.text(session).replace("RETURN", f"WHERE {condition} RETURN", 1)
-        session.run(copy(f"COPY ({some})", part))
+        session.run(build_copy_statement(f"COPY ({some})", part))
     _join(parts, target)
 
 
@@ -234,4 +234,4 @@ def _join(parts: list[Path], target: Path) -> None:
                 for batch in parquet.iter_batches(_JOINED_ROWS):
                     writer.write_batch(batch)
             part.unlink()
-    give_back()
+    release_free_memory()

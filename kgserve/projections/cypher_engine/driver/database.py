@@ -10,14 +10,14 @@ import msgspec
 import xxhash
 
 from kgserve.errors import EngineFailed
-from kgserve.platform.resources import shipped
-from kgserve.projections.cypher_engine.driver.apply import apply, record
+from kgserve.platform.resources import locate_shipped_file
+from kgserve.projections.cypher_engine.driver.apply import apply_net_change, record_store_state
 from kgserve.projections.cypher_engine.driver.binding import Database
-from kgserve.projections.cypher_engine.driver.copying import edge_memory, load
-from kgserve.projections.cypher_engine.driver.failures import translate
+from kgserve.projections.cypher_engine.driver.copying import estimate_edge_cache_bytes, load_tables
+from kgserve.projections.cypher_engine.driver.failures import translate_engine_error
 from kgserve.projections.cypher_engine.driver.session import DriverSession
-from kgserve.projections.cypher_engine.engine.protocol import FileOptions
-from kgserve.storage.journal.snapshot import width_of_rows
+from kgserve.projections.cypher_engine.engine.protocol import EngineFileOptions
+from kgserve.storage.journal.snapshot import read_column_set
 from kgserve.storage.model.change import NetChange, StoreState
 from kgserve.storage.model.fields import ColumnSet
 from kgserve.storage.model.rows import EdgeRow, NodeRow
@@ -25,7 +25,7 @@ from kgserve.storage.model.rows import EdgeRow, NodeRow
 _RECORD = "CREATE NODE TABLE IF NOT EXISTS SchemaFile (number INT64, name STRING, xxh3 STRING, PRIMARY KEY (number))"
 
 
-NARROW = 2
+BASE_SCHEMA_FILES = 2
 """Number of schema files that every store has; each wider column set adds one."""
 
 
@@ -38,16 +38,19 @@ class SchemaFile(msgspec.Struct, frozen=True):
     statements: tuple[str, ...]
 
 
-def schema_files() -> list[SchemaFile]:
+def list_schema_files() -> list[SchemaFile]:
     """Return the schema files of this version of kgserve, in order."""
-    return sorted((_read(f) for f in shipped("schema").iterdir() if f.name.endswith(".cypher")), key=lambda f: f.number)
+    return sorted(
+        (_read(f) for f in locate_shipped_file("schema").iterdir() if f.name.endswith(".cypher")),
+        key=lambda f: f.number,
+    )
 
 
 def create_tables(session: DriverSession) -> None:
     """Create the tables of a new engine file for the session's column set, and record the applied schema files."""
     session.run(_RECORD)
-    for file in schema_files():
-        if file.number > NARROW + session.width:
+    for file in list_schema_files():
+        if file.number > BASE_SCHEMA_FILES + session.width:
             continue
         for statement in file.statements:
             session.run(cast("LiteralString", statement))
@@ -57,11 +60,11 @@ def create_tables(session: DriverSession) -> None:
         )
 
 
-def is_current(session: DriverSession) -> bool:
+def is_schema_current(session: DriverSession) -> bool:
     """Return whether an engine file has exactly this version's schema files; if not, rebuild it."""
     found = [tuple(row) for row in session.rows("MATCH (f:SchemaFile) RETURN f.number, f.xxh3 ORDER BY f.number")]
-    known = [(file.number, file.xxh3) for file in schema_files()]
-    return found in [[file for file in known if file[0] <= NARROW + width] for width in ColumnSet]
+    known = [(file.number, file.xxh3) for file in list_schema_files()]
+    return found in [[file for file in known if file[0] <= BASE_SCHEMA_FILES + width] for width in ColumnSet]
 
 
 def _width(session: DriverSession) -> ColumnSet:
@@ -69,7 +72,7 @@ def _width(session: DriverSession) -> ColumnSet:
     if ["SchemaFile"] not in session.rows("CALL show_tables() RETURN name"):
         return ColumnSet.PLAIN
     last = session.rows("MATCH (f:SchemaFile) RETURN max(f.number)")[0][0]
-    return ColumnSet(min(max(last - NARROW, ColumnSet.PLAIN), max(ColumnSet)))
+    return ColumnSet(min(max(last - BASE_SCHEMA_FILES, ColumnSet.PLAIN), max(ColumnSet)))
 
 
 def _read(file: Traversable) -> SchemaFile:
@@ -85,16 +88,16 @@ _BUILDING_BYTES = 384 << 20
 _GROUP_BYTES = 64 << 20
 
 
-OpenFile: TypeAlias = tuple[Database, DriverSession]
+OpenDatabase: TypeAlias = tuple[Database, DriverSession]
 """Open database and its writing session."""
 
 
-def open_for_service(path: Path, options: FileOptions) -> OpenFile:
+def open_for_service(path: Path, options: EngineFileOptions) -> OpenDatabase:
     """Open or create a file, and return it with a writing session. Raises EngineFailed if it cannot be opened.
 
     Automatic checkpoints, including the one at close, are disabled: every damaged file so far came from a checkpoint.
     """
-    database = open_file(path, options)
+    database = open_database_file(path, options)
     try:
         writer = DriverSession(database)
         writer.run("CALL auto_checkpoint=false")
@@ -106,36 +109,38 @@ def open_for_service(path: Path, options: FileOptions) -> OpenFile:
     return database, writer
 
 
-def build(path: Path, rows: Path, state: StoreState, options: FileOptions, width: ColumnSet = ColumnSet.PLAIN) -> None:
+def build_database_file(
+    path: Path, rows: Path, state: StoreState, options: EngineFileOptions, width: ColumnSet = ColumnSet.PLAIN
+) -> None:
     """Build a new engine file from a folder of rows, verify its counts, and close it.
 
     The file must not be in use. It has the columns that the rows need, and at least those of ``width``. Nodes need 384
     MiB of page cache regardless of their number; edges need more because all of them are cached at once.
     """
-    cache_bytes = _BUILDING_BYTES + edge_memory(rows)
-    database = open_file(path, msgspec.structs.replace(options, cache_bytes=cache_bytes))
+    cache_bytes = _BUILDING_BYTES + estimate_edge_cache_bytes(rows)
+    database = open_database_file(path, msgspec.structs.replace(options, cache_bytes=cache_bytes))
     try:
-        session = DriverSession(database, max(width, width_of_rows(rows)))
+        session = DriverSession(database, max(width, read_column_set(rows)))
         if not state.nodes:
             session.run(_NO_CHECKPOINT)
         create_tables(session)
-        load(session, rows, state, _GROUP_BYTES)
-        record(session, state)
+        load_tables(session, rows, state, _GROUP_BYTES)
+        record_store_state(session, state)
         _check_counts(session, path, state)
         session.close()
     finally:
         database.close()
 
 
-def make(
-    path: Path, rows: NetChange, state: StoreState, options: FileOptions, width: ColumnSet = ColumnSet.PLAIN
-) -> OpenFile:
+def build_small_database_file(
+    path: Path, rows: NetChange, state: StoreState, options: EngineFileOptions, width: ColumnSet = ColumnSet.PLAIN
+) -> OpenDatabase:
     """Build a new engine file from a few rows in memory, verify its counts, and return it open."""
     database, session = open_for_service(path, options)
     try:
         session.width = max(width, rows.width)
         create_tables(session)
-        apply(session, rows, state)
+        apply_net_change(session, rows, state)
         _check_counts(session, path, state)
     except BaseException:
         database.close()
@@ -143,7 +148,7 @@ def make(
     return database, session
 
 
-def warm() -> None:
+def warm_up_engine() -> None:
     """Run the statements of a new file once on an in-memory database, to warm the caches of forked processes."""
     database = Database(":memory:", buffer_pool_size=_WARM_BYTES, max_db_size=_WARM_BYTES, max_num_threads=1)
     session = DriverSession(database, ColumnSet.MEMORY)
@@ -151,7 +156,7 @@ def warm() -> None:
     create_tables(session)
     for sequence, size in enumerate(_WARM_SIZES):
         names = [f"{sequence}-{number}" for number in range(size)]
-        apply(session, _star(names), StoreState(sequence))
+        apply_net_change(session, _star(names), StoreState(sequence))
         for text in (*_COUNTS, _POINT, _AROUND):
             session.run("BEGIN TRANSACTION READ ONLY")
             session.rows(text)
@@ -188,7 +193,7 @@ _POINT = "MATCH (e:Entity {id: '0-0'}) RETURN e"
 _AROUND = "MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) WHERE y.id = '0-0' RETURN x.id, k.weight ORDER BY x.id LIMIT 5"
 
 
-def open_file(path: Path, options: FileOptions) -> Database:
+def open_database_file(path: Path, options: EngineFileOptions) -> Database:
     """Open a database file. Raises errors from `kgserve.errors`."""
     try:
         return Database(
@@ -198,4 +203,4 @@ def open_file(path: Path, options: FileOptions) -> Database:
             max_db_size=_MAX_DATABASE_FILE_BYTES,
         )
     except (RuntimeError, IndexError, UnicodeDecodeError) as error:
-        raise translate(RuntimeError(f"opening {path.name}: {error}")) from error
+        raise translate_engine_error(RuntimeError(f"opening {path.name}: {error}")) from error

@@ -6,7 +6,7 @@ import re
 
 import structlog
 
-from kgserve.cypher.guard import Statement
+from kgserve.cypher.guard import GuardedStatement
 from kgserve.errors import (
     EngineFailed,
     FieldError,
@@ -31,7 +31,7 @@ _ERRORS_BY_ENGINE_TEXT: tuple[tuple[str, type[KgserveError], str], ...] = (
 )
 
 
-def translate(error: RuntimeError) -> KgserveError:
+def translate_engine_error(error: RuntimeError) -> KgserveError:
     """Return the kgserve error for an engine error; EngineFailed if no pattern matches."""
     text = str(error)
     for part, kind, message in _ERRORS_BY_ENGINE_TEXT:
@@ -61,7 +61,7 @@ OUT_OF_MEMORY_MESSAGE = (
 STATEMENT_ERRORS = (RuntimeError, TypeError, ValueError, IndexError, OverflowError, SystemError, MemoryError)
 
 
-def translate_statement(error: Exception, statement: Statement) -> KgserveError:
+def translate_statement_error(error: Exception, statement: GuardedStatement) -> KgserveError:
     """Return the kgserve error for a caller's statement, with what is wrong and its position."""
     error_text = str(error)
     if isinstance(error, MemoryError) or "Buffer manager exception" in error_text or "bad_alloc" in error_text:
@@ -81,13 +81,13 @@ def translate_statement(error: Exception, statement: Statement) -> KgserveError:
     else:
         offset = _offset_of_name(message, statement.text)
     where = "" if offset is None else ", at line {}, column {}".format(*statement.place(offset))
-    message = message.rstrip(".") + where + hint(message, statement.text)
+    message = message.rstrip(".") + where + suggest_schema_names(message, statement.text)
     return InvalidInput(f"query: {message}", (FieldError("query", message),))
 
 
 def _translate_unclassified(error_text: str) -> KgserveError:
     """Return the error for an unclassified engine message: a disk or time limit error, or an engine defect."""
-    known = translate(RuntimeError(error_text))
+    known = translate_engine_error(RuntimeError(error_text))
     if not isinstance(known, EngineFailed) or error_text.startswith("IO exception"):
         return known
     log.warning("statement_not_run", error=error_text[:500])
@@ -110,8 +110,8 @@ def _offset_of_name(message: str, text: str) -> int | None:
     return found.start() if found else None
 
 
-LABEL, RELATION = "Entity", "RELATES_TO"
-_ENGINE_TABLES = {LABEL, RELATION, "Elsewhere", "LINKS_TO"}
+NODE_LABEL, EDGE_LABEL = "Entity", "RELATES_TO"
+_ENGINE_TABLES = {NODE_LABEL, EDGE_LABEL, "Elsewhere", "LINKS_TO"}
 
 _LABELS_PATTERN = r"\w*\s*:\s*(?P<names>[\w`]+(?:\s*\|\s*:?\s*[\w`]+)*)"
 _NODE_LABELS_PATTERN, _EDGE_LABELS_PATTERN = (
@@ -139,7 +139,7 @@ _PROPERTY_SUGGESTIONS = {
 }
 
 
-def hint(message: str, statement: str) -> str:
+def suggest_schema_names(message: str, statement: str) -> str:
     """Return a hint for unknown tables or properties in the statement; an empty string for other errors.
 
     The engine reports only the first unknown name; the hint covers all of them.
@@ -155,11 +155,11 @@ def hint(message: str, statement: str) -> str:
 def _hint_of_labels(text: str) -> str:
     nodes, edges = _unknown_labels(_NODE_LABELS_PATTERN, text), _unknown_labels(_EDGE_LABELS_PATTERN, text)
     suggestions = [
-        *(_label_suggestion(LABEL, name, "type") for name in nodes),
-        *(_label_suggestion(RELATION, name, "relation_type") for name in edges),
+        *(_label_suggestion(NODE_LABEL, name, "type") for name in nodes),
+        *(_label_suggestion(EDGE_LABEL, name, "relation_type") for name in edges),
     ]
     return (
-        f"; the only label is :{LABEL}, the only relation type :{RELATION}: {', '.join(suggestions)}"
+        f"; the only label is :{NODE_LABEL}, the only relation type :{EDGE_LABEL}: {', '.join(suggestions)}"
         if suggestions
         else ""
     )

@@ -53,7 +53,7 @@ class GraphitiFile:
 
 
 @contextmanager
-def foreign_file(path: Path) -> Generator[GraphitiFile]:
+def open_graphiti_file(path: Path) -> Generator[GraphitiFile]:
     """Open a Kùzu file of another program for the duration of the block.
 
     Raises InvalidInput if it is not a Kùzu file or has another storage version, Conflict if another process has it

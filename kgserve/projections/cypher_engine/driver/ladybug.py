@@ -8,7 +8,7 @@ from typing import Any
 import ladybug
 from typing_extensions import override
 
-from kgserve.cypher.lexer import scan
+from kgserve.cypher.lexer import scan_tokens
 
 
 class Connection(ladybug.Connection):
@@ -45,7 +45,7 @@ def _inline_null_parameters(query: str, parameters: dict[str, Any]) -> tuple[str
 
     Ladybug infers one type for all occurrences: `$p IS NULL OR n.type = $p` would compare n.type with a boolean.
     """
-    tokens = list(scan(query))
+    tokens = list(scan_tokens(query))
     occurrences = Counter(token.text[1:] for token in tokens if token.kind == "parameter")
     null_names = {name for name, value in parameters.items() if value is None and occurrences[name] > 1}
     written = (

@@ -19,37 +19,37 @@ import msgspec
 
 from kgserve.errors import EngineFailed, InvalidInput, KgserveError, StorageFull, Unavailable
 from kgserve.projections.cypher_engine.driver import copying, database, statement
-from kgserve.projections.cypher_engine.driver.apply import apply
+from kgserve.projections.cypher_engine.driver.apply import apply_net_change
 from kgserve.projections.cypher_engine.driver.binding import Database
 from kgserve.projections.cypher_engine.driver.failures import OUT_OF_MEMORY_MESSAGE
 from kgserve.projections.cypher_engine.driver.session import DriverSession
 from kgserve.projections.cypher_engine.driver.statement import StatementResult
-from kgserve.projections.cypher_engine.driver.trial import Comparison
+from kgserve.projections.cypher_engine.driver.trial import RowComparison
 from kgserve.projections.cypher_engine.engine.protocol import (
-    Build,
-    Change,
-    Close,
-    Compare,
-    Done,
-    Doubtful,
-    Dump,
-    Failed,
-    FileOptions,
-    Head,
-    Interrupt,
-    Leave,
-    Make,
-    Next,
-    Open,
-    Opened,
-    Query,
-    Read,
-    Request,
-    RowsPart,
-    State,
-    Tried,
-    Try,
-    encode,
+    ApplyChangeRequest,
+    BeginDryRun,
+    BuildFileRequest,
+    BuildSmallFileRequest,
+    CloseFileRequest,
+    CloseResultRequest,
+    CompareRowsRequest,
+    DumpRowsRequest,
+    EndDryRun,
+    EngineFileOptions,
+    EngineRequest,
+    ErrorReply,
+    InternalQueryRequest,
+    InterruptRequest,
+    NextChunkRequest,
+    OpenFileReply,
+    OpenFileRequest,
+    ResultChunk,
+    RunStatementRequest,
+    ScratchCopyUnreliable,
+    StatementReply,
+    StoreStateMessage,
+    SuccessReply,
+    encode_message,
     receive_request,
 )
 from kgserve.storage.model.fields import ColumnSet
@@ -62,33 +62,38 @@ _SHARE = 8
 _json_lines = msgspec.json.Encoder().encode_lines
 
 
-class EngineFile:
+class ServedEngineFile:
     """Engine file of this process, once opened."""
 
     def __init__(self) -> None:
-        self.options = FileOptions()
+        self.options = EngineFileOptions()
         self._database: Database | None = None
         self.writer: DriverSession | None = None
 
-    def build(self, asked: Build) -> None:
+    def build(self, asked: BuildFileRequest) -> None:
         """Build a new file from a folder of rows, and leave it closed."""
         path, state = Path(asked.path), asked.state.state
-        database.build(path, Path(asked.rows), state, asked.options, width=ColumnSet(asked.width))
+        database.build_database_file(path, Path(asked.rows), state, asked.options, width=ColumnSet(asked.width))
 
-    def make(self, asked: Make) -> Opened:
+    def make(self, asked: BuildSmallFileRequest) -> OpenFileReply:
         """Build a new file from a few rows, and open it."""
         path, state = Path(asked.path), asked.state.state
         writer = self._serve(
-            asked.options, database.make(path, asked.rows.net, state, asked.options, width=ColumnSet(asked.width))
+            asked.options,
+            database.build_small_database_file(
+                path, asked.rows.net, state, asked.options, width=ColumnSet(asked.width)
+            ),
         )
-        return Opened(asked.state, writer.width, current=True)
+        return OpenFileReply(asked.state, writer.width, current=True)
 
-    def open(self, asked: Open) -> Opened:
+    def open(self, asked: OpenFileRequest) -> OpenFileReply:
         """Open an existing file."""
         writer = self._serve(asked.options, database.open_for_service(Path(asked.path), asked.options))
-        return Opened(State.of(copying.state(writer)), writer.width, database.is_current(writer))
+        return OpenFileReply(
+            StoreStateMessage.of(copying.read_store_state(writer)), writer.width, database.is_schema_current(writer)
+        )
 
-    def _serve(self, options: FileOptions, opened: database.OpenFile) -> DriverSession:
+    def _serve(self, options: EngineFileOptions, opened: database.OpenDatabase) -> DriverSession:
         """Put a file in service, and limit the memory of this process."""
         self.options = options
         self._database, self.writer = opened
@@ -111,18 +116,18 @@ class EngineFile:
             opened.close()
 
 
-class ChannelServer:
+class EngineChannelServer:
     """Request loop of one channel; answers requests in order."""
 
-    def __init__(self, connection: Connection, file: EngineFile, *, writes: bool) -> None:
+    def __init__(self, connection: Connection, file: ServedEngineFile, *, writes: bool) -> None:
         self._connection = connection
         self._file = file
         self._writes = writes
         self._session: DriverSession | None = None
         self._trial_session: DriverSession | None = None
         self._open_results = ExitStack()
-        self._parts: Generator[RowsPart] | None = None
-        self._prefetched: RowsPart | Exception | None = None
+        self._parts: Generator[ResultChunk] | None = None
+        self._prefetched: ResultChunk | Exception | None = None
         self._requests = 0
         self._interrupting = threading.Lock()
         # Number of the request in progress. Interrupts apply only to it: one that hits a closing session crashes the
@@ -136,7 +141,7 @@ class ChannelServer:
                 request = receive_request(self._connection)
             except (EOFError, OSError):
                 return
-            self._connection.send_bytes(encode(self._answer(request)))
+            self._connection.send_bytes(encode_message(self._answer(request)))
             if self._parts is not None and self._prefetched is None:
                 # Prefetch the next part while the server processes this one.
                 self._prefetched = self._next_part()
@@ -152,24 +157,24 @@ class ChannelServer:
         """Return the session in which this channel's statements run."""
         return self._file.writer if self._writes else self._session
 
-    def _answer(self, request: Request) -> Done | Failed:
+    def _answer(self, request: EngineRequest) -> SuccessReply | ErrorReply:
         try:
-            return Done(msgspec.Raw(encode(self._handle(request))))
+            return SuccessReply(msgspec.Raw(encode_message(self._handle(request))))
         except KgserveError as error:
             self._discard_session()
             errors = error.errors if isinstance(error, InvalidInput) else ()
-            return Failed(type(error).__name__, str(error), [*errors])
+            return ErrorReply(type(error).__name__, str(error), [*errors])
         except MemoryError:
             self._discard_session()
-            return Failed(StorageFull.__name__, OUT_OF_MEMORY_MESSAGE)
-        except Doubtful:
+            return ErrorReply(StorageFull.__name__, OUT_OF_MEMORY_MESSAGE)
+        except ScratchCopyUnreliable:
             self._discard_session()
-            return Failed(Doubtful.__name__, "")
+            return ErrorReply(ScratchCopyUnreliable.__name__, "")
         except Exception as error:  # noqa: BLE001  # every error is reported to the server
             self._discard_session()
-            return Failed(EngineFailed.__name__, f"the engine failed: {type(error).__name__}: {error}")
+            return ErrorReply(EngineFailed.__name__, f"the engine failed: {type(error).__name__}: {error}")
 
-    def _handle(self, request: Request) -> Any:
+    def _handle(self, request: EngineRequest) -> Any:
         self._requests += 1
         try:
             self._current_request = self._requests
@@ -192,38 +197,38 @@ class ChannelServer:
             self._session.close()
             self._session = None
 
-    def _build(self, asked: Build) -> None:
+    def _build(self, asked: BuildFileRequest) -> None:
         self._file.build(asked)
 
-    def _make(self, asked: Make) -> Opened:
+    def _make(self, asked: BuildSmallFileRequest) -> OpenFileReply:
         return self._file.make(asked)
 
-    def _open(self, asked: Open) -> Opened:
+    def _open(self, asked: OpenFileRequest) -> OpenFileReply:
         return self._file.open(asked)
 
-    def _change(self, asked: Change) -> None:
-        apply(self._ensure_session(), asked.net, asked.state and asked.state.state)
+    def _change(self, asked: ApplyChangeRequest) -> None:
+        apply_net_change(self._ensure_session(), asked.net, asked.state and asked.state.state)
 
-    def _query(self, asked: Query) -> list[list[Any]]:
+    def _query(self, asked: InternalQueryRequest) -> list[list[Any]]:
         session = self._ensure_session()
         session.limit(asked.seconds)
         return session.rows(asked.text, asked.parameters)  # pyright: ignore[reportArgumentType]
 
-    def _dump(self, asked: Dump) -> State:
-        return State.of(copying.dump(self._ensure_session(), Path(asked.folder)))
+    def _dump(self, asked: DumpRowsRequest) -> StoreStateMessage:
+        return StoreStateMessage.of(copying.dump_tables(self._ensure_session(), Path(asked.folder)))
 
-    def _read(self, asked: Read) -> Head:
+    def _read(self, asked: RunStatementRequest) -> StatementReply:
         session = self._ensure_session()
         session.limit(asked.seconds)
-        how = statement.writing if asked.writes else statement.reading
+        how = statement.open_write_result if asked.writes else statement.open_read_result
         cursor = self._open_results.enter_context(how(session, asked.statement))
         most = cursor.total if asked.most is None else asked.most
         self._parts, self._prefetched = _parts(cursor, most), None
-        return Head(cursor.columns, cursor.types, cursor.total, self._next(None))
+        return StatementReply(cursor.columns, cursor.types, cursor.total, self._next(None))
 
-    def _next(self, _asked: Next | None) -> RowsPart:
+    def _next(self, _asked: NextChunkRequest | None) -> ResultChunk:
         if self._parts is None:
-            return RowsPart(b"", 0, more=False)
+            return ResultChunk(b"", 0, more=False)
         made, self._prefetched = self._prefetched or self._next_part(), None
         if isinstance(made, Exception):
             raise made
@@ -231,63 +236,63 @@ class ChannelServer:
             self._leave(None)
         return made
 
-    def _next_part(self) -> RowsPart | Exception:
+    def _next_part(self) -> ResultChunk | Exception:
         assert self._parts is not None  # noqa: S101
         try:
             return next(self._parts)
         except Exception as error:  # noqa: BLE001  # raised when the server requests the part
             return error
 
-    def _leave(self, _asked: Leave | None) -> None:
+    def _leave(self, _asked: CloseResultRequest | None) -> None:
         self._parts = self._prefetched = None
         self._open_results.close()
 
-    def _begin_trial(self, _asked: Try) -> None:
+    def _begin_trial(self, _asked: BeginDryRun) -> None:
         self._trial_session = self._file.session()
         self._trial_session.run("BEGIN TRANSACTION READ ONLY")
 
-    def _compare(self, asked: Compare) -> Any:
+    def _compare(self, asked: CompareRowsRequest) -> Any:
         assert self._trial_session is not None  # noqa: S101
         session = self._ensure_session()
         session.limit(0)
-        return Comparison(session, self._trial_session, asked).difference()
+        return RowComparison(session, self._trial_session, asked).difference()
 
-    def _end_trial(self, _asked: Tried) -> None:
+    def _end_trial(self, _asked: EndDryRun) -> None:
         before, self._trial_session = self._trial_session, None
         if before is not None:
             before.run("COMMIT")
             before.close()
 
-    def _close(self, _asked: Close) -> None:
+    def _close(self, _asked: CloseFileRequest) -> None:
         self._file.close()
 
     _handlers: ClassVar[dict[type, Callable[..., Any]]] = {
-        Build: _build,
-        Make: _make,
-        Open: _open,
-        Change: _change,
-        Query: _query,
-        Read: _read,
-        Next: _next,
-        Leave: _leave,
-        Dump: _dump,
-        Try: _begin_trial,
-        Compare: _compare,
-        Tried: _end_trial,
-        Close: _close,
+        BuildFileRequest: _build,
+        BuildSmallFileRequest: _make,
+        OpenFileRequest: _open,
+        ApplyChangeRequest: _change,
+        InternalQueryRequest: _query,
+        RunStatementRequest: _read,
+        NextChunkRequest: _next,
+        CloseResultRequest: _leave,
+        DumpRowsRequest: _dump,
+        BeginDryRun: _begin_trial,
+        CompareRowsRequest: _compare,
+        EndDryRun: _end_trial,
+        CloseFileRequest: _close,
     }
 
 
-def serve(control: Connection, channels: list[Connection]) -> None:
+def serve_requests(control: Connection, channels: list[Connection]) -> None:
     """Serve requests until the server closes the control channel, then exit the process immediately."""
-    file = EngineFile()
-    served = [ChannelServer(connection, file, writes=number == 0) for number, connection in enumerate(channels)]
+    file = ServedEngineFile()
+    served = [EngineChannelServer(connection, file, writes=number == 0) for number, connection in enumerate(channels)]
     for channel in served:
         threading.Thread(target=channel.serve, daemon=True).start()
     try:
         while True:
             request = receive_request(control)
-            if isinstance(request, Interrupt):
+            if isinstance(request, InterruptRequest):
                 served[request.channel].interrupt(request.request)
             else:
                 control.send_bytes(b"")
@@ -295,7 +300,7 @@ def serve(control: Connection, channels: list[Connection]) -> None:
         os._exit(0)
 
 
-def _parts(cursor: StatementResult, most: int) -> Generator[RowsPart]:
+def _parts(cursor: StatementResult, most: int) -> Generator[ResultChunk]:
     """Yield at most ``most`` rows in parts of at most 1 MiB, which bounds the receiver's memory.
 
     The first part has few rows, so that it arrives quickly.
@@ -308,7 +313,7 @@ def _parts(cursor: StatementResult, most: int) -> Generator[RowsPart]:
         more = bool(rows) and sent < most
         for start in range(0, max(len(text), 1), RESULT_PART_BYTES):
             piece = text[start : start + RESULT_PART_BYTES]
-            yield RowsPart(piece, piece.count(b"\n"), more or start + RESULT_PART_BYTES < len(text))
+            yield ResultChunk(piece, piece.count(b"\n"), more or start + RESULT_PART_BYTES < len(text))
         if not more:
             return
         batch_rows = max(1, min(RESULT_PART_MAX_ROWS, len(rows) * RESULT_PART_BYTES // max(len(text), 1)))

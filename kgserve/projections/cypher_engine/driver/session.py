@@ -7,14 +7,18 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, LiteralString
 
-from kgserve.cypher.guard import MAX_CACHED_STATEMENT_CHARS, Statement
+from kgserve.cypher.guard import MAX_CACHED_STATEMENT_CHARS, GuardedStatement
 from kgserve.errors import InvalidInput
 from kgserve.platform.lazy_pyarrow import pa
 from kgserve.projections.cypher_engine.driver.binding import Connection, Database, PreparedStatement, QueryResult
-from kgserve.projections.cypher_engine.driver.failures import STATEMENT_ERRORS, translate, translate_statement
+from kgserve.projections.cypher_engine.driver.failures import (
+    STATEMENT_ERRORS,
+    translate_engine_error,
+    translate_statement_error,
+)
 from kgserve.storage.model.fields import ColumnSet
 
-Row = list[Any]
+EngineRow = list[Any]
 MAX_PREPARED_STATEMENTS = 64
 """Maximum number of callers' statements cached per connection."""
 
@@ -44,13 +48,13 @@ class DriverSession:
         """Stop the running statement. Safe to call from another thread."""
         self._connection.interrupt()
 
-    def rows(self, query: LiteralString, parameters: Mapping[str, Any] | None = None) -> list[Row]:
+    def rows(self, query: LiteralString, parameters: Mapping[str, Any] | None = None) -> list[EngineRow]:
         """Return all rows of a statement, which is prepared once. Raises errors from `kgserve.errors`."""
         try:
             with self._execute(self._prepare(query), parameters) as result:
                 return result.get_all()  # pyright: ignore[reportReturnType]  # rows are lists, not dicts, by default
         except RuntimeError as error:
-            raise translate(error) from error
+            raise translate_engine_error(error) from error
 
     def arrow(self, query: LiteralString, parameters: Mapping[str, Any] | None = None) -> pa.Table:
         """Return the result of a statement as an Arrow table. Parameters may be Arrow tables, for LOAD FROM."""
@@ -58,7 +62,7 @@ class DriverSession:
             with self._execute(query, parameters) as result:
                 return result.get_as_arrow()
         except RuntimeError as error:
-            raise translate(error) from error
+            raise translate_engine_error(error) from error
 
     def scan(self, query: LiteralString, table: pa.Table) -> int:
         """Run a ``LOAD FROM $rows …`` statement that ends with ``RETURN count(*)``, and return the count."""
@@ -69,9 +73,9 @@ class DriverSession:
         try:
             self._execute(statement, None).close()
         except RuntimeError as error:
-            raise translate(error) from error
+            raise translate_engine_error(error) from error
 
-    def foreign(self, statement: Statement) -> QueryResult:
+    def foreign(self, statement: GuardedStatement) -> QueryResult:
         """Run a caller's statement that the guard accepted, and return its open result.
 
         Raises errors in the caller's terms, with the position in the text if the engine reports it.
@@ -79,9 +83,9 @@ class DriverSession:
         try:
             return self._execute(statement.text, statement.parameters)
         except STATEMENT_ERRORS as error:
-            raise translate_statement(error, statement) from error
+            raise translate_statement_error(error, statement) from error
 
-    def again(self, statement: Statement) -> QueryResult | None:
+    def again(self, statement: GuardedStatement) -> QueryResult | None:
         """Return the result of a statement that was `remember`ed; None for any other."""
         text = statement.text
         if text not in self._known_statements:
@@ -94,9 +98,9 @@ class DriverSession:
         try:
             return self._execute(prepared, statement.parameters)
         except STATEMENT_ERRORS as error:
-            raise translate_statement(error, statement) from error
+            raise translate_statement_error(error, statement) from error
 
-    def remember(self, statement: Statement) -> None:
+    def remember(self, statement: GuardedStatement) -> None:
         """Cache a statement that has run in a read-only transaction."""
         if len(statement.text) <= MAX_CACHED_STATEMENT_CHARS:
             self._known_statements[statement.text] = None

@@ -16,14 +16,14 @@ from uuid import UUID
 
 import numpy as np
 
-from kgserve.cypher.context import FEW_RELATIONS, NO_LOOPS
-from kgserve.cypher.guard import Statement
+from kgserve.cypher.context import ASSUMES_FEW_RELATIONS, ASSUMES_NO_SELF_LOOPS
+from kgserve.cypher.guard import GuardedStatement
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.platform.lazy_pyarrow import pa
 from kgserve.platform.times import format_time
 from kgserve.projections.cypher_engine.driver.binding import INTERNAL, QueryResult
-from kgserve.projections.cypher_engine.driver.columns import microseconds
-from kgserve.projections.cypher_engine.driver.failures import STATEMENT_ERRORS, translate_statement
+from kgserve.projections.cypher_engine.driver.columns import from_engine_time
+from kgserve.projections.cypher_engine.driver.failures import STATEMENT_ERRORS, translate_statement_error
 from kgserve.projections.cypher_engine.driver.session import DriverSession
 from kgserve.storage.model.fields import ColumnSet
 from kgserve.storage.model.rows import NodeRow
@@ -137,7 +137,7 @@ class StatementResult:
     """Open result of a statement; ``total`` is its number of rows."""
 
     def __init__(
-        self, session: DriverSession, statement: Statement, result: QueryResult, *, through_arrow: bool = False
+        self, session: DriverSession, statement: GuardedStatement, result: QueryResult, *, through_arrow: bool = False
     ) -> None:
         """Wrap a result; set ``through_arrow`` if nodes may hold times outside Python's range, as after a write."""
         self._session = session
@@ -160,7 +160,7 @@ class StatementResult:
         try:
             rows = list(islice(self._rows, count))
         except STATEMENT_ERRORS as error:
-            raise translate_statement(error, self._statement) from error
+            raise translate_statement_error(error, self._statement) from error
         self._load_endpoint_ids(rows)
         return [[self._plain(value) for value in row] for row in rows]
 
@@ -248,22 +248,26 @@ _INTERNAL_ID = {"offset", "table"}
 
 _MATCH_SELF_LOOP_COUNT = "MATCH (a:Entity)-[r:RELATES_TO]->(a) RETURN count(*)"
 _MATCH_EDGE_COUNT = "MATCH (:Entity)-[r:RELATES_TO]->(:Entity) RETURN count(*)"
-MAX_HOPS = 30
+MAX_UNBOUNDED_PATH_HOPS = 30
 """Maximum number of relationships in a path without an upper bound, in both engines."""
 
 
-def _check_assumptions(session: DriverSession, statement: Statement) -> None:
+def _check_assumptions(session: DriverSession, statement: GuardedStatement) -> None:
     """Raise InvalidInput if the store's data would make the engine answer the statement incorrectly."""
     message = ""
-    if NO_LOOPS in statement.assumptions and session.rows(_MATCH_SELF_LOOP_COUNT)[0][0]:
+    if ASSUMES_NO_SELF_LOOPS in statement.assumptions and session.rows(_MATCH_SELF_LOOP_COUNT)[0][0]:
         message = (
             "this store has relationships from a node to itself, which the engine matches twice if a pattern has"
             " no direction or may have length 0; add a direction, as in -[]->, and use *1.. instead of *0..; or exclude"
             " them with WHERE a.id <> b.id"
         )
-    elif FEW_RELATIONS in statement.assumptions and session.rows(_MATCH_EDGE_COUNT)[0][0] > MAX_HOPS:
+    elif (
+        ASSUMES_FEW_RELATIONS in statement.assumptions
+        and session.rows(_MATCH_EDGE_COUNT)[0][0] > MAX_UNBOUNDED_PATH_HOPS
+    ):
         message = (
-            f"the engine follows at most {MAX_HOPS} relationships in a path, which may be too few here; add an upper"
+            f"the engine follows at most {MAX_UNBOUNDED_PATH_HOPS} relationships in a path, "
+            "which may be too few here; add an upper"
             f" bound, such as -[*1..5]->"
         )
     if message:
@@ -271,7 +275,7 @@ def _check_assumptions(session: DriverSession, statement: Statement) -> None:
 
 
 @contextmanager
-def reading(session: DriverSession, statement: Statement) -> Generator[StatementResult]:
+def open_read_result(session: DriverSession, statement: GuardedStatement) -> Generator[StatementResult]:
     """Yield the result of a read statement. Raises errors from `kgserve.errors` in the caller's terms.
 
     A read-only transaction costs as much as a point query, so statements that have run in one are cached as read-only.
@@ -293,7 +297,7 @@ def reading(session: DriverSession, statement: Statement) -> Generator[Statement
 
 
 @contextmanager
-def writing(session: DriverSession, statement: Statement) -> Generator[StatementResult]:
+def open_write_result(session: DriverSession, statement: GuardedStatement) -> Generator[StatementResult]:
     """Yield the result of a statement that may change the session's file, which must be a scratch copy."""
     if statement.assumptions:
         _check_assumptions(session, statement)
@@ -356,7 +360,7 @@ def _number(value: Decimal) -> int | str:
 def _text(value: Any) -> str:
     match value:
         case datetime():
-            return format_time(microseconds(value.replace(tzinfo=None)))
+            return format_time(from_engine_time(value.replace(tzinfo=None)))
         case date():
             return value.isoformat()
         case timedelta():

@@ -11,29 +11,34 @@ from typing import Any, Self
 
 import msgspec
 
-from kgserve.cypher.guard import Statement
-from kgserve.platform.metrics.observation import SlowLog, add_part
+from kgserve.cypher.guard import GuardedStatement
+from kgserve.platform.metrics.observation import SlowOperationLog, add_request_time
 from kgserve.platform.settings import MEBIBYTE, EngineName, Settings
-from kgserve.projections.cypher_engine.engine.files import size
-from kgserve.projections.cypher_engine.engine.process import KILL_GRACE_SECONDS, Channel, ProcessDied, fork_server
-from kgserve.projections.cypher_engine.engine.protocol import (
-    Build,
-    Change,
-    Close,
-    Dump,
-    FileOptions,
-    Head,
-    Leave,
-    Make,
-    Next,
-    Open,
-    Opened,
-    Query,
-    Read,
-    RowsPart,
-    State,
+from kgserve.projections.cypher_engine.engine.files import file_size
+from kgserve.projections.cypher_engine.engine.process import (
+    KILL_GRACE_SECONDS,
+    ProcessDied,
+    RequestChannel,
+    get_fork_server,
 )
-from kgserve.projections.cypher_engine.engine.turns import FairPool, asker
+from kgserve.projections.cypher_engine.engine.protocol import (
+    ApplyChangeRequest,
+    BuildFileRequest,
+    BuildSmallFileRequest,
+    CloseFileRequest,
+    CloseResultRequest,
+    DumpRowsRequest,
+    EngineFileOptions,
+    InternalQueryRequest,
+    NextChunkRequest,
+    OpenFileReply,
+    OpenFileRequest,
+    ResultChunk,
+    RunStatementRequest,
+    StatementReply,
+    StoreStateMessage,
+)
+from kgserve.projections.cypher_engine.engine.turns import FairPool, current_caller
 from kgserve.storage.layout import wal_path
 from kgserve.storage.model.change import NetChange, StoreState
 from kgserve.storage.model.fields import ColumnSet
@@ -56,20 +61,20 @@ class EngineOptions(msgspec.Struct, frozen=True):
     recorded in ``slow`` under the name ``store``. Once ``closing`` is set, no new file is built.
     """
 
-    file: FileOptions = FileOptions()
+    file: EngineFileOptions = EngineFileOptions()
     engine: EngineName = "kuzu"
     readers: int = 4
     read_timeout: float = 10.0
     store: str = ""
-    slow: SlowLog | None = None
+    slow: SlowOperationLog | None = None
     closing: threading.Event | None = None
 
     @classmethod
-    def of(cls, settings: Settings, store: str, slow: SlowLog, closing: threading.Event) -> Self:
+    def of(cls, settings: Settings, store: str, slow: SlowOperationLog, closing: threading.Event) -> Self:
         """Return the options for the engine files of a store."""
         overhead_mb = settings.engine_memory_mb - settings.buffer_pool_mb - _IDLE_PROCESS_MB
         return cls(
-            file=FileOptions(
+            file=EngineFileOptions(
                 cache_bytes=settings.buffer_pool_mb * MEBIBYTE,
                 threads=settings.engine_threads,
                 memory_bytes=max(overhead_mb, MIN_PROCESS_OVERHEAD_MB) * MEBIBYTE,
@@ -83,10 +88,10 @@ class EngineOptions(msgspec.Struct, frozen=True):
         )
 
 
-class Session:
+class EngineSession:
     """Channel to the engine's process; not thread-safe."""
 
-    def __init__(self, channel: Channel, options: EngineOptions, width: ColumnSet) -> None:
+    def __init__(self, channel: RequestChannel, options: EngineOptions, width: ColumnSet) -> None:
         """Bind the session to a channel; ``width`` is the column set of the file."""
         self.channel = channel
         self.width = width
@@ -95,7 +100,7 @@ class Session:
 
     def rows(self, query: str, parameters: Mapping[str, Any] | None = None) -> list[list[Any]]:
         """Return all rows of an internal statement, with times as text. Raises errors from `kgserve.errors`."""
-        asked = Query(query, dict(parameters or {}), self.seconds)
+        asked = InternalQueryRequest(query, dict(parameters or {}), self.seconds)
         return self.channel.ask(asked, list[list[Any]], self._answer_timeout)
 
     def run(self, query: str) -> None:
@@ -104,14 +109,16 @@ class Session:
 
     def dump(self, folder: Path) -> StoreState:
         """Write all rows to nodes.parquet and edges.parquet from one snapshot, and return its state."""
-        return self.channel.ask(Dump(str(folder)), State).state
+        return self.channel.ask(DumpRowsRequest(str(folder)), StoreStateMessage).state
 
     def interrupt(self) -> None:
         """Stop the running statement. Safe to call from another thread."""
         self.channel.interrupt()
 
     @contextmanager
-    def reading(self, statement: Statement, most: int | None = None, *, writes: bool = False) -> Generator[Cursor]:
+    def reading(
+        self, statement: GuardedStatement, most: int | None = None, *, writes: bool = False
+    ) -> Generator[StatementCursor]:
         """Run a caller's statement and yield a cursor over at most ``most`` rows. Raises errors in the caller's terms.
 
         With ``writes`` the statement may change the file, which must be a scratch copy.
@@ -119,10 +126,12 @@ class Session:
         started = time.perf_counter()
         self.channel.statement = statement
         try:
-            head = self.channel.ask(Read(statement, self.seconds, most, writes), Head, self._answer_timeout)
+            head = self.channel.ask(
+                RunStatementRequest(statement, self.seconds, most, writes), StatementReply, self._answer_timeout
+            )
         finally:
             self._account(time.perf_counter() - started, statement)
-        cursor = Cursor(self.channel, head, self._answer_timeout)
+        cursor = StatementCursor(self.channel, head, self._answer_timeout)
         cursor.seconds = time.perf_counter() - started
         try:
             yield cursor
@@ -133,29 +142,29 @@ class Session:
     def _answer_timeout(self) -> float | None:
         return self.seconds + KILL_GRACE_SECONDS if self.seconds else None
 
-    def _account(self, seconds: float, statement: Statement) -> None:
-        add_part("engine", seconds)
+    def _account(self, seconds: float, statement: GuardedStatement) -> None:
+        add_request_time("engine", seconds)
         slow = self._options.slow
         if slow is not None and seconds >= slow.seconds:
             parts = {"engine": seconds}
             slow.note("query", seconds, parts, store=self._options.store, query=statement.shape[:_MAX_SLOW_QUERY_CHARS])
 
 
-class Cursor:
+class StatementCursor:
     """Open result of a statement. ``total``: number of rows. ``seconds``: time until the first rows arrived."""
 
-    def __init__(self, channel: Channel, head: Head, patience: float | None) -> None:
+    def __init__(self, channel: RequestChannel, head: StatementReply, patience: float | None) -> None:
         self.columns, self.types, self.total = head.columns, head.types, head.total
         self.seconds = 0.0
         self._channel = channel
         self._part = head.first
         self._answer_timeout = patience
 
-    def parts(self) -> Iterator[RowsPart]:
+    def parts(self) -> Iterator[ResultChunk]:
         """Yield the text of all rows in pieces that may split a row. Raises errors from `kgserve.errors`."""
         yield self._part
         while self._part.more:
-            self._part = self._channel.ask(Next(), RowsPart, self._answer_timeout)
+            self._part = self._channel.ask(NextChunkRequest(), ResultChunk, self._answer_timeout)
             yield self._part
 
     def lines(self) -> Iterator[bytes]:
@@ -171,21 +180,21 @@ class Cursor:
     def leave(self) -> None:
         """Close the result; no further rows can be read."""
         if self._part.more and not self._channel.process.is_lost:
-            self._channel.ask(Leave())
+            self._channel.ask(CloseResultRequest())
 
 
-class Engine:
+class EngineHandle:
     """Open engine file in service, with one writing session and a bounded number of reading sessions."""
 
-    def __init__(self, path: Path, options: EngineOptions, making: Make | None = None) -> None:
+    def __init__(self, path: Path, options: EngineOptions, making: BuildSmallFileRequest | None = None) -> None:
         """Open an existing file, or build the one described by ``making``.
 
         Raises EngineFailed if it cannot be opened.
         """
-        process = fork_server(options.engine).process(options.readers, options.store)
+        process = get_fork_server(options.engine).process(options.readers, options.store)
         try:
-            asked = making or Open(str(path), options.file)
-            opened = process.channels[0].ask(asked, Opened, broken_off=options.closing if making else None)
+            asked = making or OpenFileRequest(str(path), options.file)
+            opened = process.channels[0].ask(asked, OpenFileReply, broken_off=options.closing if making else None)
         except BaseException:
             process.close()
             raise
@@ -200,7 +209,7 @@ class Engine:
         self.kept_bytes = 0
         self._options = options
         self._process = process
-        writer, *readers = (Session(channel, options, self.width) for channel in process.channels)
+        writer, *readers = (EngineSession(channel, options, self.width) for channel in process.channels)
         self.writer = writer
         self._readers = FairPool(readers)
         self._leases = 0
@@ -219,18 +228,20 @@ class Engine:
 
         Without ``recorded``, the state is not stored in the file.
         """
-        self.writer.channel.ask(Change.of(net, state if recorded else None, linked=self.width is ColumnSet.LINKS))
-        self.kept_bytes += kept_versions(net, state)
+        self.writer.channel.ask(
+            ApplyChangeRequest.of(net, state if recorded else None, linked=self.width is ColumnSet.LINKS)
+        )
+        self.kept_bytes += estimate_retained_bytes(net, state)
         if recorded:
             self.state = state
 
     @contextmanager
-    def reader(self, timeout: float | None = None) -> Generator[Session]:
+    def reader(self, timeout: float | None = None) -> Generator[EngineSession]:
         """Borrow a reading session; ``timeout`` is the limit of each statement in seconds, 0 for none.
 
         Raises Unavailable if no session becomes free within the read time limit.
         """
-        caller = asker.get()
+        caller = current_caller.get()
         session = self._borrow(caller)
         try:
             session.seconds = self._options.read_timeout if timeout is None else timeout
@@ -263,7 +274,7 @@ class Engine:
 
     def bytes(self) -> tuple[int, int]:
         """Return the sizes of the file and its log in bytes."""
-        return size(self.path), size(wal_path(self.path))
+        return file_size(self.path), file_size(wal_path(self.path))
 
     def retire(self) -> None:
         """Stop accepting readers, and close once the last one has finished."""
@@ -288,16 +299,16 @@ class Engine:
         self._close()
         return True
 
-    def _borrow(self, caller: str) -> Session:
+    def _borrow(self, caller: str) -> EngineSession:
         session = self._readers.take(caller, self._options.read_timeout)
         with self._lock:
             if not self._retired:
                 self._leases += 1
                 return session
         self._readers.give_back(caller, session)
-        raise Retired
+        raise EngineRetired
 
-    def _return(self, caller: str, session: Session) -> None:
+    def _return(self, caller: str, session: EngineSession) -> None:
         session.channel.statement = None
         self._readers.give_back(caller, session)
         with self._lock:
@@ -309,40 +320,48 @@ class Engine:
     def _close(self) -> None:
         try:
             if not self._process.is_lost:
-                self.writer.channel.ask(Close())
+                self.writer.channel.ask(CloseFileRequest())
                 self._is_cleanly_closed = True
         finally:
             self._process.close()
             self.closed = self._is_cleanly_closed
 
 
-class Retired(Exception):
+class EngineRetired(Exception):
     """Raised when the engine was replaced between lookup and use; the caller looks it up again."""
 
 
-def build(
-    path: Path, rows: Path | Change, state: StoreState, options: EngineOptions, width: ColumnSet = ColumnSet.PLAIN
-) -> Engine:
+def build_engine_file(
+    path: Path,
+    rows: Path | ApplyChangeRequest,
+    state: StoreState,
+    options: EngineOptions,
+    width: ColumnSet = ColumnSet.PLAIN,
+) -> EngineHandle:
     """Build a new engine file from rows that result in ``state``, verify its counts, and open it.
 
-    The rows are in a folder, or in a `Change` if they are few. The file must not be in use. It has the columns that its
-    rows need, and at least those of ``width``. Raises EngineFailed, StorageFull, or Unavailable once the store is
-    closing.
+    The rows are in a folder, or in a `ApplyChangeRequest` if they are few. The file must not be in use. It has the
+    columns that its rows need, and at least those of ``width``. Raises EngineFailed, StorageFull, or Unavailable once
+    the store is closing.
     """
-    if isinstance(rows, Change):
-        return Engine(path, options, Make(str(path), rows, State.of(state), options.file, width))
+    if isinstance(rows, ApplyChangeRequest):
+        return EngineHandle(
+            path, options, BuildSmallFileRequest(str(path), rows, StoreStateMessage.of(state), options.file, width)
+        )
     # Memory used for building is released with the process.
-    process = fork_server(options.engine).process(0, options.store)
+    process = get_fork_server(options.engine).process(0, options.store)
     try:
         # No memory limit: the rows are our own and their needs are known.
         file = msgspec.structs.replace(options.file, memory_bytes=0)
-        process.channels[0].ask(Build(str(path), str(rows), State.of(state), file, width), broken_off=options.closing)
+        process.channels[0].ask(
+            BuildFileRequest(str(path), str(rows), StoreStateMessage.of(state), file, width), broken_off=options.closing
+        )
     finally:
         process.close()
-    return Engine(path, options)
+    return EngineHandle(path, options)
 
 
-def kept_versions(net: NetChange, state: StoreState) -> int:
+def estimate_retained_bytes(net: NetChange, state: StoreState) -> int:
     """Estimate the bytes that the engine retains for a change until its file is replaced, in addition to its log.
 
     Each SET retains the previous values of 2,048 rows, 27 kB per column, regardless of how many of them changed.

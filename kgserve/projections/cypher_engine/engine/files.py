@@ -11,19 +11,19 @@ from kgserve.platform.settings import EngineName
 from kgserve.platform.sqlite_files import remove_path
 
 
-def remove(path: Path) -> None:
+def delete_engine_file(path: Path) -> None:
     """Delete an engine file and the files that the engine keeps next to it."""
     for file in path.parent.glob(path.name + "*"):
         remove_path(file)
 
 
-def size(path: Path) -> int:
+def file_size(path: Path) -> int:
     """Return the size of a file in bytes; 0 if it does not exist."""
     return path.stat().st_size if path.exists() else 0
 
 
 @cache
-def edition(engine: EngineName) -> str:
+def engine_edition(engine: EngineName) -> str:
     """Return an engine's name and version, such as ``kuzu 0.11.3``, without importing it.
 
     Raises InvalidInput, with installation instructions, if it is not installed.

@@ -22,19 +22,19 @@ from typing import Any, TypeVar, get_args
 
 import structlog
 
-from kgserve.cypher.guard import Statement
-from kgserve.errors import InvalidInput, TimedOut, Unavailable, kind_named
+from kgserve.cypher.guard import GuardedStatement
+from kgserve.errors import InvalidInput, TimedOut, Unavailable, error_class_named
 from kgserve.platform.codecs import msgpack_decoder
 from kgserve.platform.log import LogFormat, LogLevel
 from kgserve.platform.settings import EngineName
 from kgserve.projections.cypher_engine.engine.protocol import (
     FORK_REQUEST,
-    Doubtful,
-    Failed,
-    Interrupt,
-    Ping,
-    Request,
-    encode,
+    EngineRequest,
+    ErrorReply,
+    InterruptRequest,
+    PingRequest,
+    ScratchCopyUnreliable,
+    encode_message,
     receive_reply,
 )
 
@@ -61,7 +61,7 @@ class ProcessDied(Unavailable):
     alone = True
 
 
-class Process:
+class EngineProcess:
     """Process of one engine file, with one writing channel and several reading ones."""
 
     def __init__(self, number: int, control: Connection, channels: list[Connection], store: str = "") -> None:
@@ -74,7 +74,7 @@ class Process:
         self._is_lost = False
         self._missed_pings = 0
         self._last_statements: list[str] | None = None
-        self.channels = [Channel(self, place, connection) for place, connection in enumerate(channels)]
+        self.channels = [RequestChannel(self, place, connection) for place, connection in enumerate(channels)]
 
     @property
     def is_lost(self) -> bool:
@@ -94,7 +94,7 @@ class Process:
     @property
     def resident(self) -> int:
         """Private memory in bytes, without pages shared with the fork server; 0 after it has ended."""
-        return 0 if self.is_lost else own_memory(self._number)
+        return 0 if self.is_lost else private_memory_bytes(self._number)
 
     @property
     def statements(self) -> list[str]:
@@ -104,7 +104,7 @@ class Process:
     def interrupt(self, channel: int, request: int) -> None:
         """Stop the statement on ``channel`` if it belongs to request number ``request``."""
         with self._sending, contextlib.suppress(OSError):
-            self._control.send_bytes(encode(Interrupt(channel, request)))
+            self._control.send_bytes(encode_message(InterruptRequest(channel, request)))
 
     def runs(self) -> bool:
         """Return whether the process is alive and responsive.
@@ -115,7 +115,7 @@ class Process:
             return False
         with self._sending, contextlib.suppress(OSError, EOFError):
             if not self._missed_pings:
-                self._control.send_bytes(encode(Ping()))
+                self._control.send_bytes(encode_message(PingRequest()))
             before = self._ticks()
             if self._control.poll(PING_TIMEOUT_SECONDS):
                 self._control.recv_bytes()
@@ -194,20 +194,20 @@ class Process:
             ended.poll(1000 * PROCESS_EXIT_TIMEOUT_SECONDS)
 
 
-class Channel:
+class RequestChannel:
     """Request channel to a process; not thread-safe, except for `interrupt`."""
 
-    def __init__(self, process: Process, place: int, connection: Connection) -> None:
+    def __init__(self, process: EngineProcess, place: int, connection: Connection) -> None:
         self.process = process
         self.connection = connection
         self._place = place
         self._requests = 0
-        self.statement: Statement | None = None
+        self.statement: GuardedStatement | None = None
         """Caller's statement in progress."""
 
     def ask(
         self,
-        request: Request,
+        request: EngineRequest,
         kind: type[_Value] | Any = None,
         seconds: float | None = None,
         broken_off: threading.Event | None = None,
@@ -221,7 +221,7 @@ class Channel:
         """
         self._requests += 1
         try:
-            self.connection.send_bytes(encode(request))
+            self.connection.send_bytes(encode_message(request))
             self._wait(seconds, broken_off)
             reply = receive_reply(self.connection)
         except (EOFError, OSError) as error:
@@ -230,7 +230,7 @@ class Channel:
         except BaseException:
             self._discard_reply()
             raise
-        if isinstance(reply, Failed):
+        if isinstance(reply, ErrorReply):
             raise _error(reply)
         return msgpack_decoder(kind).decode(reply.value)
 
@@ -296,7 +296,7 @@ class ForkServer:
             self._is_persistent = True
             self._start()
 
-    def process(self, readers: int, store: str = "") -> Process:
+    def process(self, readers: int, store: str = "") -> EngineProcess:
         """Return a new process for a store with ``readers`` reading channels.
 
         Raises Unavailable if none can be started.
@@ -310,7 +310,7 @@ class ForkServer:
                 other.close()
         control, *channels = (own for own, _ in ends)
         try:
-            return Process(number, control, channels, store)
+            return EngineProcess(number, control, channels, store)
         except ProcessLookupError:
             raise Unavailable("the engine's process ended right after its start; try again shortly") from None
 
@@ -372,12 +372,12 @@ for _each in _fork_servers.values():
     atexit.register(_each.close)
 
 
-def fork_server(engine: EngineName) -> ForkServer:
+def get_fork_server(engine: EngineName) -> ForkServer:
     """Return the fork server of an engine. Two stores may use different engines, so each engine has its own."""
     return _fork_servers[engine]
 
 
-def own_memory(number: int) -> int:
+def private_memory_bytes(number: int) -> int:
     """Return the private memory of a process in bytes (dirty and swapped pages); 0 after it has ended."""
     folder = Path(f"/proc/{number}")
     try:
@@ -401,8 +401,8 @@ def _python_path() -> str:
     return os.pathsep.join(dict.fromkeys([str(Path(__file__).parents[4]), *filter(None, sys.path)]))
 
 
-def _error(failed: Failed) -> Exception:
-    if failed.kind == Doubtful.__name__:
-        return Doubtful()
-    kind = kind_named(failed.kind)
+def _error(failed: ErrorReply) -> Exception:
+    if failed.kind == ScratchCopyUnreliable.__name__:
+        return ScratchCopyUnreliable()
+    kind = error_class_named(failed.kind)
     return kind(failed.message, tuple(failed.errors)) if issubclass(kind, InvalidInput) else kind(failed.message)

@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 
-from kgserve.cypher.guard import Statement
+from kgserve.cypher.guard import GuardedStatement
 from kgserve.cypher.writes import WriteScope
 from kgserve.errors import FieldError
 from kgserve.platform.codecs import msgpack_decoder
 from kgserve.storage.model.change import NetChange, StoreState
-from kgserve.storage.model.digest import Stated
+from kgserve.storage.model.digest import SerializedStoreState
 from kgserve.storage.model.fields import ColumnSet
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
 
@@ -23,11 +23,11 @@ FORK_REQUEST = b"fork"
 """Message to the fork server, sent with the channels' file descriptors; the reply is the new process id."""
 
 
-class State(Stated, frozen=True, array_like=True):
+class StoreStateMessage(SerializedStoreState, frozen=True, array_like=True):
     """Serializable form of `StoreState`."""
 
 
-class FileOptions(msgspec.Struct, frozen=True):
+class EngineFileOptions(msgspec.Struct, frozen=True):
     """Options for opening an engine file: page cache in bytes, threads per statement.
 
     ``memory_bytes``: limit of the process's memory in addition to the page cache; 0 for no limit.
@@ -38,28 +38,28 @@ class FileOptions(msgspec.Struct, frozen=True):
     memory_bytes: int = 0
 
 
-class Open(msgspec.Struct, frozen=True, tag=True):
+class OpenFileRequest(msgspec.Struct, frozen=True, tag=True):
     """Open a file."""
 
     path: str
-    options: FileOptions
+    options: EngineFileOptions
 
 
-class Opened(msgspec.Struct, frozen=True):
+class OpenFileReply(msgspec.Struct, frozen=True):
     """Reply for an opened file: its state, its column set, and whether its schema is current."""
 
-    state: State
+    state: StoreStateMessage
     width: ColumnSet
     current: bool
 
 
-class Change(msgspec.Struct, frozen=True, tag=True):
+class ApplyChangeRequest(msgspec.Struct, frozen=True, tag=True):
     """Apply a net change in one transaction, and record the resulting state unless it is None.
 
     Links are sent only for files with link tables.
     """
 
-    state: State | None
+    state: StoreStateMessage | None
     nodes_created: list[NodeRow]
     nodes_updated: list[NodeRow]
     nodes_deleted: list[str]
@@ -72,11 +72,11 @@ class Change(msgspec.Struct, frozen=True, tag=True):
     links_deleted: list[LinkKey] = []
 
     @classmethod
-    def of(cls, net: NetChange, state: StoreState | None, *, linked: bool) -> Change:
+    def of(cls, net: NetChange, state: StoreState | None, *, linked: bool) -> ApplyChangeRequest:
         """Build the request for a net change, including its links if ``linked``."""
         links = net if linked else NetChange()
         return cls(
-            state and State.of(state),
+            state and StoreStateMessage.of(state),
             [*net.nodes_created.values()],
             [*net.nodes_updated.values()],
             [*net.nodes_deleted],
@@ -105,27 +105,27 @@ class Change(msgspec.Struct, frozen=True, tag=True):
         return net
 
 
-class Build(msgspec.Struct, frozen=True, tag=True):
+class BuildFileRequest(msgspec.Struct, frozen=True, tag=True):
     """Build a new file from a folder of rows and close it; it has at least the columns of ``width``."""
 
     path: str
     rows: str
-    state: State
-    options: FileOptions
+    state: StoreStateMessage
+    options: EngineFileOptions
     width: ColumnSet
 
 
-class Make(msgspec.Struct, frozen=True, tag=True):
+class BuildSmallFileRequest(msgspec.Struct, frozen=True, tag=True):
     """Build a new file from a few rows, and leave it open."""
 
     path: str
-    rows: Change
-    state: State
-    options: FileOptions
+    rows: ApplyChangeRequest
+    state: StoreStateMessage
+    options: EngineFileOptions
     width: ColumnSet
 
 
-class Query(msgspec.Struct, frozen=True, tag=True):
+class InternalQueryRequest(msgspec.Struct, frozen=True, tag=True):
     """Run an internal statement and return all its rows; ``seconds`` is its time limit, 0 for none."""
 
     text: str
@@ -133,19 +133,19 @@ class Query(msgspec.Struct, frozen=True, tag=True):
     seconds: float = 0.0
 
 
-class Read(msgspec.Struct, frozen=True, tag=True):
+class RunStatementRequest(msgspec.Struct, frozen=True, tag=True):
     """Run a caller's statement and return its rows; ``seconds`` is its time limit, 0 for none.
 
     With ``writes`` it may change the process's file, within a dry run.
     """
 
-    statement: Statement
+    statement: GuardedStatement
     seconds: float
     most: int | None
     writes: bool = False
 
 
-class RowsPart(msgspec.Struct, frozen=True):
+class ResultChunk(msgspec.Struct, frozen=True):
     """Piece of the rows, each a JSON array on its own line.
 
     ``count`` lines end in it; ``more`` says if pieces follow.
@@ -156,34 +156,34 @@ class RowsPart(msgspec.Struct, frozen=True):
     more: bool
 
 
-class Head(msgspec.Struct, frozen=True):
+class StatementReply(msgspec.Struct, frozen=True):
     """Reply to a statement: columns, types, total number of rows, and the first piece of rows."""
 
     columns: list[str]
     types: list[str]
     total: int
-    first: RowsPart
+    first: ResultChunk
 
 
-class Next(msgspec.Struct, frozen=True, tag=True):
+class NextChunkRequest(msgspec.Struct, frozen=True, tag=True):
     """Send the next piece of rows."""
 
 
-class Leave(msgspec.Struct, frozen=True, tag=True):
+class CloseResultRequest(msgspec.Struct, frozen=True, tag=True):
     """Discard the remaining rows of the statement."""
 
 
-class Dump(msgspec.Struct, frozen=True, tag=True):
+class DumpRowsRequest(msgspec.Struct, frozen=True, tag=True):
     """Write all rows to a folder from one snapshot, and return their state."""
 
     folder: str
 
 
-class Try(msgspec.Struct, frozen=True, tag=True):
+class BeginDryRun(msgspec.Struct, frozen=True, tag=True):
     """Begin a dry run by opening a snapshot of the file before a statement changes it."""
 
 
-class Compare(msgspec.Struct, frozen=True, tag=True):
+class CompareRowsRequest(msgspec.Struct, frozen=True, tag=True):
     """Compare the file with the snapshot of the dry run, within the scope of the statement.
 
     ``nodes`` and ``edges`` are the counts before the statement. ``folder`` is for temporary rows. A ``new`` file is
@@ -197,7 +197,7 @@ class Compare(msgspec.Struct, frozen=True, tag=True):
     new: bool
 
 
-class Changed(msgspec.Struct, frozen=True):
+class ChangedRow(msgspec.Struct, frozen=True):
     """Row after and before a change, by field; a value may be None if a statement left it out.
 
     Extras are ordinary fields, times are in microseconds, lists are JSON.
@@ -212,38 +212,38 @@ class Changed(msgspec.Struct, frozen=True):
         return (self.now["source"], self.now["target"], self.now["relation_type"])
 
 
-class Difference(msgspec.Struct, frozen=True):
+class RowChanges(msgspec.Struct, frozen=True):
     """New and changed rows, and the keys of deleted rows.
 
     ``doubled``: keys shared by more than one edge.
     """
 
-    nodes: list[Changed]
-    edges: list[Changed]
+    nodes: list[ChangedRow]
+    edges: list[ChangedRow]
     nodes_gone: list[str]
     edges_gone: list[EdgeKey]
     doubled: list[EdgeKey]
 
 
-NO_DIFFERENCE = Difference(nodes=[], edges=[], nodes_gone=[], edges_gone=[], doubled=[])
+NO_ROW_CHANGES = RowChanges(nodes=[], edges=[], nodes_gone=[], edges_gone=[], doubled=[])
 
 
-class Doubtful(Exception):
+class ScratchCopyUnreliable(Exception):
     """Raised when a reused scratch copy does not hold the expected rows; the caller retries on a new copy."""
 
 
-class Compared(msgspec.Struct, frozen=True):
+class CompareRowsReply(msgspec.Struct, frozen=True):
     """Changes made by a statement. Not ``sound`` if the engine returned rows twice; the changes are still correct."""
 
-    difference: Difference
+    difference: RowChanges
     sound: bool
 
 
-class Tried(msgspec.Struct, frozen=True, tag=True):
+class EndDryRun(msgspec.Struct, frozen=True, tag=True):
     """End a dry run; its changes stay in the file."""
 
 
-class Interrupt(msgspec.Struct, frozen=True, tag=True):
+class InterruptRequest(msgspec.Struct, frozen=True, tag=True):
     """Stop the statement on ``channel`` if it belongs to request number ``request``.
 
     Sent on the control channel, out of band: without the number it could hit the next request.
@@ -253,26 +253,38 @@ class Interrupt(msgspec.Struct, frozen=True, tag=True):
     request: int
 
 
-class Ping(msgspec.Struct, frozen=True, tag=True):
+class PingRequest(msgspec.Struct, frozen=True, tag=True):
     """Check that the process is responsive."""
 
 
-class Close(msgspec.Struct, frozen=True, tag=True):
+class CloseFileRequest(msgspec.Struct, frozen=True, tag=True):
     """Close the file without changes, so that it can be reopened."""
 
 
-_FileRequest = Build | Make | Open | Change | Dump | Close
-_StatementRequest = Query | Read | Next | Leave | Try | Compare | Tried | Interrupt | Ping
-Request = _FileRequest | _StatementRequest
+_FileRequest = (
+    BuildFileRequest | BuildSmallFileRequest | OpenFileRequest | ApplyChangeRequest | DumpRowsRequest | CloseFileRequest
+)
+_StatementRequest = (
+    InternalQueryRequest
+    | RunStatementRequest
+    | NextChunkRequest
+    | CloseResultRequest
+    | BeginDryRun
+    | CompareRowsRequest
+    | EndDryRun
+    | InterruptRequest
+    | PingRequest
+)
+EngineRequest = _FileRequest | _StatementRequest
 
 
-class Done(msgspec.Struct, frozen=True, tag=True):
+class SuccessReply(msgspec.Struct, frozen=True, tag=True):
     """Reply to a successful request."""
 
     value: msgspec.Raw
 
 
-class Failed(msgspec.Struct, frozen=True, tag=True):
+class ErrorReply(msgspec.Struct, frozen=True, tag=True):
     """Reply to a failed request: error class name, message, and the invalid fields of an input."""
 
     kind: str
@@ -280,14 +292,14 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     errors: list[FieldError] = []
 
 
-encode = msgspec.msgpack.Encoder().encode
+encode_message = msgspec.msgpack.Encoder().encode
 
 
-def receive_request(connection: Connection) -> Request:
+def receive_request(connection: Connection) -> EngineRequest:
     """Return the next request. Raises EOFError if the server has closed the channel."""
-    return msgpack_decoder(Request).decode(connection.recv_bytes())
+    return msgpack_decoder(EngineRequest).decode(connection.recv_bytes())
 
 
-def receive_reply(connection: Connection) -> Done | Failed:
+def receive_reply(connection: Connection) -> SuccessReply | ErrorReply:
     """Return the reply to a request. Raises EOFError if the process has ended."""
-    return msgpack_decoder(Done | Failed).decode(connection.recv_bytes())
+    return msgpack_decoder(SuccessReply | ErrorReply).decode(connection.recv_bytes())

@@ -19,7 +19,7 @@ MAX_WAITING_PER_SLOT = 16
 
 T = TypeVar("T")
 
-asker: ContextVar[str] = ContextVar("asker", default="")
+current_caller: ContextVar[str] = ContextVar("asker", default="")
 """Caller on whose behalf a thread works: a key, a session or an address."""
 
 

@@ -10,16 +10,16 @@ from typing import Any, BinaryIO
 import msgspec
 from hypothesis import strategies as st
 
-from kgserve.client.lines import complete
-from kgserve.graph.transfer.formats.files import import_format, open_parts, pair, write_pair
+from kgserve.client.lines import write_atomically
+from kgserve.graph.transfer.formats.files import import_format, open_parts, pair_paths, write_pair
 from kgserve.graph.transfer.formats.graphml import write_graphml
-from kgserve.graph.transfer.formats.lines import Conversion, InputPart
+from kgserve.graph.transfer.formats.lines import ImportConversion, InputPart
 
 FIXTURES = Path(__file__).parent / "fixtures"
 FORMATS = ("csv", "parquet", "graphml")
 Row = dict[str, Any]
 
-UNPLEASANT = (
+ADVERSARIAL_TEXTS = (
     "",
     '"',
     "a,b;c\td",
@@ -61,10 +61,10 @@ def write(kind: str, lines: Iterable[bytes], folder: Path) -> Path:
             write_graphml(lines, file)
         return path
     with ExitStack() as stack:
-        nodes, edges = pair(path, kind)
+        nodes, edges = pair_paths(path, kind)
         opened: dict[str, BinaryIO] = {
-            "nodes": stack.enter_context(complete(nodes)),
-            "edges": stack.enter_context(complete(edges)),
+            "nodes": stack.enter_context(write_atomically(nodes)),
+            "edges": stack.enter_context(write_atomically(edges)),
         }
         write_pair(kind, lines, lambda part: _NonClosingFile(opened[part]))
     return path
@@ -86,11 +86,11 @@ class _NonClosingFile:
 def read(*paths: Path, kind: str | None = None, mapping: Path | None = None) -> tuple[list[Row], list[str]]:
     """Return the rows of an import, and its faults with their places."""
     with ExitStack() as stack:
-        return taken(open_parts(kind or import_format(paths), paths, stack, mapping))
+        return collect_rows(open_parts(kind or import_format(paths), paths, stack, mapping))
 
 
-def taken(parts: Iterable[InputPart]) -> tuple[list[Row], list[str]]:
-    conversion = Conversion(parts)
+def collect_rows(parts: Iterable[InputPart]) -> tuple[list[Row], list[str]]:
+    conversion = ImportConversion(parts)
     rows = [row(line) for block in conversion.blocks() for line in block.split(b"\n") if line]
     return rows, [fault.message for fault in conversion.faults]
 
@@ -103,7 +103,7 @@ _times = st.sampled_from(
         "9999-12-31T23:59:59.999999Z",
     )
 )
-texts = st.one_of(st.sampled_from(UNPLEASANT), st.text(st.characters(exclude_categories=("Cs",)), max_size=20))
+texts = st.one_of(st.sampled_from(ADVERSARIAL_TEXTS), st.text(st.characters(exclude_categories=("Cs",)), max_size=20))
 _names = texts.filter(bool)
 _shares = st.floats(0, 1).filter(lambda share: share > 0 or str(share) == "0.0")
 _values = st.recursive(

@@ -12,8 +12,8 @@ import pytest
 
 from kgserve.errors import Conflict, InvalidInput
 from kgserve.graph.transfer.formats.graphiti import read_graphiti
-from kgserve.projections.cypher_engine.driver.foreign import foreign_file
-from tests.graph.transfer.formats.converting import FIXTURES, Row, taken
+from kgserve.projections.cypher_engine.driver.foreign import open_graphiti_file
+from tests.graph.transfer.formats.converting import FIXTURES, Row, collect_rows
 
 HOLD = "import kuzu, sys; database = kuzu.Database(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
 
@@ -33,8 +33,8 @@ def digest(path: Path) -> str:
 
 
 def rows_of(path: Path) -> list[Row]:
-    with foreign_file(path) as file:
-        rows, faults = taken(read_graphiti(path.name, file.tables, file.rows))
+    with open_graphiti_file(path) as file:
+        rows, faults = collect_rows(read_graphiti(path.name, file.tables, file.rows))
     assert faults == []
     return rows
 
@@ -103,7 +103,7 @@ def test_graphiti_file_in_use_is_rejected(graphiti: Path) -> None:
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "open\n"
-        with pytest.raises(Conflict, match="is open in another process"), foreign_file(graphiti):
+        with pytest.raises(Conflict, match="is open in another process"), open_graphiti_file(graphiti):
             pass
         holder.kill()
 
@@ -113,10 +113,13 @@ def test_graphiti_rejects_other_versions_and_files(graphiti: Path, tmp_path: Pat
     whole = bytearray(graphiti.read_bytes())
     whole[4:12] = (38).to_bytes(8, "little")
     other.write_bytes(whole)
-    with pytest.raises(InvalidInput, match="has storage version 38, but this engine reads 39"), foreign_file(other):
+    with (
+        pytest.raises(InvalidInput, match="has storage version 38, but this engine reads 39"),
+        open_graphiti_file(other),
+    ):
         pass
     other.write_bytes(b"SQLite format 3\0")
-    with pytest.raises(InvalidInput, match=r"is not a Kùzu 0\.11 database file"), foreign_file(other):
+    with pytest.raises(InvalidInput, match=r"is not a Kùzu 0\.11 database file"), open_graphiti_file(other):
         pass
 
 
@@ -124,5 +127,5 @@ def test_graphiti_rejects_other_kuzu_files(tmp_path: Path) -> None:
     path = tmp_path / "x.kuzu"
     with kuzu.Database(str(path), max_db_size=1 << 36) as database, kuzu.Connection(database) as connection:  # noqa: TID251
         connection.execute("CREATE NODE TABLE City(name STRING PRIMARY KEY)")
-    with foreign_file(path) as file, pytest.raises(InvalidInput, match="not Graphiti's: it has the tables City"):
+    with open_graphiti_file(path) as file, pytest.raises(InvalidInput, match="not Graphiti's: it has the tables City"):
         read_graphiti(path.name, file.tables, file.rows)

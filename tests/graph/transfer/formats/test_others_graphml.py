@@ -8,13 +8,13 @@ import pytest
 
 from kgserve.errors import InvalidInput
 from kgserve.graph.transfer.formats.files import stream_part
-from tests.graph.transfer.formats.converting import FIXTURES, Row, read, taken
+from tests.graph.transfer.formats.converting import FIXTURES, Row, collect_rows, read
 
 HEAD = '<graphml xmlns="http://graphml.graphdrawing.org/xmlns"><key id="k" for="node" attr.name="n" attr.type="int"/>\n'
 
 
 def graphml(text: str) -> tuple[list[Row], list[str]]:
-    return taken([stream_part("graphml", io.BytesIO(text.encode()), "x.graphml")])
+    return collect_rows([stream_part("graphml", io.BytesIO(text.encode()), "x.graphml")])
 
 
 def node(**fields: object) -> Row:

@@ -14,7 +14,7 @@ from hypothesis import given
 
 from kgserve.graph.transfer.formats import parquet_pair
 from tests.fuzzing import examples
-from tests.graph.transfer.formats.converting import FORMATS, UNPLEASANT, Row, blocks, exports, read, write
+from tests.graph.transfer.formats.converting import ADVERSARIAL_TEXTS, FORMATS, Row, blocks, exports, read, write
 from tests.server.http.serving import accepted
 
 NDJSON = {"content-type": "application/x-ndjson"}
@@ -33,13 +33,13 @@ def everything() -> list[Row]:
             "attributes": {text: text, "n": number, "x": number / 7, "list": [None, {"a": text}], "type": True},
             **stamps,
         }
-        for number, text in enumerate(UNPLEASANT)
+        for number, text in enumerate(ADVERSARIAL_TEXTS)
     ]
     nodes[3] |= {
-        "summary": UNPLEASANT[8],
-        "tags": [text for text in UNPLEASANT if text],
+        "summary": ADVERSARIAL_TEXTS[8],
+        "tags": [text for text in ADVERSARIAL_TEXTS if text],
         "freshness_at": TIME,
-        "created_by": UNPLEASANT[9],
+        "created_by": ADVERSARIAL_TEXTS[9],
         "valid_from": "0001-01-01T00:00:00.000000Z",
         "valid_to": "9999-12-31T23:59:59.999999Z",
     }
@@ -60,7 +60,7 @@ def everything() -> list[Row]:
             },
             "version": 2,
         }
-        for number, text in enumerate(UNPLEASANT)
+        for number, text in enumerate(ADVERSARIAL_TEXTS)
     ]
     edges[4] |= {"ordinal": -(1 << 53), "created_by": "me", "valid_from": TIME, "valid_to": TIME[:2] + "26" + TIME[4:]}
     return [*nodes, *edges]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from kgserve.projections.cypher_engine.engine.engine import Session
+from kgserve.projections.cypher_engine.engine.engine import EngineSession
 from kgserve.storage.journal import snapshot
 from kgserve.storage.model.change import StoreState
 from kgserve.storage.model.rows import EdgeRow, NodeRow
@@ -31,7 +31,7 @@ class Contents(msgspec.Struct):
         return next(row for row in self.nodes if row.id == node_id)
 
 
-def contents(session: Session) -> Contents:
+def contents(session: EngineSession) -> Contents:
     """Return all rows of the engine; no write may be in progress."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

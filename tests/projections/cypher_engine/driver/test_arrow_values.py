@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kgserve.cypher.guard import Statement
+from kgserve.cypher.guard import GuardedStatement
 from kgserve.projections.cypher_engine.driver import statement
 from kgserve.projections.cypher_engine.driver.binding import Database  # noqa: TID251
 from kgserve.projections.cypher_engine.driver.database import create_tables
@@ -33,8 +33,8 @@ def session() -> Generator[DriverSession]:
 
 
 def rows(session: DriverSession, text: str, *, through_arrow: bool) -> list[list[Any]]:
-    way = statement.writing if through_arrow else statement.reading
-    with way(session, Statement(text, updates=False, explains=False, parameters={})) as cursor:
+    way = statement.open_write_result if through_arrow else statement.open_read_result
+    with way(session, GuardedStatement(text, updates=False, explains=False, parameters={})) as cursor:
         return cursor.take(1000)
 
 

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.projections.cypher_engine.engine.engine import EngineOptions, build
-from kgserve.projections.cypher_engine.engine.protocol import FileOptions
+from kgserve.projections.cypher_engine.engine.engine import EngineOptions, build_engine_file
+from kgserve.projections.cypher_engine.engine.protocol import EngineFileOptions
 from kgserve.storage.journal import snapshot
-from kgserve.storage.journal.fold import fold
+from kgserve.storage.journal.fold import materialize_rows
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.change import StoreState
 from tests.engines import ENGINE
 from tests.storage.journal.history import History
 
 CACHE = 32 << 20
-OPTIONS = EngineOptions(FileOptions(cache_bytes=CACHE), engine=ENGINE, readers=1)
+OPTIONS = EngineOptions(EngineFileOptions(cache_bytes=CACHE), engine=ENGINE, readers=1)
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def rows(tmp_path: Path) -> tuple[Path, StoreState]:
         history.add(WriteBatch(nodes=puts, edges=[EdgePut(0, (puts[0].id, puts[-1].id, "r"))]))
     folder = tmp_path / "rows"
     folder.mkdir()
-    return folder, fold(None, history.changes, folder, memory_bytes=CACHE).state
+    return folder, materialize_rows(None, history.changes, folder, memory_bytes=CACHE).state
 
 
 def test_a_file_is_built_and_dumped_in_a_cache_smaller_than_its_rows(
@@ -42,7 +42,7 @@ def test_a_file_is_built_and_dumped_in_a_cache_smaller_than_its_rows(
 ) -> None:
     folder, state = rows
     path = tmp_path / "graph.kuzu"
-    engine = build(path, folder, state, OPTIONS)
+    engine = build_engine_file(path, folder, state, OPTIONS)
     dumped = tmp_path / "dumped"
     dumped.mkdir()
     with engine.reader(timeout=0) as session:
@@ -51,6 +51,6 @@ def test_a_file_is_built_and_dumped_in_a_cache_smaller_than_its_rows(
         assert session.rows("MATCH (e:Entity) WHERE e.id IS NULL RETURN count(*)") == [[0]]
         assert session.rows("MATCH (e:Entity)-[:RELATES_TO]->(:Entity) RETURN count(*)") == [[state.edges]]
     engine.retire()
-    assert snapshot.measure(dumped) == (state.digest, state.nodes, state.edges)
+    assert snapshot.measure_row_files(dumped) == (state.digest, state.nodes, state.edges)
     assert sorted(found.name for found in dumped.iterdir()) == [snapshot.EDGES_FILE, snapshot.NODES_FILE]
     assert sorted(found.name for found in folder.iterdir()) == [snapshot.EDGES_FILE, snapshot.NODES_FILE]

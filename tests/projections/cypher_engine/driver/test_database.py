@@ -8,11 +8,17 @@ from pathlib import Path
 import pytest
 
 from kgserve.errors import EngineFailed, InvalidInput, KgserveError, StorageFull, TimedOut, Unavailable
-from kgserve.projections.cypher_engine.driver.failures import translate
-from kgserve.projections.cypher_engine.engine.engine import Engine, EngineOptions, Retired, Session, build
-from kgserve.projections.cypher_engine.engine.protocol import FileOptions
+from kgserve.projections.cypher_engine.driver.failures import translate_engine_error
+from kgserve.projections.cypher_engine.engine.engine import (
+    EngineHandle,
+    EngineOptions,
+    EngineRetired,
+    EngineSession,
+    build_engine_file,
+)
+from kgserve.projections.cypher_engine.engine.protocol import EngineFileOptions
 from kgserve.storage.journal import snapshot
-from kgserve.storage.journal.fold import fold
+from kgserve.storage.journal.fold import materialize_rows
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.change import NetChange, StoreState
 from kgserve.storage.model.rows import EdgeKey
@@ -22,41 +28,41 @@ from tests.projections.cypher_engine.driver.reading import contents
 from tests.storage.journal.history import History
 from tests.stores.writing import ask, batch, opened, tamper, write
 
-OPTIONS = EngineOptions(FileOptions(cache_bytes=64 << 20), engine=ENGINE, readers=2, read_timeout=0.2)
+OPTIONS = EngineOptions(EngineFileOptions(cache_bytes=64 << 20), engine=ENGINE, readers=2, read_timeout=0.2)
 
 
-def built(folder: Path, history: History) -> Engine:
+def built(folder: Path, history: History) -> EngineHandle:
     """Return an engine file with the result of a history."""
     rows = folder / f"rows-{history.state.sequence}"
     rows.mkdir()
     path = folder / f"{history.state.sequence}.kuzu"
-    return build(path, rows, fold(None, history.changes, rows).state, OPTIONS)
+    return build_engine_file(path, rows, materialize_rows(None, history.changes, rows).state, OPTIONS)
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
+def engine(tmp_path: Path) -> Iterator[EngineHandle]:
     opened_engine = built(tmp_path, History())
     yield opened_engine
     if not opened_engine.closed:
         opened_engine.retire()
 
 
-def measured(engine: Engine, folder: Path) -> tuple[int, int, int]:
+def measured(engine: EngineHandle, folder: Path) -> tuple[int, int, int]:
     dumped = folder / "dumped"
     dumped.mkdir(exist_ok=True)
     with engine.reader(timeout=0) as session:
         session.dump(dumped)
-    return snapshot.measure(dumped)
+    return snapshot.measure_row_files(dumped)
 
 
-def applied(engine: Engine, history: History, written: WriteBatch) -> None:
+def applied(engine: EngineHandle, history: History, written: WriteBatch) -> None:
     change = history.add(written)
     engine.apply(NetChange([change]), history.state)
     assert engine.state == history.state
 
 
 @pytest.mark.parametrize("size", some((1, 10, 11, 20, 21, 40, 41, 200, 201, 450), 1, 10, 11, 21, 41, 201))
-def test_every_kind_of_change_at_every_size(engine: Engine, tmp_path: Path, size: int) -> None:
+def test_every_kind_of_change_at_every_size(engine: EngineHandle, tmp_path: Path, size: int) -> None:
     history = History()
     ids = [f"n{number}" for number in range(size)]
     keys: list[EdgeKey] = [(ids[number], ids[number * 7 % size], f"r{number}") for number in range(size)]
@@ -74,7 +80,7 @@ def test_every_kind_of_change_at_every_size(engine: Engine, tmp_path: Path, size
         assert measured(engine, tmp_path) == (history.state.digest, history.state.nodes, history.state.edges)
 
 
-def test_unusual_texts_round_trip(engine: Engine, tmp_path: Path) -> None:
+def test_unusual_texts_round_trip(engine: EngineHandle, tmp_path: Path) -> None:
     odd = [
         "'",
         '"',
@@ -125,7 +131,7 @@ def test_a_file_built_from_rows_holds_them(tmp_path: Path) -> None:
         WriteBatch(delete_edges=[("b", "a", "r")]),
     ],
 )
-def test_a_missing_row_is_detected(engine: Engine, written: WriteBatch) -> None:
+def test_a_missing_row_is_detected(engine: EngineHandle, written: WriteBatch) -> None:
     history = History()
     applied(engine, history, batch("a", "b", edges=[("b", "a", "r")]))
     engine.writer.run("MATCH (a:Entity {id: 'a'}) DETACH DELETE a")
@@ -134,7 +140,7 @@ def test_a_missing_row_is_detected(engine: Engine, written: WriteBatch) -> None:
         engine.apply(NetChange([change]), history.state)
 
 
-def test_a_duplicate_row_is_detected(engine: Engine) -> None:
+def test_a_duplicate_row_is_detected(engine: EngineHandle) -> None:
     history = History()
     applied(engine, history, batch("a"))
     with pytest.raises(EngineFailed):
@@ -144,34 +150,34 @@ def test_a_duplicate_row_is_detected(engine: Engine) -> None:
 def test_rows_with_wrong_counts_are_rejected(tmp_path: Path) -> None:
     history = History()
     history.add(batch("a", "b"))
-    state = fold(None, history.changes, tmp_path).state
+    state = materialize_rows(None, history.changes, tmp_path).state
     with pytest.raises(EngineFailed):
-        build(tmp_path / "g.kuzu", tmp_path, StoreState(1, 1, state.digest, 3, 0), OPTIONS)
+        build_engine_file(tmp_path / "g.kuzu", tmp_path, StoreState(1, 1, state.digest, 3, 0), OPTIONS)
 
 
-def test_a_retired_engine_closes_after_its_last_reader(engine: Engine) -> None:
+def test_a_retired_engine_closes_after_its_last_reader(engine: EngineHandle) -> None:
     with engine.reader() as session:
         engine.retire()
         assert not engine.closed
-        with pytest.raises(Retired), engine.reader():
+        with pytest.raises(EngineRetired), engine.reader():
             pass
         assert session.rows("MATCH (e:Entity) RETURN count(*)") == [[0]]
     assert engine.closed
 
 
-def test_more_readers_than_connections(engine: Engine) -> None:
+def test_more_readers_than_connections(engine: EngineHandle) -> None:
     with engine.reader(), engine.reader(), pytest.raises(Unavailable), engine.reader():
         pass
     with engine.reader() as session:
         assert session.rows("RETURN 1") == [[1]]
 
 
-def fail_within_a_transaction(session: Session) -> None:
+def fail_within_a_transaction(session: EngineSession) -> None:
     session.run("BEGIN TRANSACTION READ ONLY")
     session.run("MATCH (x:Nothing) RETURN x")
 
 
-def test_a_failed_reader_is_not_reused(engine: Engine) -> None:
+def test_a_failed_reader_is_not_reused(engine: EngineHandle) -> None:
     for _ in range(5):
         with pytest.raises(InvalidInput), engine.reader() as session:
             fail_within_a_transaction(session)
@@ -198,7 +204,7 @@ def test_a_foreign_file_is_rejected(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "g.kuzu"
     path.write_bytes(content)
     try:
-        engine = Engine(path, OPTIONS)
+        engine = EngineHandle(path, OPTIONS)
     except KgserveError:
         return
     engine.retire()
@@ -218,4 +224,4 @@ def test_a_foreign_file_is_rejected(tmp_path: Path, content: bytes) -> None:
     ],
 )
 def test_errors_are_classified(text: str, kind: type[KgserveError]) -> None:
-    assert type(translate(RuntimeError(text))) is kind
+    assert type(translate_engine_error(RuntimeError(text))) is kind

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
-from kgserve.projections.cypher_engine.engine.engine import Session
+from kgserve.projections.cypher_engine.engine.engine import EngineSession
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.fields import ColumnSet, EdgeExtras, EdgeExtrasPut, NodeExtras, NodeExtrasPut
 from kgserve.storage.model.rows import EdgeRow, NodeRow
@@ -41,7 +41,7 @@ def extending(*ids: str, extras: NodeExtrasPut = EXTRAS) -> WriteBatch:
     return WriteBatch(nodes=[NodePut(i, node_id, extras=extras) for i, node_id in enumerate(ids)], edges=edges)
 
 
-def seen(session: Session, ids: list[str]) -> tuple[list[NodeRow], list[EdgeRow]]:
+def seen(session: EngineSession, ids: list[str]) -> tuple[list[NodeRow], list[EdgeRow]]:
     """Return nodes and the edges that start there, which must be equal from both ends."""
     found = contents(session)
     nodes = sorted((row for row in found.nodes if row.id in ids), key=lambda row: row.id)

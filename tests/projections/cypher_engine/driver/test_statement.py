@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from kgserve.cypher.guard import Statement, examine
+from kgserve.cypher.guard import GuardedStatement, guard_statement
 from kgserve.errors import Forbidden, InvalidInput, KgserveError, StorageFull, TimedOut
 from kgserve.projections.cypher_engine.driver import statement
 from kgserve.projections.cypher_engine.driver.database import create_tables, open_for_service
 from kgserve.projections.cypher_engine.driver.session import DriverSession
-from kgserve.projections.cypher_engine.engine.protocol import FileOptions
+from kgserve.projections.cypher_engine.engine.protocol import EngineFileOptions
 
-OPTIONS = FileOptions(cache_bytes=64 << 20)
+OPTIONS = EngineFileOptions(cache_bytes=64 << 20)
 ENDLESS = "UNWIND range(1, 3000) AS i UNWIND range(1, 3000) AS j UNWIND range(1, 3000) AS k RETURN count(i + j + k)"
 
 
@@ -61,13 +61,13 @@ def session(engine: Engine) -> Iterator[DriverSession]:
         yield session
 
 
-def examined(text: str, **parameters: Any) -> Statement:
-    return examine(text, parameters, writable=True)
+def examined(text: str, **parameters: Any) -> GuardedStatement:
+    return guard_statement(text, parameters, writable=True)
 
 
 def rows(session: DriverSession, text: str, at_once: int = 1000) -> list[list[Any]]:
     found: list[list[Any]] = []
-    with statement.reading(session, examined(text)) as cursor:
+    with statement.open_read_result(session, examined(text)) as cursor:
         while some := cursor.take(at_once):
             assert len(some) <= at_once
             found += some
@@ -79,7 +79,7 @@ def rows(session: DriverSession, text: str, at_once: int = 1000) -> list[list[An
 def test_rows_are_fetched_in_batches(session: DriverSession) -> None:
     text = "MATCH (n) RETURN n.version ORDER BY n.version"
     assert [rows(session, text, at_once) for at_once in (1, 7, 300, 301)] == [[[i] for i in range(300)]] * 4
-    with statement.reading(session, examined(text)) as cursor:
+    with statement.open_read_result(session, examined(text)) as cursor:
         assert cursor.take(0) == []
         assert (cursor.columns, cursor.types, cursor.total) == (["n.version"], ["INT64"], 300)
 
@@ -166,7 +166,7 @@ LOOK_ALIKES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("value", LOOK_ALIKES)
 def test_maps_that_look_like_nodes_are_maps(session: DriverSession, value: dict[str, Any]) -> None:
-    with statement.reading(session, examined("RETURN $v, [$v]", v=value)) as cursor:
+    with statement.open_read_result(session, examined("RETURN $v, [$v]", v=value)) as cursor:
         assert cursor.take(1) == [[value, [value]]]
 
 
@@ -179,11 +179,13 @@ def test_rows_of_a_write(tmp_path: Path) -> None:
     create_tables(engine.writer)
     text = "CREATE (a:Entity {id: 'a', type: 't', created_at: timestamp('20000-01-01')})"
     text += "-[r:RELATES_TO {relation_type: 'R'}]->(b:Entity {id: 'b', type: 't'}) RETURN a, r, b.created_at"
-    with statement.writing(engine.writer, examined(text)) as cursor:
+    with statement.open_write_result(engine.writer, examined(text)) as cursor:
         [[node, relation, missing]] = cursor.take(10)
     assert node["created_at"].endswith("20000-01-01T00:00:00.000000Z")
     assert (relation["_from"], relation["_to"], relation["weight"], missing) == ("a", "b", None, None)
-    with statement.writing(engine.writer, examined("MATCH (n {id: 'b'}) DETACH DELETE n RETURN n.id")) as cursor:
+    with statement.open_write_result(
+        engine.writer, examined("MATCH (n {id: 'b'}) DETACH DELETE n RETURN n.id")
+    ) as cursor:
         assert cursor.take(10) == [["b"]]
     engine.retire()
 
@@ -191,7 +193,7 @@ def test_rows_of_a_write(tmp_path: Path) -> None:
 def test_a_repeated_statement_sees_new_rows(engine: Engine, session: DriverSession) -> None:
     def answer(value: object) -> list[list[Any]]:
         asked = examined("MATCH (e:Entity) WHERE e.type = 'u' WITH count(*) AS n RETURN n, $value", value=value)
-        with statement.reading(session, asked) as cursor:
+        with statement.open_read_result(session, asked) as cursor:
             return cursor.take(10)
 
     assert [answer(1), answer("a"), answer([1.5])] == [[[0, 1]], [[0, "a"]], [[0, [1.5]]]]
@@ -207,7 +209,7 @@ def test_a_repeated_statement_sees_new_rows(engine: Engine, session: DriverSessi
 def test_parameters_are_never_inserted_into_the_text(session: DriverSession, value: str) -> None:
     """Ladybug's own package inserts such a parameter into the text, even within quotes, which it ends."""
     text = examined("RETURN 'to_json($x)' AS text, $x AS x", x=value)
-    with statement.reading(session, text) as cursor:
+    with statement.open_read_result(session, text) as cursor:
         assert cursor.take(2) == [["to_json($x)", value]]
 
 
@@ -218,5 +220,5 @@ def test_an_unknown_function_is_a_statement_error(session: DriverSession) -> Non
 
 def test_a_null_parameter_has_a_type_at_each_use(session: DriverSession) -> None:
     text = examined("MATCH (n:Entity {id: 'n1'}) WHERE $x IS NULL OR n.type = $x RETURN n.version = $x, n.id", x=None)
-    with statement.reading(session, text) as cursor:
+    with statement.open_read_result(session, text) as cursor:
         assert cursor.take(2) == [[None, "n1"]]

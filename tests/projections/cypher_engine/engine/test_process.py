@@ -24,14 +24,24 @@ from kgserve.errors import (
     StorageFull,
     TimedOut,
     Unavailable,
-    kind_named,
+    error_class_named,
 )
-from kgserve.graph.cypher.write_transaction import run
+from kgserve.graph.cypher.write_transaction import run_cypher_request
 from kgserve.graph.requests import CypherRequest
 from kgserve.projections.cypher_engine.engine import process as engine_process
-from kgserve.projections.cypher_engine.engine.engine import EngineOptions, build
-from kgserve.projections.cypher_engine.engine.process import ENGINE_IDLE_TIMEOUT_SECONDS, Channel, ForkServer, Process
-from kgserve.projections.cypher_engine.engine.protocol import FORK_REQUEST, Change, FileOptions, Query
+from kgserve.projections.cypher_engine.engine.engine import EngineOptions, build_engine_file
+from kgserve.projections.cypher_engine.engine.process import (
+    ENGINE_IDLE_TIMEOUT_SECONDS,
+    EngineProcess,
+    ForkServer,
+    RequestChannel,
+)
+from kgserve.projections.cypher_engine.engine.protocol import (
+    FORK_REQUEST,
+    ApplyChangeRequest,
+    EngineFileOptions,
+    InternalQueryRequest,
+)
 from kgserve.storage.model.change import StoreState
 from kgserve.stores.pool import StorePool
 from kgserve.stores.store import OpenStore
@@ -53,7 +63,7 @@ def pool(tmp_path: Path) -> Iterator[StorePool]:
         yield opened
 
 
-def process(store: OpenStore) -> Process:
+def process(store: OpenStore) -> EngineProcess:
     """Return the process that has the store's file open."""
     engine = store.engine._engine
     assert engine is not None
@@ -62,12 +72,12 @@ def process(store: OpenStore) -> Process:
 
 def struck(pool: StorePool, query: CypherRequest, blow: signal.Signals) -> BaseException | None:
     """Return the error of a statement whose process receives a signal while it runs."""
-    run(graph_of(pool, NAME), COUNT)
+    run_cypher_request(graph_of(pool, NAME), COUNT)
     met: list[BaseException] = []
 
     def ask() -> None:
         try:
-            run(graph_of(pool, NAME), query)
+            run_cypher_request(graph_of(pool, NAME), query)
         except KgserveError as error:
             met.append(error)
 
@@ -88,7 +98,7 @@ def test_a_crash_fails_the_statement_and_not_the_next(pool: StorePool, blow: sig
         error = struck(pool, CypherRequest(query=SLOW), blow)
         assert isinstance(error, Unavailable)
         assert "ended unexpectedly" in str(error)
-        assert run(graph_of(pool, NAME), COUNT).rows == [[NODES]]
+        assert run_cypher_request(graph_of(pool, NAME), COUNT).rows == [[NODES]]
     (lost,) = (line for line in lines if line["event"] == "engine_lost")
     assert [each.split()[:2] for each in lost["statements"]] == [["MATCH", "RETURN"]]
     begun = [line["process"] for line in lines if line["event"] == "engine_begun"]
@@ -101,7 +111,7 @@ def test_a_crash_fails_the_statement_and_not_the_next(pool: StorePool, blow: sig
 @pytest.mark.parametrize("seen", [True, False], ids=["seen to be stopped", "silent"])
 def test_a_hanging_process_is_killed(pool: StorePool, monkeypatch: pytest.MonkeyPatch, *, seen: bool) -> None:
     if not seen:
-        monkeypatch.setattr(Process, "_is_stopped", lambda _: False)
+        monkeypatch.setattr(EngineProcess, "_is_stopped", lambda _: False)
     started = time.monotonic()
     with capture_log(store=NAME) as lines:
         error = struck(pool, CypherRequest(query=SLOW), signal.SIGSTOP)
@@ -110,11 +120,11 @@ def test_a_hanging_process_is_killed(pool: StorePool, monkeypatch: pytest.Monkey
     assert isinstance(error, Unavailable)
     assert "hung" in str(error)
     assert time.monotonic() - started < PATIENCE
-    assert run(graph_of(pool, NAME), COUNT).rows == [[NODES]]
+    assert run_cypher_request(graph_of(pool, NAME), COUNT).rows == [[NODES]]
 
 
 @contextmanager
-def silent(monkeypatch: pytest.MonkeyPatch, work: str) -> Generator[tuple[Process, Connection]]:
+def silent(monkeypatch: pytest.MonkeyPatch, work: str) -> Generator[tuple[EngineProcess, Connection]]:
     """Yield a process that does some work without responding, and the other end of its control connection."""
     monkeypatch.setattr(engine_process, "PING_TIMEOUT_SECONDS", 0.3)
     own, others = (Connection(each.detach()) for each in socket.socketpair())
@@ -124,7 +134,7 @@ def silent(monkeypatch: pytest.MonkeyPatch, work: str) -> Generator[tuple[Proces
             assert begun.stdout is not None
             assert begun.stdout.readline()
             until(lambda: work != IDLE or state_of(begun.pid) == "S")
-            yield Process(begun.pid, own, []), others
+            yield EngineProcess(begun.pid, own, []), others
         finally:
             begun.kill()
 
@@ -149,16 +159,18 @@ def test_a_silent_process_is_limited_to_the_statement_timeout(monkeypatch: pytes
     monkeypatch.setattr(engine_process, "ENGINE_ANSWER_POLL_SECONDS", 0.01)
     own, others = (Connection(each.detach()) for each in socket.socketpair())
     with own, others, silent(monkeypatch, BUSY) as (asked, _), pytest.raises(TimedOut):
-        Channel(asked, 0, own).ask(Query("RETURN 1", {}), seconds=1.0)
+        RequestChannel(asked, 0, own).ask(InternalQueryRequest("RETURN 1", {}), seconds=1.0)
 
 
 def test_reads_concurrent_with_a_crashing_statement_succeed(pool: StorePool) -> None:
-    run(graph_of(pool, NAME), COUNT)
+    run_cypher_request(graph_of(pool, NAME), COUNT)
     answers: list[object] = []
 
     def ask() -> None:
         answers.append(
-            run(graph_of(pool, NAME), CypherRequest(query="UNWIND range(1, 3000) AS i RETURN count(*)")).rows
+            run_cypher_request(
+                graph_of(pool, NAME), CypherRequest(query="UNWIND range(1, 3000) AS i RETURN count(*)")
+            ).rows
         )
 
     with pool.lease(NAME) as store, store.engine.reading() as culprit:
@@ -177,26 +189,26 @@ def test_reads_concurrent_with_a_crashing_statement_succeed(pool: StorePool) -> 
 
 
 def test_a_crash_while_idle_affects_no_caller(pool: StorePool) -> None:
-    run(graph_of(pool, NAME), COUNT)
+    run_cypher_request(graph_of(pool, NAME), COUNT)
     with pool.lease(NAME) as store:
         before = process(store)
         os.kill(before.number, signal.SIGKILL)
         until(lambda: before.is_lost)
-        assert run(graph_of(pool, NAME), COUNT).rows == [[NODES]]
+        assert run_cypher_request(graph_of(pool, NAME), COUNT).rows == [[NODES]]
         assert store.engine.losses == 1
 
 
 def test_writes_continue_without_the_process(pool: StorePool) -> None:
-    run(graph_of(pool, NAME), COUNT)
+    run_cypher_request(graph_of(pool, NAME), COUNT)
     with pool.lease(NAME) as store:
         os.kill(process(store).number, signal.SIGKILL)
         write(store, batch("later"))
-        assert run(graph_of(pool, NAME), COUNT).rows == [[NODES + 1]]
+        assert run_cypher_request(graph_of(pool, NAME), COUNT).rows == [[NODES + 1]]
         assert_whole(store)
 
 
 def test_a_crash_during_a_write_statement_changes_nothing(pool: StorePool) -> None:
-    run(
+    run_cypher_request(
         graph_of(pool, NAME),
         CypherRequest(query="MATCH (e {id: 'n1'}) SET e.content = 'x' RETURN count(*)", mode="write"),
     )
@@ -206,7 +218,7 @@ def test_a_crash_during_a_write_statement_changes_nothing(pool: StorePool) -> No
         assert copy is not None
         copy.engine._process.end()
         state = store.state
-        answer = run(graph_of(pool, NAME), again)
+        answer = run_cypher_request(graph_of(pool, NAME), again)
         assert answer.changes is not None
         assert answer.changes.nodes_updated == 1
         assert store.state.sequence == state.sequence + 1
@@ -225,22 +237,24 @@ def test_memory_is_bounded_and_the_process_survives(tmp_path: Path, query: str) 
     with StorePool(settings(tmp_path, **options)) as pool:
         with pool.lease(NAME, create=True) as store:
             write(store, batch(*(f"n{number}" for number in range(1500)), content="abcdefghij" * 800))
-        run(graph_of(pool, NAME), COUNT)
+        run_cypher_request(graph_of(pool, NAME), COUNT)
         with pool.lease(NAME) as store:
             before = process(store)
             with pytest.raises(StorageFull, match="memory"):
-                run(graph_of(pool, NAME), CypherRequest(query=query))
+                run_cypher_request(graph_of(pool, NAME), CypherRequest(query=query))
             assert process(store) is before
-            assert run(graph_of(pool, NAME), COUNT).rows == [[1500]]
+            assert run_cypher_request(graph_of(pool, NAME), COUNT).rows == [[1500]]
 
 
 def test_a_statement_that_ignores_its_timeout_kills_the_process(tmp_path: Path) -> None:
-    options = EngineOptions(FileOptions(cache_bytes=64 << 20), engine=ENGINE, readers=1)
+    options = EngineOptions(EngineFileOptions(cache_bytes=64 << 20), engine=ENGINE, readers=1)
     path = tmp_path / "graph.kuzu"
-    engine = build(path, Change(None, [], [], [], [], [], [], []), StoreState(), options)
+    engine = build_engine_file(path, ApplyChangeRequest(None, [], [], [], [], [], [], []), StoreState(), options)
     with engine.reader() as session, pytest.raises(TimedOut):
         session.channel.ask(
-            Query("UNWIND range(1, 100000) AS i UNWIND range(1, 100000) AS j RETURN sum(i * j)"), None, 0.3
+            InternalQueryRequest("UNWIND range(1, 100000) AS i UNWIND range(1, 100000) AS j RETURN sum(i * j)"),
+            None,
+            0.3,
         )
     assert engine.is_lost
     engine.retire()
@@ -248,12 +262,12 @@ def test_a_statement_that_ignores_its_timeout_kills_the_process(tmp_path: Path) 
 
 def test_an_engine_started_during_close_is_discarded(tmp_path: Path) -> None:
     closing = threading.Event()
-    options = EngineOptions(FileOptions(cache_bytes=64 << 20), engine=ENGINE, readers=1, closing=closing)
+    options = EngineOptions(EngineFileOptions(cache_bytes=64 << 20), engine=ENGINE, readers=1, closing=closing)
     path = tmp_path / "graph.kuzu"
-    engine = build(path, Change(None, [], [], [], [], [], [], []), StoreState(), options)
+    engine = build_engine_file(path, ApplyChangeRequest(None, [], [], [], [], [], [], []), StoreState(), options)
     threading.Timer(0.2, closing.set).start()
     with pytest.raises(Unavailable, match="closing"):
-        engine.writer.channel.ask(Query(ENDLESS), None, broken_off=closing)
+        engine.writer.channel.ask(InternalQueryRequest(ENDLESS), None, broken_off=closing)
     engine.retire()
 
 
@@ -261,8 +275,10 @@ ENDLESS = "UNWIND range(1, 3000) AS i UNWIND range(1, 3000) AS j UNWIND range(1,
 
 
 def test_a_cancelled_call_leaves_no_response_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = EngineOptions(FileOptions(cache_bytes=64 << 20), engine=ENGINE, readers=1)
-    engine = build(tmp_path / "graph.kuzu", Change(None, [], [], [], [], [], [], []), StoreState(), options)
+    options = EngineOptions(EngineFileOptions(cache_bytes=64 << 20), engine=ENGINE, readers=1)
+    engine = build_engine_file(
+        tmp_path / "graph.kuzu", ApplyChangeRequest(None, [], [], [], [], [], [], []), StoreState(), options
+    )
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
@@ -270,7 +286,7 @@ def test_a_cancelled_call_leaves_no_response_for_the_next(tmp_path: Path, monkey
     with engine.reader() as session:
         for query in ("RETURN 1", ENDLESS):
             with monkeypatch.context() as patched:
-                patched.setattr(Channel, "_wait", interrupted)
+                patched.setattr(RequestChannel, "_wait", interrupted)
                 with pytest.raises(KeyboardInterrupt):
                     session.rows(query)
             assert session.rows("RETURN 2") == [[2]]
@@ -279,8 +295,10 @@ def test_a_cancelled_call_leaves_no_response_for_the_next(tmp_path: Path, monkey
 
 
 def test_an_interrupt_stops_its_own_statement_only(tmp_path: Path) -> None:
-    options = EngineOptions(FileOptions(cache_bytes=64 << 20), engine=ENGINE, readers=1)
-    engine = build(tmp_path / "graph.kuzu", Change(None, [], [], [], [], [], [], []), StoreState(), options)
+    options = EngineOptions(EngineFileOptions(cache_bytes=64 << 20), engine=ENGINE, readers=1)
+    engine = build_engine_file(
+        tmp_path / "graph.kuzu", ApplyChangeRequest(None, [], [], [], [], [], [], []), StoreState(), options
+    )
     met: list[KgserveError] = []
 
     def ask() -> None:
@@ -307,7 +325,7 @@ def test_an_interrupt_stops_its_own_statement_only(tmp_path: Path) -> None:
 
 
 def test_an_unknown_error_is_an_internal_error() -> None:
-    assert [kind_named(name) for name in ("InvalidInput", "EngineFailed", "str", "")] == [
+    assert [error_class_named(name) for name in ("InvalidInput", "EngineFailed", "str", "")] == [
         InvalidInput,
         EngineFailed,
         Internal,
