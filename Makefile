@@ -52,15 +52,17 @@ serve: $(run) $(model) ## Serve ./kgserve-data on http://127.0.0.1:8080 (options
 test: $(dev) $(model) ## Run the whole test suite (ARGS="-k words" for a part, WORKERS=8 for more processes)
 	@$(tests) $(ARGS)
 
-check: $(dev) ## Lint, formatting, types, layers, dependencies, spelling, and what `make docs` writes
+check: $(dev) ## Lint, formatting, types, layers, dependencies, spelling, names, prose, and generated files
 	@$(bin)/ruff check --quiet
 	@$(bin)/ruff format --check --quiet || { echo "Not formatted; run: make fmt" >&2; exit 1; }
 	@$(bin)/basedpyright --project pyproject.toml
 	@$(bin)/lint-imports --no-cache --no-logo
 	@$(bin)/deptry --no-ansi kgserve
 	@$(bin)/codespell
+	@$(bin)/python -m scripts.check_names
+	@$(bin)/python -m scripts.check_prose
 	@sh scripts/vendor/check.sh
-	@$(bin)/python -m pytest -qq -p no:xdist tests/project/test_made.py
+	@$(bin)/python -m pytest -qq -p no:xdist tests/project/test_generated_files.py
 
 fmt: $(dev) ## Format, and mend what can be mended
 	@$(bin)/ruff check --fix-only --quiet
@@ -98,9 +100,9 @@ coverage: $(dev) $(model) ## Run the tests and show what they do not reach
 	@$(bin)/coverage report
 
 docs: $(dev) ## Generate the tables of docs/ and CONTRIBUTING.md, the clients' methods, and what bridges know
-	@$(bin)/python -m scripts.faces
+	@$(bin)/python -m scripts.generate_clients
 	@$(bin)/python -m scripts.tables
-	@$(bin)/python -m scripts.known_answers
+	@$(bin)/python -m scripts.cached_answers
 
 site: $(dev) ## Build the documentation's pages into build/site
 	@NO_MKDOCS_2_WARNING=1 $(bin)/python -m mkdocs build --quiet --strict --site-dir build/site

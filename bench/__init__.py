@@ -4,6 +4,6 @@ Benchmarks of the bare engine use the engine that KGSERVE_ENGINE names.
 """
 
 from kgserve.platform.settings import load_settings
-from kgserve.projections.cypher_engine.driver import chosen
+from kgserve.projections.cypher_engine.driver import selection
 
-chosen.selected_engine = load_settings().engine
+selection.selected_engine = load_settings().engine

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.lossy_disk import LossyDisk
-from bench.preloading import compile_preload_library
+from bench.preload import compile_preload_library
 from kgserve.errors import KgserveError
 from tests.cli.running import COMMAND
 from tests.cluster.nodes import ServingNode

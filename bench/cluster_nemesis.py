@@ -30,9 +30,9 @@ from bench.cluster_faults import FAULTS
 from bench.cluster_history import End, Operation, find_violations, first_write_gap
 from bench.cluster_machines import SimulatedMachine, machines, missing_prerequisite, run_in_namespaces, settle
 from bench.measure import BenchmarkReport
-from bench.preloading import COMPILER
+from bench.preload import COMPILER
 from kgserve.client import Client
-from kgserve.client.failures import Interrupted, Unreachable
+from kgserve.client.errors import Interrupted, Unreachable
 from kgserve.errors import KgserveError, NotFound
 
 STORES = 30

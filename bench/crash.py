@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Self
 
-from bench import agreement, eager
+from bench import agreement, eager_server
 from bench.ledger import ImportStream, Ledger, WriteUnit
 from bench.server import BenchClient, ServerFailed, ServerProcess, background_work, scratch_folder
 from bench.tally import Tally, check_with_doctor, export_when_open, show
@@ -32,7 +32,7 @@ FOLLOWING = {
     "index's following": "index",
     "base": "base",
 }
-"""Phases that are moments of `bench.eager`."""
+"""Phases that are moments of `bench.eager_server`."""
 PHASES = (*FOLLOWING, "import", "compaction", "swap", "rebuild")
 SETTINGS = {
     "compact_wal_mb": 1,
@@ -110,7 +110,7 @@ class CrashTest:
                 return self._kill_in_moment(name, FOLLOWING[phase], tally)
 
     def _kill_in_moment(self, name: str, moment: str, tally: Tally) -> bool:
-        first, last = eager.start_event(moment), eager.end_event(moment)
+        first, last = eager_server.start_event(moment), eager_server.end_event(moment)
         with Writers(self._server.port, self._ledger, name) as writers, self._continuous_queries():
             time.sleep(self._choice.uniform(0.1, 1.0))
             began = self._server.wait_event(first, self._server.mark(), PATIENCE)
@@ -188,7 +188,7 @@ class CrashTest:
         return reached
 
     def _start_server(self) -> ServerProcess:
-        return ServerProcess(self._data, SETTINGS, module="bench.eager")
+        return ServerProcess(self._data, SETTINGS, module="bench.eager_server")
 
     def _ask_for_store(self, server: ServerProcess) -> None:
         with suppress(*GONE), server.client() as client:

@@ -29,7 +29,7 @@ from kgserve.client.embedded import Library
 from kgserve.errors import KgserveError
 from kgserve.platform.access.audit import AuditLog
 from kgserve.platform.access.authentication import add_key, create_api_key
-from kgserve.stores.store import OpenStore
+from kgserve.stores.open_store import OpenStore
 
 SETTINGS = {
     "KGSERVE_JOURNAL_RETENTION_MB": "0",

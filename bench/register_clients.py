@@ -14,7 +14,7 @@ from itertools import count
 import msgspec
 
 from bench.register import READ, LinearizabilityChecker, Operation, RegisterStep, find_misordered_commits
-from bench.register_faces import (
+from bench.register_interfaces import (
     ANCHOR,
     EDGES,
     NODES,

@@ -12,10 +12,10 @@ from kgserve.api.operation import ALIAS_OPT_KEY, OPERATION_OPT_KEY, Operation
 from kgserve.client import Client, Store
 from kgserve.server.http.openapi import TAG_DESCRIPTIONS
 from kgserve.server.http.routes import ROUTES
-from kgserve.server.mcp.entity_memory import ENTITY_MEMORY_TOOLS
+from kgserve.server.mcp.entity_memory_tools import ENTITY_MEMORY_TOOLS
 from kgserve.server.mcp.input_schema import build_input_schema
 from kgserve.server.mcp.memory_tools import MEMORY_TOOLS
-from kgserve.server.mcp.tool import McpTool
+from kgserve.server.mcp.tool_definition import McpTool
 from kgserve.server.mcp.toolsets import GRAPH_TOOLS
 
 MEMORY_TAGS = ("memories", "entities", "analytics")

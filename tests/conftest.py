@@ -10,14 +10,11 @@ import httpx
 import pytest
 from threadpoolctl import threadpool_limits
 
-import tests.authorities  # pyright: ignore[reportUnusedImport]  # before clients are created
-import tests.engines  # pyright: ignore[reportUnusedImport]  # before the engine is imported
-import tests.fuzzing  # noqa: F401  # pyright: ignore[reportUnusedImport]  # before tests are collected, which read `examples`
-from kgserve.platform import log
-from tests.patience import REQUEST_SECONDS, be_patient, wait_long_for_answers
+from kgserve.platform import structured_log
 from tests.platform.access.keys import client, given
-from tests.scratch import move_to_memory
+from tests.ram_tmp import move_to_memory
 from tests.server.http.serving import Served, serving
+from tests.timeouts import REQUEST_SECONDS, be_patient, wait_long_for_answers
 
 move_to_memory()
 be_patient()
@@ -64,7 +61,7 @@ def pytest_sessionfinish() -> None:
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Yield one HTTP server for all tests of a worker process; each test uses its own stores."""
-    log.configure_logging("json", "info")
+    structured_log.configure_logging("json", "info")
     # A busy machine may take more than 10 s for a statement.
     with serving(tmp_path_factory.mktemp("served") / "data", query_timeout=REQUEST_SECONDS) as running:
         yield running

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kgserve.platform.settings import EngineName, load_settings
-from kgserve.projections.cypher_engine.driver import chosen
+from kgserve.projections.cypher_engine.driver import selection
 
 ENGINE: EngineName = load_settings().engine
-chosen.selected_engine = ENGINE
+selection.selected_engine = ENGINE

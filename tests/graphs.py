@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from kgserve.graph.answers import NodeAnswer, NodePage, TraverseAnswer
-from kgserve.graph.handle import StoreHandle, StoreHandles, to_answer_struct
-from kgserve.graph.queries import NodeRequest, NodesQuery
-from kgserve.graph.reading import get_node, list_nodes, traverse
-from kgserve.graph.requests import TraverseRequest
+from kgserve.graph.node_reads import get_node, list_nodes, traverse
+from kgserve.graph.query_parameters import NodeRequest, NodesQuery
+from kgserve.graph.request_bodies import TraverseRequest
+from kgserve.graph.store_handle import StoreHandle, StoreHandles, to_answer_struct
 from kgserve.projections.history_follower import HistoryWorker
 from kgserve.projections.indexer import IndexWorker
 from kgserve.stores.pool import StorePool

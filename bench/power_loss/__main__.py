@@ -19,8 +19,8 @@ from pathlib import Path
 
 from bench.power_loss import disk
 from bench.power_loss.disk import LOSS_MODES
-from bench.power_loss.examining import examine
 from bench.power_loss.recording import RecordedServer, compile_recorder
+from bench.power_loss.recovery_check import examine
 from bench.server import unwind_on_sigterm
 from bench.tally import Tally, show
 

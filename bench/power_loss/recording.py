@@ -17,7 +17,7 @@ from typing_extensions import override
 from bench.ledger import ImportStream, Ledger, UnitState, WriteUnit
 from bench.power_loss import disk
 from bench.power_loss.disk import File, Folder, RecordedDisk
-from bench.preloading import compile_preload_library
+from bench.preload import compile_preload_library
 from bench.server import BenchClient, ServerProcess, background_work
 from bench.writers import GONE, Upload, Writers
 
@@ -137,7 +137,7 @@ class RecordedServer:
         """
         missed = 0
         for life in range(LIVES):
-            server = ServerProcess(self.data, SETTINGS, module="bench.eager", environment=self._environment)
+            server = ServerProcess(self.data, SETTINGS, module="bench.eager_server", environment=self._environment)
             self._run_server_once(server, life)
             if server.running:
                 server.stop()

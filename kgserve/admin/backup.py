@@ -13,13 +13,12 @@ import msgspec
 import structlog
 
 from kgserve.errors import BackupDamaged, Conflict, Forbidden, InvalidInput, KgserveError, NoStore, NotFound
-from kgserve.graph.handle import StoreHandle, StoreHandles
+from kgserve.graph.store_handle import StoreHandle, StoreHandles
 from kgserve.platform.settings import Settings
 from kgserve.storage.layout import STORE_FOLDER_SUFFIX, read_closed_state
 from kgserve.storage.model.change import StoreState
 from kgserve.storage.model.digest import format_digest, parse_digest
 from kgserve.storage.model.store_names import check_store_name
-from kgserve.stores.access import StoreRegistry
 from kgserve.stores.backup.api import (
     BackupAnswer,
     BackupRequest,
@@ -39,6 +38,7 @@ from kgserve.stores.backup.folder import (
     StoreBackup,
 )
 from kgserve.stores.backup.restore import find_restore_point, restore_store
+from kgserve.stores.scoped_stores import StoreRegistry
 
 log = structlog.get_logger()
 

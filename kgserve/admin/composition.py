@@ -15,10 +15,10 @@ import structlog
 
 from kgserve.embedding.embedder import create_indexing_embedder, load_embedder
 from kgserve.errors import InvalidInput
-from kgserve.graph.handle import StoreHandles
+from kgserve.graph.store_handle import StoreHandles
 from kgserve.memory.maintenance import MemoryMaintenance
 from kgserve.memory.purge import ErasureCompanion
-from kgserve.platform.hosts import is_wildcard
+from kgserve.platform.network_addresses import is_wildcard
 from kgserve.platform.settings import Settings
 from kgserve.projections.history_follower import HistoryWorker
 from kgserve.projections.indexer import IndexWorker
@@ -26,9 +26,9 @@ from kgserve.stores.placement import Placement
 from kgserve.stores.pool import PlacementFactory, StorePool
 
 if TYPE_CHECKING:
-    from kgserve.memory.extraction.worker import Extractor
-    from kgserve.projections.connectors.plugs import SinkImplementation
-    from kgserve.projections.connectors.syncer import SinkDeliveries
+    from kgserve.memory.extraction.extractor import Extractor
+    from kgserve.projections.connectors.delivery import SinkDeliveries
+    from kgserve.projections.connectors.sinks import SinkImplementation
 
 log = structlog.get_logger()
 
@@ -111,12 +111,12 @@ def join_cluster(settings: Settings, stack: ExitStack, url: str, token: str) -> 
         from kgserve.cluster.jetstream.connection import NatsConnection  # noqa: PLC0415 - needed in clusters only
     except ModuleNotFoundError as error:
         raise InvalidInput("A cluster node needs an optional dependency: pip install 'kgserve[cluster]'") from error
-    from kgserve.cluster.jetstream.kept import JetStreamBlobs, JetStreamLog, JetStreamRegistry  # noqa: PLC0415 - as above
+    from kgserve.cluster.backend import Heartbeat  # noqa: PLC0415 - as above
+    from kgserve.cluster.cluster_placement import ClusterPlacement  # noqa: PLC0415 - as above
+    from kgserve.cluster.jetstream.jetstream_backend import JetStreamBlobs, JetStreamLog, JetStreamRegistry  # noqa: PLC0415 - as above
     from kgserve.cluster.membership import ClusterMembership  # noqa: PLC0415 - as above
-    from kgserve.cluster.pool import ClusterPlacement  # noqa: PLC0415 - as above
-    from kgserve.cluster.protocols import Heartbeat  # noqa: PLC0415 - as above
     from kgserve.cluster.records import RECORD_FORMAT  # noqa: PLC0415 - as above
-    from kgserve.cluster.shared import ApiKeySync, AuditShipper  # noqa: PLC0415 - as above
+    from kgserve.cluster.shared_state import ApiKeySync, AuditShipper  # noqa: PLC0415 - as above
 
     connection = stack.enter_context(closing(NatsConnection(settings.cluster)))
     logs, registry, blobs = JetStreamLog(connection), JetStreamRegistry(connection), JetStreamBlobs(connection)
@@ -145,8 +145,8 @@ def make_extractor(settings: Settings, indexer: IndexWorker | None) -> Extractor
         return None
     # Modules for language models are imported only if one is set.
     from kgserve.memory.extraction.apply import extract_facts  # noqa: PLC0415
+    from kgserve.memory.extraction.extractor import Extractor  # noqa: PLC0415
     from kgserve.memory.extraction.llm.chat import ChatClient  # noqa: PLC0415
-    from kgserve.memory.extraction.worker import Extractor  # noqa: PLC0415
 
     chat = ChatClient(settings.llm_url, settings.llm_model, settings.llm_key, settings.llm_timeout)
     return Extractor(chat, partial(extract_facts, indexer), settings.llm_daily_tokens)
@@ -156,7 +156,7 @@ def make_syncers(settings: Settings, plugged: Mapping[str, SinkImplementation] |
     """Return the connectors' worker if any connector is configured. Raises InvalidInput for an invalid one."""
     if not (settings.webhook_url or settings.syncers or plugged):
         return None
-    from kgserve.projections.connectors.plugs import configure_sinks  # noqa: PLC0415 - as above
-    from kgserve.projections.connectors.syncer import SinkDeliveries  # noqa: PLC0415 - as above
+    from kgserve.projections.connectors.delivery import SinkDeliveries  # noqa: PLC0415 - as above
+    from kgserve.projections.connectors.sinks import configure_sinks  # noqa: PLC0415 - as above
 
     return SinkDeliveries(configure_sinks(settings, plugged), settings.webhook_batch)

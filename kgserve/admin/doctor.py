@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from kgserve.admin.future_times import find_future_stamps, repair_stamps
+from kgserve.admin.stamp_repair import find_future_stamps, repair_stamps
 from kgserve.errors import Conflict, JournalDamaged, KgserveError, NoStore
 from kgserve.platform.permissions import PermissionRepair, restrict_data_folder
 from kgserve.platform.settings import MEBIBYTE, Settings

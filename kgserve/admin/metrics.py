@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, get_args
 import msgspec
 
 from kgserve.errors import KgserveError
-from kgserve.graph.handle import StoreHandles
+from kgserve.graph.store_handle import StoreHandles
 from kgserve.platform.access.authentication import Caller
 from kgserve.platform.metrics.exposition import (
     MetricFamily,
@@ -22,17 +22,17 @@ from kgserve.platform.metrics.exposition import (
     histogram_family,
     single_value_family,
 )
-from kgserve.platform.metrics.observation import ClusterNodeMetrics, MetricLabels, Telemetry
+from kgserve.platform.metrics.telemetry import ClusterNodeMetrics, MetricLabels, Telemetry
 from kgserve.platform.version import __version__
-from kgserve.projections.follower import BackgroundProjection
+from kgserve.projections.background_projection import BackgroundProjection
 from kgserve.projections.history_follower import HistoryWorker
 from kgserve.projections.indexer import IndexWorker
 from kgserve.stores.cluster_api import ClusterStatus, NodeState
-from kgserve.stores.store import OpenStore
+from kgserve.stores.open_store import OpenStore
 
 if TYPE_CHECKING:
-    from kgserve.memory.extraction.worker import Extractor
-    from kgserve.projections.connectors.syncer import SinkDeliveries
+    from kgserve.memory.extraction.extractor import Extractor
+    from kgserve.projections.connectors.delivery import SinkDeliveries
 
 _MICROSECONDS_IN_SECOND = 1e6
 _REDIRECT_STATUS = 307

@@ -28,18 +28,18 @@ from kgserve.admin.metrics import largest_lag, measure_store_lag
 from kgserve.errors import Conflict, InvalidInput, JournalDamaged, StorageFull, Unavailable
 from kgserve.graph.answers import CallerInfo, HealthStatus, ReadinessStatus, ReindexAnswer
 from kgserve.graph.cross_store_links import count_links
-from kgserve.graph.handle import EncodedAnswer, StoreHandle, StoreHandles, to_encoded_answer
-from kgserve.graph.queries import DropStoreQuery
-from kgserve.graph.requests import NodeInput
-from kgserve.graph.temporal import caught_up_history
-from kgserve.graph.validate import FaultCollector, check_label, to_node_put
+from kgserve.graph.history_access import caught_up_history
+from kgserve.graph.query_parameters import DropStoreQuery
+from kgserve.graph.request_bodies import NodeInput
+from kgserve.graph.request_validation import FaultCollector, check_label, to_node_put
+from kgserve.graph.store_handle import EncodedAnswer, StoreHandle, StoreHandles, to_encoded_answer
 from kgserve.platform.access.audit_api import AuditAnswer, AuditQuery
 from kgserve.platform.access.authentication import LOCAL_CALLER
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.durable_files import translate_os_error, write_all_bytes
 from kgserve.platform.idempotency import current_idempotency_key, is_repeated_call
 from kgserve.platform.settings import MEBIBYTE
-from kgserve.platform.times import format_time
+from kgserve.platform.timestamps import format_time
 from kgserve.platform.version import __version__
 from kgserve.projections.indexer import IndexWorker
 from kgserve.storage.journal import snapshot
@@ -59,8 +59,8 @@ from kgserve.stores.cluster_api import (
     RepairAnswer,
     UpgradeAnswer,
 )
+from kgserve.stores.open_store import OpenStore
 from kgserve.stores.placement import RemoteStore
-from kgserve.stores.store import OpenStore
 
 MAX_LISTED_STORE_TYPES = 100
 MAX_LISTED_METADATA_BYTES = 4096

@@ -75,9 +75,9 @@ from kgserve.graph.compat.versioned_api import (
 from kgserve.graph.merge_api import MergeAnswer, MergeRequest, UnmergeAnswer, UnmergeRequest
 from kgserve.graph.visualization_api import CommitTimeline, Drawing, DrawnEdges, DrawnNodes
 from kgserve.platform.access.audit_api import AuditAnswer, AuditRecord
-from kgserve.storage.model.kinds import KindFreq, TagFreq, TagPrefixFreq
 from kgserve.storage.model.statuses import HistoryStatus, IndexStatus
 from kgserve.storage.model.store_settings import MemorySettings
+from kgserve.storage.model.type_frequencies import KindFreq, TagFreq, TagPrefixFreq
 from kgserve.stores.backup.api import BackupAnswer, RestoreBackupAnswer, RestoredStore, StoreBackupAnswer
 from kgserve.stores.cluster_api import ClusterNode, ClusterStatus, DrainAnswer, MoveAnswer, RepairAnswer, UpgradeAnswer
 

@@ -13,14 +13,14 @@ from kgserve.memory import (
     entities,
     forget,
     lists,
+    memory_details,
     recall_stores,
     reflect,
     retain,
     store_memory,
-    whole_memory,
 )
 from kgserve.memory.api import ConsolidationRuns, MemoryPage, RecallAnswer
-from kgserve.memory.consolidation import use_cases
+from kgserve.memory.consolidation import operations
 from kgserve.memory.entities_api import (
     ConfidenceHistogram,
     EntityPage,
@@ -102,7 +102,7 @@ MEMORY_CASES = (
         example=examples.MEMORY_EXAMPLE, errors=(*READ_ERRORS, "conflict"),
     ),
     UseCase(
-        *("whole_memory", "GET", "/api/v1/memories/{id}", whole_memory.get_memory_details),
+        *("whole_memory", "GET", "/api/v1/memories/{id}", memory_details.get_memory_details),
         id="getWholeMemory", tag="memories", role="read",
         summary="Get a memory or version with everything that belongs to it",
         note=(
@@ -159,25 +159,25 @@ MEMORY_CASES = (
         nothing=forget.NOTHING_FORGOTTEN, repeatable=False, long=True, administers=lambda request: request.erase,
     ),
     UseCase(
-        *("consolidate", "POST", f"{_MEMORIES_PATH}/consolidate", use_cases.consolidate),
+        *("consolidate", "POST", f"{_MEMORIES_PATH}/consolidate", operations.consolidate),
         id="consolidate", tag="memories", role="write", summary="Merge memories that state the same fact",
         sent=examples.CONSOLIDATE_REQUEST_EXAMPLE, optional=True, example=examples.CONSOLIDATE_ANSWER_EXAMPLE,
         errors=UPDATE_ERRORS, threads="transfers",
         long=True,
     ),
     UseCase(
-        *("consolidations", "GET", f"{_MEMORIES_PATH}/consolidations", use_cases.list_consolidations),
+        *("consolidations", "GET", f"{_MEMORIES_PATH}/consolidations", operations.list_consolidations),
         id="listConsolidations", tag="memories", role="read", summary="List the runs of consolidation",
         example=examples.CONSOLIDATION_RUNS_EXAMPLE, nothing=ConsolidationRuns(runs=[]),
     ),
     UseCase(
-        *("undo_consolidation", "POST", f"{_MEMORIES_PATH}/consolidations/{{id}}/undo", use_cases.undo_consolidation),
+        *("undo_consolidation", "POST", f"{_MEMORIES_PATH}/consolidations/{{id}}/undo", operations.undo_consolidation),
         id="undoConsolidation", tag="memories", role="write", summary="Undo a run of consolidation",
         sent=examples.UNDO_CONSOLIDATION_REQUEST_EXAMPLE, optional=True,
         example=examples.UNDO_CONSOLIDATION_ANSWER_EXAMPLE, errors=UPDATE_ERRORS, threads="transfers", long=True,
     ),
     UseCase(
-        *("prune_memories", "POST", f"{_MEMORIES_PATH}/prune", use_cases.prune_memories),
+        *("prune_memories", "POST", f"{_MEMORIES_PATH}/prune", operations.prune_memories),
         id="pruneMemories", tag="memories", role="write", summary="Soft-delete memories whose confidence has decayed",
         sent=examples.PRUNE_MEMORIES_REQUEST_EXAMPLE, optional=True, example=examples.PRUNE_MEMORIES_ANSWER_EXAMPLE,
         errors=UPDATE_ERRORS, threads="transfers", long=True,

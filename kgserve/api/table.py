@@ -10,11 +10,19 @@ from kgserve.admin import backup, stores
 from kgserve.api import examples
 from kgserve.api.memory_table import MEMORY_CASES
 from kgserve.api.operation import COMMON_ERRORS, READ_ERRORS, STORE_PATH, UPDATE_ERRORS, WRITE_ERRORS, UseCase
-from kgserve.graph import cross_store_links, history, merge, mutations, reading, versions, visualization
+from kgserve.graph import (
+    cross_store_links,
+    history_queries,
+    merge,
+    mutations,
+    node_reads,
+    versioned_writes,
+    visualization,
+)
 from kgserve.graph.answers import ListedNodePage
-from kgserve.graph.cypher import read
-from kgserve.graph.search import search
-from kgserve.graph.transfer import transfer
+from kgserve.graph.cypher import read_statements
+from kgserve.graph.search import node_search
+from kgserve.graph.transfer import import_export
 
 _NODE_PATH = f"{STORE_PATH}/nodes/{{id}}"
 _SEARCH_ERRORS = (*READ_ERRORS, "too_large", "unsupported", "conflict")
@@ -76,7 +84,7 @@ USE_CASES = (
         example=examples.UPGRADE_ANSWER_EXAMPLE, errors=(*COMMON_ERRORS, "conflict"), threads="writes",
     ),
     UseCase(
-        *("cypher_words", "GET", "/api/cypher/words", read.list_cypher_vocabulary),
+        *("cypher_words", "GET", "/api/cypher/words", read_statements.list_cypher_vocabulary),
         id="cypherWords", tag="cypher", role="read", summary="List the words that a Cypher statement may use",
         note="Keywords, functions, procedures and properties, for editors that complete statements.",
         example=examples.CYPHER_WORDS_EXAMPLE, errors=COMMON_ERRORS,
@@ -100,7 +108,7 @@ USE_CASES = (
         threads="writes", short=_one,
     ),
     UseCase(
-        *("traverse", "POST", f"{STORE_PATH}/traverse", reading.traverse),
+        *("traverse", "POST", f"{STORE_PATH}/traverse", node_reads.traverse),
         id="traverse", tag="graph", role="read", summary="Walk edges from one node, breadth first",
         note="`depth` is the number of hops.",
         sent=examples.TRAVERSE_REQUEST_EXAMPLE, example=examples.TRAVERSE_ANSWER_EXAMPLE, short=0,
@@ -179,7 +187,7 @@ USE_CASES = (
         example=examples.LINK_MANIFEST_EXAMPLE,
     ),
     UseCase(
-        *("nodes", "GET", f"{STORE_PATH}/nodes", reading.list_nodes),
+        *("nodes", "GET", f"{STORE_PATH}/nodes", node_reads.list_nodes),
         id="listNodes", tag="nodes", role="read", summary="List nodes page by page",
         note=(
             "In the order of ids. `type` (any) and `tag` (all) are [lists](rest.md#lists-in-a-query); "
@@ -189,55 +197,55 @@ USE_CASES = (
         example=examples.NODE_PAGE_EXAMPLE, answer=ListedNodePage, errors=(*READ_ERRORS, "conflict", "gone"),
     ),
     UseCase(
-        *("node", "GET", _NODE_PATH, reading.get_node),
+        *("node", "GET", _NODE_PATH, node_reads.get_node),
         id="getNode", tag="nodes", role="read", summary="Get one node with its edges",
         note="`as_of`: the state at that moment. `valid_at`: facts valid then. `version`: one state.",
         example=examples.NODE_ANSWER_EXAMPLE, errors=(*READ_ERRORS, "conflict", "gone"), short=0,
     ),
     UseCase(
-        *("get_nodes", "POST", f"{STORE_PATH}/get", reading.get_nodes),
+        *("get_nodes", "POST", f"{STORE_PATH}/get", node_reads.get_nodes),
         id="getNodes", tag="nodes", role="read", summary="Get many nodes by id",
         note="In the order of `ids`, without edges. `missing` lists the ids that do not exist.",
         sent=examples.GET_NODES_REQUEST_EXAMPLE, example=examples.GET_NODES_ANSWER_EXAMPLE,
         errors=(*_SEARCH_ERRORS, "gone"),
     ),
     UseCase(
-        *("count", "POST", f"{STORE_PATH}/count", reading.count_matching_nodes),
+        *("count", "POST", f"{STORE_PATH}/count", node_reads.count_matching_nodes),
         id="countNodes", tag="nodes", role="read", summary="Count the nodes that match a filter",
         sent=examples.COUNT_REQUEST_EXAMPLE, optional=True, example=examples.COUNT_ANSWER_EXAMPLE,
         errors=_SEARCH_ERRORS,
     ),
     UseCase(
-        *("delete_nodes", "POST", f"{STORE_PATH}/delete", reading.delete_nodes),
+        *("delete_nodes", "POST", f"{STORE_PATH}/delete", node_reads.delete_nodes),
         id="deleteNodes", tag="nodes", role="write", summary="Delete the nodes that match a filter",
         note="See [Nodes by their attributes](rest.md#nodes-by-their-attributes).",
         sent=examples.DELETE_NODES_REQUEST_EXAMPLE, example=examples.DELETE_NODES_ANSWER_EXAMPLE, errors=UPDATE_ERRORS,
         threads="writes", repeatable=False,
     ),
     UseCase(
-        *("describe_schema", "GET", f"{STORE_PATH}/schema", reading.describe_schema),
+        *("describe_schema", "GET", f"{STORE_PATH}/schema", node_reads.describe_schema),
         id="describeSchema", tag="nodes", role="read", summary="Describe the types and tags of a store",
         note="Types with counts and examples, prefixes of tags, and tags: the 100 most frequent of each.",
         example=examples.SCHEMA_EXAMPLE,
     ),
     UseCase(
-        *("list_tags", "GET", f"{STORE_PATH}/tags", reading.list_tags),
+        *("list_tags", "GET", f"{STORE_PATH}/tags", node_reads.list_tags),
         id="listTags", tag="nodes", role="read", summary="List the most frequent tags",
         example=examples.TAG_LIST_EXAMPLE, positional=("prefix",),
     ),
     UseCase(
-        *("outgoing", "GET", f"{_NODE_PATH}/outgoing", reading.list_outgoing_edges),
+        *("outgoing", "GET", f"{_NODE_PATH}/outgoing", node_reads.list_outgoing_edges),
         id="outgoing", tag="nodes", role="read", summary="List the edges that start at a node, in order",
         example=examples.EDGE_LIST_EXAMPLE, errors=(*READ_ERRORS, "conflict", "gone"),
     ),
     UseCase(
-        *("incoming", "GET", f"{_NODE_PATH}/incoming", reading.list_incoming_edges),
+        *("incoming", "GET", f"{_NODE_PATH}/incoming", node_reads.list_incoming_edges),
         id="incoming", tag="nodes", role="read", summary="List the edges that end at a node, in order",
         note="`follow_symlinks` adds the edges of [other stores](links.md).",
         example=examples.EDGE_LIST_EXAMPLE, errors=(*READ_ERRORS, "conflict", "gone"),
     ),
     UseCase(
-        *("put_node", "POST", f"{STORE_PATH}/nodes", versions.put_node),
+        *("put_node", "POST", f"{STORE_PATH}/nodes", versioned_writes.put_node),
         id="putNode", tag="versions", role="write",
         summary="Write a version of a node, based on the version that was read",
         note="See [Versions](versions.md#versions-and-conflicts).",
@@ -246,7 +254,7 @@ USE_CASES = (
         threads="writes", short=_one, repeatable=False,
     ),
     UseCase(
-        *("put_subgraph", "POST", f"{STORE_PATH}/subgraph", versions.put_subgraph),
+        *("put_subgraph", "POST", f"{STORE_PATH}/subgraph", versioned_writes.put_subgraph),
         id="putSubgraph", tag="versions", role="write", summary="Write nodes and edges, each independently",
         note="Up to 50 nodes and 100 edges, with a result for each.",
         sent=examples.PUT_SUBGRAPH_REQUEST_EXAMPLE, example=examples.PUT_SUBGRAPH_ANSWER_EXAMPLE, errors=WRITE_ERRORS,
@@ -280,7 +288,7 @@ USE_CASES = (
         errors=(*UPDATE_ERRORS, "gone"), threads="writes",
     ),
     UseCase(
-        *("edge", "GET", f"{STORE_PATH}/edges/{{id}}", reading.get_edge),
+        *("edge", "GET", f"{STORE_PATH}/edges/{{id}}", node_reads.get_edge),
         id="getEdge", tag="graph", role="read", summary="Get one edge by id", example=examples.EDGE_ANSWER_EXAMPLE,
     ),
     UseCase(
@@ -289,24 +297,24 @@ USE_CASES = (
         example=examples.DELETE_EDGE_ANSWER_EXAMPLE, errors=UPDATE_ERRORS, threads="writes", short=_one,
     ),
     UseCase(
-        *("history", "GET", f"{_NODE_PATH}/history", history.get_node_history),
+        *("history", "GET", f"{_NODE_PATH}/history", history_queries.get_node_history),
         id="nodeHistory", tag="history", role="read", summary="List the previous and current states of a node",
         note="Newest first. See [History](time.md#history).",
         example=examples.NODE_HISTORY_EXAMPLE, errors=(*READ_ERRORS, "conflict"),
     ),
     UseCase(
-        *("revert", "POST", f"{_NODE_PATH}/revert", history.revert_node),
+        *("revert", "POST", f"{_NODE_PATH}/revert", history_queries.revert_node),
         id="revertNode", tag="history", role="write", summary="Restore a node to an earlier version",
         sent=examples.REVERT_REQUEST_EXAMPLE, example=examples.INJECT_ANSWER_EXAMPLE, errors=UPDATE_ERRORS,
         threads="writes",
     ),
     UseCase(
-        *("changes", "GET", f"{STORE_PATH}/changes", history.list_changes),
+        *("changes", "GET", f"{STORE_PATH}/changes", history_queries.list_changes),
         id="changes", tag="history", role="read", summary="List the writes after a sequence",
         example=examples.CHANGES_PAGE_EXAMPLE, errors=(*READ_ERRORS, "gone"),
     ),
     UseCase(
-        *("restore", "POST", f"{STORE_PATH}/restore", transfer.restore_to_new_store),
+        *("restore", "POST", f"{STORE_PATH}/restore", import_export.restore_to_new_store),
         id="restoreStore", tag="history", role="admin", summary="Create a store from an earlier state of another store",
         note="`into` names the new store, `as_of` the moment.",
         sent=examples.RESTORE_REQUEST_EXAMPLE, example=examples.RESTORE_ANSWER_EXAMPLE,
@@ -314,7 +322,7 @@ USE_CASES = (
         repeatable=False, long=True,
     ),
     UseCase(
-        *("prune_history", "POST", f"{STORE_PATH}/history/prune", history.prune_history),
+        *("prune_history", "POST", f"{STORE_PATH}/history/prune", history_queries.prune_history),
         id="pruneHistory", tag="history", role="admin", summary="Delete previous states permanently",
         note="Deletes the states that ended before `before`, or by the store's settings.",
         sent=examples.PRUNE_HISTORY_REQUEST_EXAMPLE, optional=True, example=examples.PRUNE_HISTORY_ANSWER_EXAMPLE,
@@ -351,20 +359,20 @@ USE_CASES = (
         example=examples.REINDEX_ANSWER_EXAMPLE, statuses=(202,), status=lambda _: 202,
     ),
     UseCase(
-        *("search", "POST", f"{STORE_PATH}/search", search.search),
+        *("search", "POST", f"{STORE_PATH}/search", node_search.search),
         id="search", tag="search", role="read",
         summary="Find nodes by words, meaning and relations",
         note="See [Search](search.md).",
         sent=examples.SEARCH_REQUEST_EXAMPLE, example=examples.SEARCH_ANSWER_EXAMPLE, errors=_SEARCH_ERRORS,
     ),
     UseCase(
-        *("search_batch", "POST", f"{STORE_PATH}/search/batch", search.search_batch),
+        *("search_batch", "POST", f"{STORE_PATH}/search/batch", node_search.search_batch),
         id="searchBatch", tag="search", role="read", summary="Run several searches and merge the results",
         note="1 to 8 variants of a question.",
         sent=examples.BATCH_SEARCH_REQUEST_EXAMPLE, example=examples.BATCH_SEARCH_ANSWER_EXAMPLE, errors=_SEARCH_ERRORS,
     ),
     UseCase(
-        *("context", "POST", f"{STORE_PATH}/context", search.build_context),
+        *("context", "POST", f"{STORE_PATH}/context", node_search.build_context),
         id="context", tag="search", role="read", summary="Get text about a question within a token budget",
         note="The text has ids to cite.",
         sent=examples.CONTEXT_REQUEST_EXAMPLE, example=examples.CONTEXT_ANSWER_EXAMPLE, errors=_SEARCH_ERRORS,

@@ -97,7 +97,7 @@ def backup(stores: tuple[str, ...], folder: str, *, full: bool, keep: int | None
 
 
 def _back_up(settings: Settings, names: Sequence[str], folder: Path, options: BackupOptions) -> BackupAnswer:
-    from kgserve.platform.lock import DataFolderLock
+    from kgserve.platform.data_folder_lock import DataFolderLock
     from kgserve.platform.server_discovery import find_server
     from kgserve.storage.layout import StoreLayout, read_closed_state
     from kgserve.stores.backup.create import BackupSource, back_up_all
@@ -200,7 +200,7 @@ def _restore(
     settings: Settings, folder: Path, store: str | None, into: str | None, until: str | None
 ) -> RestoreBackupAnswer:
     from kgserve.admin import backup as ops
-    from kgserve.platform.lock import DataFolderLock
+    from kgserve.platform.data_folder_lock import DataFolderLock
     from kgserve.platform.server_discovery import find_server
     from kgserve.stores.pool import StorePool
 
@@ -289,6 +289,6 @@ def _announce(name: str) -> None:
 
 
 def _log_errors_only(settings: Settings) -> None:
-    from kgserve.platform import log
+    from kgserve.platform import structured_log
 
-    log.configure_logging(settings.log_format, "error")
+    structured_log.configure_logging(settings.log_format, "error")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import click
 
 from kgserve.cli.terminal import TableColumn, show_table
-from kgserve.platform.resources import locate_shipped_file
+from kgserve.platform.shipped_files import locate_shipped_file
 
 SHIPPED_FILE_COLUMNS = (
     TableColumn("Topic"),

@@ -131,7 +131,7 @@ def _record(folder: Path, act: str, key: ApiKey) -> None:
 
 
 def _listed(key: ApiKey, now: int) -> KeyListing:
-    from kgserve.platform.times import format_time
+    from kgserve.platform.timestamps import format_time
 
     def moment(time_: int | None) -> str | None:
         return None if time_ is None else format_time(time_)

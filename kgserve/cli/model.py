@@ -35,7 +35,7 @@ def prepare(**values: Any) -> None:
 
     Does nothing if an intact copy exists. Needs no model hub.
     """
-    from kgserve.embedding.prepare import prepare_default_model as make
+    from kgserve.embedding.prepare_model import prepare_default_model as make
 
     manifest = make(load_settings(values), _tell)
     click.echo(f"{manifest.model_id} is ready")
@@ -47,7 +47,7 @@ def prepare(**values: Any) -> None:
 @private_umask()
 def pull(name: str, **values: Any) -> None:
     """Fetch the embedding model NAME from its hub. NAME is a model that fastembed supports."""
-    from kgserve.embedding.pull import pull_model as fetch
+    from kgserve.embedding.pull_model import pull_model as fetch
 
     manifest = fetch(load_settings(values), name, _tell)
     click.echo(f"{manifest.model_id} is ready; to use it: KGSERVE_EMBEDDING_MODEL={manifest.name}")

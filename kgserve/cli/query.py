@@ -12,7 +12,7 @@ import click
 from kgserve.cli.options import ServerUnreachable, connect, server_options, settings_options
 from kgserve.cli.shell.formats import MODES, Mode
 from kgserve.cli.terminal import TableColumn, as_json_option, print_as_json, show_table
-from kgserve.graph.requests import SearchMode
+from kgserve.graph.request_bodies import SearchMode
 from kgserve.platform.settings import load_settings
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from kgserve.cli.deploy import deploy
 from kgserve.cli.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_WRONG_USAGE
 from kgserve.cli.keys import audit, keys
 from kgserve.cli.mcp import mcp
+from kgserve.cli.memory import consolidate, forget, recall, reflect, retain
 from kgserve.cli.model import model
 from kgserve.cli.options import format_invalid_input
 from kgserve.cli.query import search, shell
-from kgserve.cli.remembering import consolidate, forget, recall, reflect, retain
 from kgserve.cli.serve import cluster, health, open_, serve, stop, version
 from kgserve.cli.stores import create, doctor, drop, prune_history, reindex, settings, stores
 from kgserve.cli.top import top

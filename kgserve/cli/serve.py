@@ -27,12 +27,12 @@ def serve(**values: Any) -> int:
     if reason := describe_unsupported_platform():
         raise click.ClickException(reason)
     settings = load_settings(values)
-    from kgserve.platform import allocator, import_env
+    from kgserve.platform import allocator, import_environment
 
     allocator.limit_malloc_arenas()
     gc.disable()  # until it listens: collecting garbage among imported modules takes a sixth of the startup time
     try:
-        import_env.prepare_imports()
+        import_environment.prepare_imports()
         from kgserve.server import app
 
         return app.run_server(settings)

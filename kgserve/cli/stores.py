@@ -142,10 +142,10 @@ def doctor(store: str | None, *, rebuild: bool, salvage: bool, repair_times: boo
     require_data_folder(settings)
     from kgserve.admin.doctor import RepairOptions, examine_folder, require_standalone
     from kgserve.admin.doctor import check_stores as examine
-    from kgserve.platform import log
-    from kgserve.platform.lock import DataFolderLock
+    from kgserve.platform import structured_log
+    from kgserve.platform.data_folder_lock import DataFolderLock
 
-    log.configure_logging(settings.log_format, "error")  # findings are shown in the table
+    structured_log.configure_logging(settings.log_format, "error")  # findings are shown in the table
     if repair_times:
         require_standalone(settings.data_dir)
     with DataFolderLock(settings.data_dir) as lock:

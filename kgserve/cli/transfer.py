@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kgserve.client import Client
     from kgserve.client.embedded import Library
     from kgserve.graph.transfer.formats.csv_pair import TableFileOpener
-    from kgserve.graph.transfer.formats.lines import ImportConversion, InputPart
+    from kgserve.graph.transfer.formats.exchange_lines import ImportConversion, InputPart
 
 EXPORT_FORMATS = ("ndjson", "parquet", "csv", "graphml", "memory-server")
 IMPORT_FORMATS = (*EXPORT_FORMATS, "graphiti", "kb")
@@ -215,8 +215,8 @@ def _read(
 
 
 def _from_pipe(files: tuple[str, ...], kind: str | None) -> tuple[ImportConversion | None, Iterator[bytes], int | None]:
+    from kgserve.graph.transfer.formats.exchange_lines import ImportConversion
     from kgserve.graph.transfer.formats.files import stream_part
-    from kgserve.graph.transfer.formats.lines import ImportConversion
 
     kind = kind or "ndjson"
     if len(files) > 1:
@@ -233,8 +233,8 @@ def _from_pipe(files: tuple[str, ...], kind: str | None) -> tuple[ImportConversi
 def _convert(
     kind: str, paths: list[Path], mapping: Path | None, stack: ExitStack
 ) -> tuple[ImportConversion, Iterator[bytes], int | None]:
+    from kgserve.graph.transfer.formats.exchange_lines import ImportConversion
     from kgserve.graph.transfer.formats.files import open_parts
-    from kgserve.graph.transfer.formats.lines import ImportConversion
 
     parts = _open_graphiti(paths, stack) if kind == "graphiti" else open_parts(kind, paths, stack, mapping)
     conversion = ImportConversion(parts)
@@ -249,7 +249,7 @@ def _with_first_read(blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 def _open_graphiti(paths: list[Path], stack: ExitStack) -> list[InputPart]:
     from kgserve.graph.transfer.formats.graphiti import read_graphiti
-    from kgserve.projections.cypher_engine.driver.foreign import open_graphiti_file
+    from kgserve.projections.cypher_engine.driver.graphiti_file import open_graphiti_file
 
     parts: list[InputPart] = []
     for path in paths:
@@ -260,7 +260,7 @@ def _open_graphiti(paths: list[Path], stack: ExitStack) -> list[InputPart]:
 
 def _check_files(paths: list[Path], kind: str) -> None:
     from kgserve.graph.transfer.formats.files import PAIR_FORMATS, pair_paths
-    from kgserve.graph.transfer.formats.kb import is_kb_folder
+    from kgserve.graph.transfer.formats.kb_notes import is_kb_folder
 
     for path in paths:
         is_pair = kind in PAIR_FORMATS and any(each.exists() for each in pair_paths(path, kind))

@@ -6,8 +6,8 @@ from kgserve.client.answers import BatchHits, CypherResult, Hits, Traversal
 from kgserve.client.asynchronous import AsyncStream
 from kgserve.client.blocking import Stream, Subscription, WriteHandler, subscribe
 from kgserve.client.clients import AsyncClient, AsyncStore, Client, Store
-from kgserve.client.failures import Interrupted, Refused, Retries, Unintelligible, Unreachable
-from kgserve.client.following import Event
+from kgserve.client.errors import Interrupted, Refused, Retries, Unintelligible, Unreachable
+from kgserve.client.event_stream import Event
 
 __all__ = [
     "AsyncClient",

@@ -11,8 +11,8 @@ import anyio
 import anyio.to_thread
 import httpx
 
-from kgserve.client.failures import Retries, RetryState, Unreachable, error_from_answer, translate_httpx_errors
-from kgserve.client.following import Event, EventStreamState
+from kgserve.client.errors import Retries, RetryState, Unreachable, error_from_answer, translate_httpx_errors
+from kgserve.client.event_stream import Event, EventStreamState
 from kgserve.client.lines import SEQUENCE_RESPONSE_HEADER, Upload, write_atomically
 from kgserve.client.streams import PagedNodes
 from kgserve.client.wire import (

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol
 import httpx
 from typing_extensions import override
 
-from kgserve.client.failures import Retries, RetryState, Unreachable, error_from_answer, translate_httpx_errors
-from kgserve.client.following import Event, EventStreamState
+from kgserve.client.errors import Retries, RetryState, Unreachable, error_from_answer, translate_httpx_errors
+from kgserve.client.event_stream import Event, EventStreamState
 from kgserve.client.lines import SEQUENCE_RESPONSE_HEADER, Upload, write_atomically
 from kgserve.client.streams import PagedNodes, events
 from kgserve.client.wire import (
@@ -31,11 +31,11 @@ from kgserve.client.wire import (
 )
 from kgserve.errors import KgserveError, TimedOut, Unavailable
 from kgserve.graph.answers import Node
-from kgserve.platform.closing import ClosableContext
+from kgserve.platform.closable import ClosableContext
 from kgserve.platform.server_discovery import DiscoveredServer
 
 if TYPE_CHECKING:
-    from kgserve.client.following import Event
+    from kgserve.client.event_stream import Event
     from kgserve.graph.answers import Edge, Node
     from kgserve.storage.model.store_settings import StoreSettings
 

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from kgserve.client.asynchronous import AsyncConnection
 from kgserve.client.blocking import BlockingConnection, CallTransport
-from kgserve.client.failures import Retries
+from kgserve.client.errors import Retries
 from kgserve.client.methods import (
     AsyncServerMethods,
     AsyncStoreMethods,

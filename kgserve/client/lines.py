@@ -14,10 +14,10 @@ import msgspec
 from typing_extensions import override
 
 from kgserve.admin.api import StoreExportLine
-from kgserve.client.failures import Interrupted, Unintelligible, error_from_problem
+from kgserve.client.errors import Interrupted, Unintelligible, error_from_problem
 from kgserve.errors import InvalidInput
 from kgserve.graph.answers import Problem
-from kgserve.graph.requests import ConflictingVersionLine, EdgeInput, EdgeLine, NodeInput, NodeLine
+from kgserve.graph.request_bodies import ConflictingVersionLine, EdgeInput, EdgeLine, NodeInput, NodeLine
 from kgserve.platform.codecs import convert, json_decoder
 
 T = TypeVar("T")

@@ -49,7 +49,7 @@ from kgserve.graph.compat.versioned_api import (
     RetireEdgeRequest,
 )
 from kgserve.graph.merge_api import MergeAnswer, MergeNodeRequest, UnmergeAnswer, UnmergeNodeRequest
-from kgserve.graph.queries import (
+from kgserve.graph.query_parameters import (
     ChangesQuery,
     DropStoreQuery,
     EdgeIdRequest,
@@ -62,7 +62,7 @@ from kgserve.graph.queries import (
     RevertNodeRequest,
     TagsQuery,
 )
-from kgserve.graph.requests import (
+from kgserve.graph.request_bodies import (
     ContextRequest,
     CountRequest,
     DeleteNodesRequest,
@@ -150,7 +150,7 @@ from kgserve.memory.retain_api import (
     RetainRequest,
 )
 from kgserve.platform.access.audit_api import AuditAnswer, AuditQuery
-from kgserve.storage.model.walk import TraversalDirection
+from kgserve.storage.model.traversal import TraversalDirection
 from kgserve.stores.backup.api import (
     BackupAnswer,
     BackupRequest,

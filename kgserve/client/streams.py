@@ -14,13 +14,13 @@ import msgspec
 
 from kgserve.admin.api import StoreAnswer, StoreSettingsAnswer
 from kgserve.client.answers import BatchHits, CypherResult
-from kgserve.client.following import RECONNECT_TIMEOUT_SECONDS, EventStreamState
+from kgserve.client.event_stream import RECONNECT_TIMEOUT_SECONDS, EventStreamState
 from kgserve.client.lines import ExportLine, ImportSource, RowDecoder, Upload, export_decoder, json_body
 from kgserve.client.wire import ClientRequest, ClientRoute, StreamedRequest
 from kgserve.graph.answers import BrowserKey, EntityVersion, ImportAnswer, ListedNodePage, NodePage
 from kgserve.graph.compat.versioned_api import PutNodeAnswer, PutNodeRequest
-from kgserve.graph.queries import EntityHistoryRequest, NodesQuery
-from kgserve.graph.requests import CypherRequest, SearchVariant
+from kgserve.graph.query_parameters import EntityHistoryRequest, NodesQuery
+from kgserve.graph.request_bodies import CypherRequest, SearchVariant
 from kgserve.memory.hierarchy_api import AncestorsRequest, DescendantsRequest, HierarchyMemory
 from kgserve.platform.media_types import JSON_MEDIA_TYPE, NDJSON_MEDIA_TYPE
 from kgserve.storage.model.store_settings import ConflictPolicy, HistoryRetention, IndexChoice

@@ -14,11 +14,11 @@ from urllib.parse import quote, urlencode
 import httpx
 import msgspec
 
-from kgserve.client.failures import decode_answer
+from kgserve.client.errors import decode_answer
 from kgserve.client.lines import StreamDecoder, Upload, json_body
 from kgserve.errors import InvalidInput
-from kgserve.platform.hosts import is_loopback
 from kgserve.platform.media_types import JSON_MEDIA_TYPE, NDJSON_MEDIA_TYPE
+from kgserve.platform.network_addresses import is_loopback
 from kgserve.platform.server_discovery import (
     DiscoveredServer,
     configured_server,

@@ -16,10 +16,10 @@ import msgspec
 import structlog
 from typing_extensions import override
 
-from kgserve.cluster.protocols import ClusterRegistry, Heartbeat, ObservedHeartbeat
+from kgserve.cluster.backend import ClusterRegistry, Heartbeat, ObservedHeartbeat
 from kgserve.cluster.records import RECORD_FORMAT
 from kgserve.errors import Conflict, KgserveError
-from kgserve.platform.closing import ClosableContext
+from kgserve.platform.closable import ClosableContext
 
 log = structlog.get_logger()
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 import msgspec
 import xxhash
 
+from kgserve.cluster.backend import ClusterRegistry, Heartbeat, OwnershipClaim, StoreOwner
 from kgserve.cluster.membership import ClusterMembership
-from kgserve.cluster.protocols import ClusterRegistry, Heartbeat, OwnershipClaim, StoreOwner
 from kgserve.cluster.records import LogPosition
 from kgserve.errors import Fenced, NoStore, Unavailable
 

@@ -21,17 +21,15 @@ import structlog
 from msgspec.structs import replace
 from typing_extensions import override
 
-from kgserve.cluster.bases import (
+from kgserve.cluster.backend import BlobStorage, BootstrapSnapshot, ReplicatedLog, StoreOwner
+from kgserve.cluster.bootstrap_snapshots import (
     blob_names_of,
     delete_unreferenced_blobs,
     download_snapshot,
     is_snapshot_intact,
     upload_snapshot_files,
 )
-from kgserve.cluster.ownership import RemoteOwnership, StoreOwnership
-from kgserve.cluster.protocols import BlobStorage, BootstrapSnapshot, ReplicatedLog, StoreOwner
-from kgserve.cluster.records import LogPosition, PositionedRecord, join_records
-from kgserve.cluster.shipping import (
+from kgserve.cluster.log_shipping import (
     ShippedPosition,
     copy_records,
     decode_frame_record,
@@ -39,6 +37,8 @@ from kgserve.cluster.shipping import (
     verify_shipped_position,
     write_shipped_position,
 )
+from kgserve.cluster.ownership import RemoteOwnership, StoreOwnership
+from kgserve.cluster.records import LogPosition, PositionedRecord, join_records
 from kgserve.errors import (
     JournalDamaged,
     KgserveError,

@@ -12,13 +12,12 @@ from typing import Any
 
 import msgspec
 
-from kgserve.cypher.context import AnalysisContext, VariableBinding, VariableScope, ungroup
-from kgserve.cypher.edits import StatementEdits
+from kgserve.cypher.analysis_context import AnalysisContext, VariableBinding, VariableScope, ungroup
 from kgserve.cypher.lexer import AGGREGATE_FUNCTIONS, TokenOutline
-from kgserve.cypher.matching import PatternAnalysis, check_is_boolean
 from kgserve.cypher.operators import can_share_list, describe_type
 from kgserve.cypher.parser import parse_statement
-from kgserve.cypher.syntax import (
+from kgserve.cypher.pattern_analysis import PatternAnalysis, check_is_boolean
+from kgserve.cypher.syntax_tree import (
     AccessExpression,
     CallClause,
     Clause,
@@ -36,6 +35,7 @@ from kgserve.cypher.syntax import (
     Variable,
     iterate_spans,
 )
+from kgserve.cypher.text_edits import StatementEdits
 from kgserve.cypher.types import ValueType
 
 _UNLIMITED_ROWS = 1_000_000_000

@@ -16,7 +16,6 @@ import msgspec
 
 from kgserve.cypher import limits
 from kgserve.cypher.analysis import analyze_statement
-from kgserve.cypher.edits import PositionAnchor, StatementEdits, original_position
 from kgserve.cypher.lexer import (
     BUILDER_FUNCTIONS,
     CLAUSE_ENDS,
@@ -30,7 +29,8 @@ from kgserve.cypher.lexer import (
     syntax_fault,
 )
 from kgserve.cypher.limits import CallChecker
-from kgserve.cypher.strings import decode_string_literal, encode_string_literal
+from kgserve.cypher.string_literals import decode_string_literal, encode_string_literal
+from kgserve.cypher.text_edits import PositionAnchor, StatementEdits, original_position
 from kgserve.cypher.types import MAX_EXACT_FLOAT
 from kgserve.errors import FieldError, InvalidInput
 

@@ -28,7 +28,7 @@ from kgserve.cypher.lexer import (
     TokenOutline,
 )
 from kgserve.cypher.regexes import find_regex_fault
-from kgserve.cypher.strings import decode_string_literal
+from kgserve.cypher.string_literals import decode_string_literal
 
 MAX_RANGE_VALUES = 10_000
 """Maximum values of all ranges of a statement, and maximum factor by which texts are repeated or padded."""

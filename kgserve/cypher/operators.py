@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import msgspec
 
-from kgserve.cypher.context import AnalysisContext, ungroup
-from kgserve.cypher.expressions import BITS_OR, POWER, SHIFT
-from kgserve.cypher.syntax import (
+from kgserve.cypher.analysis_context import AnalysisContext, ungroup
+from kgserve.cypher.expression_parser import BITS_OR, POWER, SHIFT
+from kgserve.cypher.syntax_tree import (
     AccessExpression,
     Expression,
     GroupExpression,

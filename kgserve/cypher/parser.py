@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing_extensions import override
 
-from kgserve.cypher.expressions import ExpressionParser
+from kgserve.cypher.expression_parser import ExpressionParser
 from kgserve.cypher.lexer import TokenOutline
-from kgserve.cypher.syntax import (
+from kgserve.cypher.syntax_tree import (
     CallClause,
     Clause,
     CreateClause,

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from kgserve.cypher.syntax import Literal
+from kgserve.cypher.syntax_tree import Literal
 from kgserve.storage.model.fields import (
     DOUBLE_TYPE,
     EDGE,

@@ -14,9 +14,9 @@ import numpy as np
 from typing_extensions import override
 
 from kgserve.errors import InvalidInput, TooLarge, Unavailable
-from kgserve.graph import render
+from kgserve.graph import row_conversion
 from kgserve.graph.answers import Node
-from kgserve.graph.readers import (
+from kgserve.graph.graph_reader import (
     MAX_DESCENDANTS,
     MAX_NEIGHBOURS,
     OVERVIEW_OVERFETCH_NODES,
@@ -27,9 +27,7 @@ from kgserve.graph.readers import (
     StoreLease,
     resolve_valid_at,
 )
-from kgserve.graph.search.fusion import NeighbourWeights
-from kgserve.graph.search.search_index import CommitIndex
-from kgserve.graph.temporal import (
+from kgserve.graph.history_access import (
     MAX_AS_OF_DIGITS,
     MAX_EDGES_PER_DIRECTION,
     NO_EDGE_LIMIT,
@@ -37,27 +35,29 @@ from kgserve.graph.temporal import (
     resolve_redirect_at,
     wait_for_history,
 )
+from kgserve.graph.search.score_fusion import NeighbourWeights
+from kgserve.graph.search.search_index import CommitIndex
 from kgserve.graph.weighted_nodes import WeightedNodes, WeightsById
-from kgserve.platform.times import parse_time
+from kgserve.platform.timestamps import parse_time
 from kgserve.projections.history.history import NO_SEQUENCE_LIMIT, HistoryFile
 from kgserve.projections.history_follower import HistoryProjection, HistoryWorker
-from kgserve.projections.indexes import PAST_INDEX_TIMEOUT_SECONDS, TextIndexes, TextIndexesAsOf
 from kgserve.projections.links.links import NO_LINK_LIMIT
-from kgserve.projections.memory_index.closure import DescendantPage, HierarchyNode
 from kgserve.projections.memory_index.decay import HalfLives
 from kgserve.projections.memory_index.entries import MemoryState, memory_state_of
+from kgserve.projections.memory_index.hierarchy import DescendantPage, HierarchyNode
+from kgserve.projections.text_indexes import PAST_INDEX_TIMEOUT_SECONDS, TextIndexes, TextIndexesAsOf
 from kgserve.storage.model.attributes import AttributeCondition
 from kgserve.storage.model.change import AccessRecord
 from kgserve.storage.model.filters import NodeFilter, PagePosition, ResultPage, take_result_page
 from kgserve.storage.model.parents import MAX_HIERARCHY_DEPTH, is_parent_edge, newest_parent_edge
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, edge_created_at
 from kgserve.storage.model.soft_delete import is_live
-from kgserve.storage.model.walk import MAX_WALK_EDGES, TraversalDirection, TraversalRequest, traverse_by_level
+from kgserve.storage.model.traversal import MAX_WALK_EDGES, TraversalDirection, TraversalRequest, traverse_by_level
 from kgserve.storage.rows.encoding import build_edge_line, build_link_line, build_node_line, encode_edge
 from kgserve.storage.rows.format import NumberArray
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.storage.rows.sampling import IncidentEdges, NumberedEdge, OverviewStart, find_most_connected, number_edge
-from kgserve.storage.rows.snapshot import RowsSnapshot
-from kgserve.stores.store import OpenStore
+from kgserve.stores.open_store import OpenStore
 
 N = TypeVar("N", bound=Node)
 Found = TypeVar("Found")
@@ -224,16 +224,16 @@ class AsOfGraph(GraphReader):
                 current, last = reading.nodes([row.id for row in rows]), reading.at
             former = [row for row in rows if row.id not in current or current[row.id].version != row.version]
 
-            def states(history: HistoryFile) -> dict[tuple[str, int], render.VersionState | None]:
-                found = (render.find_former_state(history, row, current.get(row.id)) for row in former)
+            def states(history: HistoryFile) -> dict[tuple[str, int], row_conversion.VersionState | None]:
+                found = (row_conversion.find_former_state(history, row, current.get(row.id)) for row in former)
                 return {(row.id, row.version): state for row, state in zip(former, found, strict=True)}
 
             known = follower.look(states) if former else {}
             if None in known.values() and follower.wait(last, HISTORY_CATCH_UP_TIMEOUT_SECONDS):
                 known = follower.look(states)
-        current_version = render.CURRENT_VERSION
+        current_version = row_conversion.CURRENT_VERSION
         return [
-            (known.get((row.id, row.version), current_version) or render.FORMER_VERSION).shown_on(convert(row))
+            (known.get((row.id, row.version), current_version) or row_conversion.FORMER_VERSION).shown_on(convert(row))
             for row in rows
         ]
 
@@ -266,7 +266,7 @@ class AsOfGraph(GraphReader):
 
     @override
     def encode_node(self, node_id: str) -> bytes | None:
-        found = self.to_nodes([*self.valid_nodes((node_id,)).values()], render.to_node)
+        found = self.to_nodes([*self.valid_nodes((node_id,)).values()], row_conversion.to_node)
         return msgspec.json.encode(found[0]) if found else None
 
     @override
@@ -299,7 +299,7 @@ class AsOfGraph(GraphReader):
         valid = None if self.valid_at is None else lambda ids: {*self.valid_nodes(ids)}
         found = traverse_by_level(wanted, wanted.start, followed, valid)
         rows = [*self.nodes(found.depths).values()]
-        nodes = self.to_nodes(rows, lambda row: render.to_reached_node(row, found.depths[row.id]))
+        nodes = self.to_nodes(rows, lambda row: row_conversion.to_reached_node(row, found.depths[row.id]))
         encoded = b",".join(map(msgspec.json.encode, nodes))
         return EncodedWalk(encoded, b",".join(map(encode_edge, found.edges)), len(nodes), found.truncated)
 

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 
 from kgserve.admin.api import LinkCounts, LinkedStore, LinkManifest
 from kgserve.errors import InvalidInput
-from kgserve.graph.handle import StoreHandle, StoreHandles
-from kgserve.graph.requests import EdgeInput
+from kgserve.graph.request_bodies import EdgeInput
+from kgserve.graph.store_handle import StoreHandle, StoreHandles
 from kgserve.storage.layout import StoreLayout
 from kgserve.storage.model.batch import EdgePut, LinkPut
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey
 from kgserve.storage.model.store_names import check_store_name
-from kgserve.stores.store import OpenStore
+from kgserve.stores.open_store import OpenStore
 
 
 def is_cross_store(graph: StoreHandle, to_graph: str | None) -> bool:

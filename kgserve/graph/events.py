@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from kgserve.errors import Gone, NotFound, TooLarge
-from kgserve.graph.handle import StoreHandles
+from kgserve.graph.store_handle import StoreHandles
 from kgserve.storage.changefeed import ChangeFeedReader, FeedEntry
 from kgserve.storage.model.events import (
     EVERY_OTHER_STORE,

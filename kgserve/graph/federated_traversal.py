@@ -11,15 +11,15 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from kgserve.errors import InvalidInput, NotFound
-from kgserve.graph import render
+from kgserve.graph import row_conversion
 from kgserve.graph.answers import Edge, Node, ReachedNode, TraverseAnswer
 from kgserve.graph.as_of_graph import PastMoment
-from kgserve.graph.handle import StoreHandle
-from kgserve.graph.readers import GraphReader, read_graph
-from kgserve.graph.requests import TraverseRequest
-from kgserve.graph.temporal import redirect_field
+from kgserve.graph.graph_reader import GraphReader, read_graph
+from kgserve.graph.history_access import redirect_field
+from kgserve.graph.request_bodies import TraverseRequest
+from kgserve.graph.store_handle import StoreHandle
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
-from kgserve.storage.model.walk import MAX_WALK_EDGES, TraversalDirection, TraversalRequest
+from kgserve.storage.model.traversal import MAX_WALK_EDGES, TraversalDirection, TraversalRequest
 from kgserve.stores.pool import StoreNotOpen
 
 MAX_TRAVERSED_STORES = 16
@@ -61,7 +61,7 @@ class MomentParameters(Protocol):
 
 
 def _to_reached_node(row: NodeRow) -> ReachedNode:
-    return render.to_reached_node(row, 0)
+    return row_conversion.to_reached_node(row, 0)
 
 
 class FederatedTraversal:
@@ -249,7 +249,7 @@ class FederatedTraversal:
         merges = near == far and isinstance(row, EdgeRow) and row.source != row.target
         if near not in self.depths or far not in self.depths or merges:
             return None
-        edge = render.to_link_edge(row) if isinstance(row, LinkRow) else render.to_edge(row)
+        edge = row_conversion.to_link_edge(row) if isinstance(row, LinkRow) else row_conversion.to_edge(row)
         edge.store = store
         return edge
 

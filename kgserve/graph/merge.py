@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 
 from kgserve.errors import Conflict, Gone, NotFound, TooLarge, Unavailable
-from kgserve.graph import render
-from kgserve.graph.handle import StoreHandle
+from kgserve.graph import row_conversion
+from kgserve.graph.history_access import NO_EDGE_LIMIT, caught_up_history, find_redirect_at, list_nodes_at
 from kgserve.graph.merge_api import (
     MAX_MOVED_EDGES,
     MAX_REPORTED_FIELDS,
@@ -30,9 +30,9 @@ from kgserve.graph.merge_api import (
 )
 from kgserve.graph.merge_policy import MergedFields, MergeReversal, merge_fields, revert_fields
 from kgserve.graph.mutations import estimate_bytes
-from kgserve.graph.temporal import NO_EDGE_LIMIT, caught_up_history, find_redirect_at, list_nodes_at
-from kgserve.graph.validate import FaultCollector, check_author, check_label
-from kgserve.graph.versions import written_node
+from kgserve.graph.request_validation import FaultCollector, check_author, check_label
+from kgserve.graph.store_handle import StoreHandle
+from kgserve.graph.versioned_writes import written_node
 from kgserve.projections.history.history import HistoryFile
 from kgserve.projections.links.links import LinkReader
 from kgserve.storage.model.batch import EdgePut, LinkPut, NodePut, WriteBatch, copy_as_edge_put, copy_as_link_put
@@ -46,9 +46,9 @@ from kgserve.storage.model.redirects import (
 )
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
 from kgserve.storage.plan import WriteReport
-from kgserve.storage.rows.snapshot import RowsSnapshot
-from kgserve.storage.rows.ways import find_directly_merged_ids, find_redirects, resolve_redirect
-from kgserve.stores.store import OpenStore
+from kgserve.storage.rows.hierarchy import find_directly_merged_ids, find_redirects, resolve_redirect
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
+from kgserve.stores.open_store import OpenStore
 
 
 def merge_nodes(graph: StoreHandle, request: MergeNodeRequest) -> Future[MergeAnswer]:
@@ -99,7 +99,7 @@ def _merge_answer(node_id: str, merge_: _MergePlan, report: WriteReport) -> Merg
         id=node_id,
         into=merge_.into,
         changed=report.nodes_updated + report.edges_created + report.edges_deleted > 0,
-        node=render.to_node(written_node(report)),
+        node=row_conversion.to_node(written_node(report)),
         edges_moved=merge_.moved,
         edges_dropped=merge_.dropped,
         loops_dropped=merge_.loops,
@@ -284,7 +284,7 @@ def _unmerge_answer(node_id: str, unmerge_: _UnmergePlan, report: WriteReport) -
         id=node_id,
         out_of=unmerge_.out_of,
         changed=unmerge_.out_of is not None,
-        node=render.to_node(written_node(report)),
+        node=row_conversion.to_node(written_node(report)),
         edges_restored=unmerge_.restored - report.skipped_count,
         edges_removed=unmerge_.removed,
         edges_kept=unmerge_.kept,

@@ -9,7 +9,7 @@ import msgspec
 
 from kgserve.errors import TooLarge
 from kgserve.graph.merge_api import MergeRequest
-from kgserve.graph.validate import FaultCollector, canonicalize_attributes
+from kgserve.graph.request_validation import FaultCollector, canonicalize_attributes
 from kgserve.platform.codecs import json_decoder
 from kgserve.storage.model.batch import NodePut
 from kgserve.storage.model.fields import MAX_CONTENT_BYTES, MAX_TAGS, NO_EXTRAS, NodeExtrasPut

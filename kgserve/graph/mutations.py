@@ -23,10 +23,9 @@ from kgserve.graph.answers import (
 )
 from kgserve.graph.compat.versioned_api import RetireAnswer, RetireEdgeRequest, RetireRequest
 from kgserve.graph.cross_store_links import find_edge, split_links, to_edge_or_link_key
-from kgserve.graph.handle import StoreHandle
-from kgserve.graph.queries import EdgeIdRequest, NodeIdRequest, RetireNodeRequest
-from kgserve.graph.requests import EdgeKeyRequest, InjectRequest
-from kgserve.graph.validate import (
+from kgserve.graph.query_parameters import EdgeIdRequest, NodeIdRequest, RetireNodeRequest
+from kgserve.graph.request_bodies import EdgeKeyRequest, InjectRequest
+from kgserve.graph.request_validation import (
     FaultCallback,
     FaultCollector,
     check_author,
@@ -36,16 +35,17 @@ from kgserve.graph.validate import (
     to_edge_put,
     to_node_put,
 )
+from kgserve.graph.store_handle import StoreHandle
 from kgserve.platform.settings import Settings
-from kgserve.platform.times import format_time
+from kgserve.platform.timestamps import format_time
 from kgserve.storage.model.batch import EdgePut, LinkPut, NodePut, WriteBatch
+from kgserve.storage.model.entity_names import IS_ABOUT_RELATION
 from kgserve.storage.model.fields import NO_EXTRAS, EdgeExtrasPut, NodeExtrasPut, TimestampPut
-from kgserve.storage.model.names import IS_ABOUT_RELATION
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, parse_edge_or_link_id
 from kgserve.storage.plan import MAX_REPORTED_ROWS, WriteReport
 from kgserve.storage.rows.edge_page import incoming_edges_of_type
-from kgserve.storage.rows.snapshot import RowsSnapshot
-from kgserve.stores.store import OpenStore
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
+from kgserve.stores.open_store import OpenStore
 
 _Request = TypeVar("_Request")
 _Put = TypeVar("_Put")

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kgserve.graph.readers import GraphReader
-from kgserve.storage.model.walk import TraversalRequest
+from kgserve.graph.graph_reader import GraphReader
+from kgserve.storage.model.traversal import TraversalRequest
 from kgserve.storage.rows.format import NumberArray
 from kgserve.storage.rows.sampling import IncidentEdges
 

@@ -11,15 +11,15 @@ import numpy as np
 
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.graph.as_of_graph import list_states_between, stored_confidences
-from kgserve.graph.handle import StoreHandle
-from kgserve.graph.readers import (
+from kgserve.graph.graph_reader import (
     GraphReader,
     read_graph,
 )
-from kgserve.graph.render import shorten_text
+from kgserve.graph.history_access import VALID_AT_ANY, caught_up_history
+from kgserve.graph.request_validation import FaultCollector, check_label
+from kgserve.graph.row_conversion import shorten_text
+from kgserve.graph.store_handle import StoreHandle
 from kgserve.graph.subgraph_sampling import SampleFilter, SampleLimits, sample_subgraph
-from kgserve.graph.temporal import VALID_AT_ANY, caught_up_history
-from kgserve.graph.validate import FaultCollector, check_label
 from kgserve.graph.visualization_api import (
     DEFAULT_NODE_COLUMNS,
     MAX_DRAWN_IDS,
@@ -38,11 +38,11 @@ from kgserve.graph.visualization_api import (
     StateLifetime,
 )
 from kgserve.platform.codecs import json_decoder
-from kgserve.platform.times import format_time
+from kgserve.platform.timestamps import format_time
 from kgserve.projections.history.history import NO_SEQUENCE_LIMIT, HistoryFile
 from kgserve.projections.memory_index.decay import HalfLives, half_lives_of
 from kgserve.storage.model.rows import EMPTY_ATTRIBUTES_JSON, EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
-from kgserve.storage.model.walk import MAX_WALK_EDGES, TraversalRequest, clamp_depth
+from kgserve.storage.model.traversal import MAX_WALK_EDGES, TraversalRequest, clamp_depth
 from kgserve.storage.rows.sampling import NumberedEdge, number_edge
 
 MAX_LABEL_CHARS = 80

@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
-from kgserve.graph.requests import VALID_AT_HELP, AsOfValue
+from kgserve.graph.request_bodies import VALID_AT_HELP, AsOfValue
 from kgserve.storage.model.fields import MAX_ID_BYTES
 from kgserve.storage.model.statuses import HistoryGap
-from kgserve.storage.model.walk import TraversalDirection
+from kgserve.storage.model.traversal import TraversalDirection
 
 MAX_DRAWN_IDS = 10_000
 MAX_DRAWN_STARTS = 1_000

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from kgserve.storage.rows.format import NumberArray
-from kgserve.storage.rows.snapshot import RowsSnapshot
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
 
 class WeightedNodes(ABC):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import date, timedelta
 from typing import TypeVar
 
-from kgserve.graph.handle import StoreHandle
+from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory.entities_api import (
     ConfidenceBucket,
     ConfidenceHistogram,
@@ -23,7 +23,7 @@ from kgserve.memory.entities_api import (
     TypeCount,
 )
 from kgserve.memory.presentation import now_in_microseconds
-from kgserve.platform.times import format_time
+from kgserve.platform.timestamps import format_time
 from kgserve.projections.memory_index.entries import (
     TALLY_DAY,
     TALLY_ENDED,
@@ -33,7 +33,7 @@ from kgserve.projections.memory_index.entries import (
     TALLY_RELATION,
 )
 from kgserve.projections.memory_index.memories import MemoryIndexFile
-from kgserve.stores.store import OpenStore
+from kgserve.stores.open_store import OpenStore
 
 T = TypeVar("T")
 

@@ -12,11 +12,11 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
-from kgserve.graph.requests import VALID_AT_HELP, AdditionalStores, AsOfText, AsOfValue, SearchMode
+from kgserve.graph.request_bodies import VALID_AT_HELP, AdditionalStores, AsOfText, AsOfValue, SearchMode
 from kgserve.platform.settings import DedupMode, PruningMode
 from kgserve.storage.model.attributes import ATTRIBUTES_DESCRIPTION, MAX_ATTRIBUTES_TEXT_BYTES, AttributeConditionsInput
+from kgserve.storage.model.entity_names import UNKNOWN_TYPE
 from kgserve.storage.model.fields import MAX_ID_BYTES, MAX_TAGS
-from kgserve.storage.model.names import UNKNOWN_TYPE
 
 MAX_BATCH_ITEMS = 1_000
 MAX_PAGE_MEMORIES = 1_000

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 
-from kgserve.graph.readers import GraphReader
-from kgserve.graph.search.fusion import NeighbourWeights
+from kgserve.graph.graph_reader import GraphReader
+from kgserve.graph.search.score_fusion import NeighbourWeights
 from kgserve.graph.weighted_nodes import WeightedNodes, WeightsById
 from kgserve.memory.api import MemoryEntity
 from kgserve.memory.deduplication import MemoryDraft
 from kgserve.memory.deleted_entities import DeletedSubject, find_deleted_entity
 from kgserve.memory.entities import NON_ENTITY_RELATIONS, entity_not_found
 from kgserve.memory.presentation import group_entities
-from kgserve.platform.times import parse_stored_time
+from kgserve.platform.timestamps import parse_stored_time
 from kgserve.projections.history_follower import HistoryWorker
 from kgserve.projections.memory_index.decay import Confidence, decayed_confidence
 from kgserve.projections.memory_index.relation_types import RELATION_NEXT
-from kgserve.storage.model.names import IS_ABOUT_RELATION
+from kgserve.storage.model.entity_names import IS_ABOUT_RELATION
 from kgserve.storage.model.parents import CHILD_OF_RELATION
 from kgserve.storage.model.rows import EdgeRow, split_edge_attributes
-from kgserve.storage.rows.snapshot import RowsSnapshot
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
+from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pending_state import PendingState
-from kgserve.stores.store import OpenStore
 
 MAX_ENTITY_RELATIONS = 1_000
 """Maximum number of relations of one entity that are followed, the strongest first."""

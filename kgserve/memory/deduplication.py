@@ -23,6 +23,7 @@ from kgserve.platform.text.similarity import fingerprint, text_hash
 from kgserve.projections.recent_vectors import RecentVectors
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch, copy_as_edge_put, next_node_extras
 from kgserve.storage.model.change import AccessRecord
+from kgserve.storage.model.entity_names import IS_ABOUT_RELATION, UNKNOWN_TYPE, list_entity_names, normalize_name
 from kgserve.storage.model.fields import (
     MAX_ATTRIBUTES_BYTES,
     MAX_ID_BYTES,
@@ -32,7 +33,6 @@ from kgserve.storage.model.fields import (
     NodeExtras,
     NodeExtrasPut,
 )
-from kgserve.storage.model.names import IS_ABOUT_RELATION, UNKNOWN_TYPE, list_entity_names, normalize_name
 from kgserve.storage.model.parents import CHILD_OF_RELATION, MAX_HIERARCHY_DEPTH, newest_parent_edge
 from kgserve.storage.model.redirects import MERGED_INTO_RELATION, is_never_valid
 from kgserve.storage.model.rows import EMPTY_ATTRIBUTES_JSON, EdgeKey, EdgeRow, NodeRow

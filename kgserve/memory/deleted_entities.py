@@ -7,15 +7,15 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from kgserve.errors import Conflict
-from kgserve.graph.temporal import caught_up_history
+from kgserve.graph.history_access import caught_up_history
 from kgserve.memory.api import DeletedEntity
 from kgserve.memory.presentation import name_or_id
-from kgserve.platform.times import format_time
+from kgserve.platform.timestamps import format_time
 from kgserve.projections.history.history import NO_SEQUENCE_LIMIT, HistoryFile, RowState
 from kgserve.projections.history_follower import HistoryWorker
-from kgserve.storage.model.names import IS_ABOUT_RELATION, list_entity_names, normalize_name
+from kgserve.storage.model.entity_names import IS_ABOUT_RELATION, list_entity_names, normalize_name
 from kgserve.storage.model.rows import NodeRow
-from kgserve.stores.store import OpenStore
+from kgserve.stores.open_store import OpenStore
 
 MAX_DELETED_ENTITY_MEMORIES = 100_000
 MAX_DELETED_NODE_STATES = 100_000

@@ -13,11 +13,11 @@ import numpy as np
 from kgserve.errors import Conflict, NotFound
 from kgserve.graph import merge
 from kgserve.graph.answers import MAX_REPORTED_ITEMS
-from kgserve.graph.handle import StoreHandle, map_future
 from kgserve.graph.merge_api import MergeAnswer, MergeNodeRequest
 from kgserve.graph.mutations import list_memories_about
-from kgserve.graph.requests import EdgeInput, NodeInput
-from kgserve.graph.validate import FaultCollector, rename_fault_paths, to_edge_put, to_node_put
+from kgserve.graph.request_bodies import EdgeInput, NodeInput
+from kgserve.graph.request_validation import FaultCollector, rename_fault_paths, to_edge_put, to_node_put
+from kgserve.graph.store_handle import StoreHandle, map_future
 from kgserve.memory.deduplication import MemoryDraft
 from kgserve.memory.entities_api import (
     DEFAULT_STRENGTH,
@@ -48,14 +48,14 @@ from kgserve.memory.entities_api import (
 from kgserve.memory.presentation import name_or_id, now_in_microseconds, record_use, to_memories
 from kgserve.memory.relation_ends import find_relation_end, relation_key
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.times import format_time, parse_time
+from kgserve.platform.timestamps import format_time, parse_time
 from kgserve.projections.memory_index import decay
 from kgserve.projections.memory_index.decay import Confidence, half_lives_of
-from kgserve.projections.memory_index.selecting import MemoryPageStart
+from kgserve.projections.memory_index.query_planner import MemoryPageStart
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.storage.model.entity_names import ALIASES_ATTRIBUTE, IS_ABOUT_RELATION, parse_aliases
 from kgserve.storage.model.fields import NodeExtrasPut
 from kgserve.storage.model.filters import MemoryFilter
-from kgserve.storage.model.names import ALIASES_ATTRIBUTE, IS_ABOUT_RELATION, parse_aliases
 from kgserve.storage.model.redirects import MERGED_INTO_RELATION
 from kgserve.storage.model.rows import (
     EMPTY_ATTRIBUTES_JSON,
@@ -68,9 +68,9 @@ from kgserve.storage.model.rows import (
 from kgserve.storage.plan import WriteReport
 from kgserve.storage.rows.delta import EdgeSet
 from kgserve.storage.rows.edge_page import add_former_versions, exclude_types, filter_by_type, filter_by_weight
-from kgserve.storage.rows.snapshot import RowsSnapshot
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
+from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pending_state import PendingState
-from kgserve.stores.store import OpenStore
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from kgserve.errors import Conflict, FieldError, Gone, InvalidInput, NotFound, Unavailable
 from kgserve.graph.answers import MAX_REPORTED_ITEMS
-from kgserve.graph.handle import StoreHandle, completed_future
+from kgserve.graph.store_handle import StoreHandle, completed_future
 from kgserve.memory.api import RecalledMemory, RecallRequest
 from kgserve.memory.deduplication import MemoryDraft
 from kgserve.memory.presentation import now_in_microseconds
@@ -27,8 +27,8 @@ from kgserve.projections.history.history import NO_SEQUENCE_LIMIT, HistoryFile
 from kgserve.storage.journal.snapshot import list_snapshots, snapshot_sequence_of
 from kgserve.storage.journal.tail import JournalTail
 from kgserve.storage.model.batch import WriteBatch
+from kgserve.storage.model.entity_names import IS_ABOUT_RELATION
 from kgserve.storage.model.fields import NO_EXTRAS
-from kgserve.storage.model.names import IS_ABOUT_RELATION
 from kgserve.storage.model.redirects import MERGED_INTO_RELATION, is_never_valid
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.storage.model.soft_delete import (
@@ -42,12 +42,12 @@ from kgserve.storage.model.soft_delete import (
     undo_forget_put,
 )
 from kgserve.storage.plan import WriteReport
-from kgserve.storage.rows.snapshot import RowsSnapshot
-from kgserve.storage.rows.ways import resolve_redirect
+from kgserve.storage.rows.hierarchy import resolve_redirect
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.backup.folder import find_backups_holding
+from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pending_state import PendingState
 from kgserve.stores.purge_record import PurgeResult, PurgeTargets
-from kgserve.stores.store import OpenStore
 
 MAX_FORGET_MATCHES = 10
 NOTHING_FORGOTTEN = ForgetAnswer(

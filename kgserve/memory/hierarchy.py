@@ -6,17 +6,17 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from kgserve.errors import NotFound
-from kgserve.graph.handle import StoreHandle
-from kgserve.graph.readers import GraphReader, query_hierarchy
-from kgserve.graph.validate import require_label
+from kgserve.graph.graph_reader import GraphReader, query_hierarchy
+from kgserve.graph.request_validation import require_label
+from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory.associations import list_memory_entities
 from kgserve.memory.hierarchy_api import AncestorsRequest, DescendantsRequest, HierarchyMemory, HierarchyPage
 from kgserve.memory.presentation import build_memory_fields
 from kgserve.memory.store_memory import find_active_memory, require_memory
-from kgserve.projections.memory_index.closure import HierarchyNode
 from kgserve.projections.memory_index.decay import half_lives_of
+from kgserve.projections.memory_index.hierarchy import HierarchyNode
 from kgserve.storage.model.rows import NodeRow
-from kgserve.stores.store import OpenStore
+from kgserve.stores.open_store import OpenStore
 
 R = TypeVar("R")
 

@@ -12,10 +12,10 @@ import msgspec
 from msgspec import Meta, field
 
 from kgserve.errors import Conflict
-from kgserve.graph.requests import AsOfText
+from kgserve.graph.request_bodies import AsOfText
 from kgserve.memory.api import EPISODE_LAYER, LAYER_TYPES, MAX_PAGE_MEMORIES, Memory, MemoryQuery, NodeIdText
+from kgserve.storage.model.entity_names import DEFAULT_MEMORY_TYPE
 from kgserve.storage.model.fields import NO_EXTRAS
-from kgserve.storage.model.names import DEFAULT_MEMORY_TYPE
 from kgserve.storage.model.rows import NodeRow
 
 

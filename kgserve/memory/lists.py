@@ -9,9 +9,9 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from kgserve.errors import InvalidInput, NotFound
-from kgserve.graph.handle import StoreHandle
-from kgserve.graph.temporal import parse_valid_at
-from kgserve.graph.validate import FaultCollector, parse_attribute_filter_json, parse_filter_time
+from kgserve.graph.history_access import parse_valid_at
+from kgserve.graph.request_validation import FaultCollector, parse_attribute_filter_json, parse_filter_time
+from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory.api import MAX_PAGE_OFFSET, DeletedEntity, MemoriesQuery, MemoryPage
 from kgserve.memory.deleted_entities import find_deleted_entity
 from kgserve.memory.entities import entity_fields, resolve_entity, to_relations
@@ -29,14 +29,14 @@ from kgserve.platform.codecs import msgpack_decoder
 from kgserve.projections.memory_index.lookups import RelationFilter
 from kgserve.projections.memory_index.memories import MemoryIndexFile
 from kgserve.projections.memory_index.projection import MemoryIndexDamaged
-from kgserve.projections.memory_index.selecting import MAX_SORTED_MEMORIES, MemoryPageStart, MemorySortKey
+from kgserve.projections.memory_index.query_planner import MAX_SORTED_MEMORIES, MemoryPageStart, MemorySortKey
 from kgserve.storage.model.attributes import AttributeCondition, matches_all_conditions
 from kgserve.storage.model.filters import MemoryFilter, NodeFilter
 from kgserve.storage.model.rows import EdgeKey
 from kgserve.storage.model.soft_delete import is_live
-from kgserve.storage.rows.snapshot import RowsSnapshot
-from kgserve.storage.rows.ways import resolve_redirect
-from kgserve.stores.store import OpenStore
+from kgserve.storage.rows.hierarchy import resolve_redirect
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
+from kgserve.stores.open_store import OpenStore
 
 T = TypeVar("T")
 

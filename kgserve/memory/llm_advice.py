@@ -10,10 +10,11 @@ from collections.abc import Sequence
 import msgspec
 
 from kgserve.errors import InvalidInput, Unavailable
-from kgserve.graph.handle import StoreHandle
+from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory.api import RecallRequest
+from kgserve.memory.extraction.extractor import StoreExtraction
 from kgserve.memory.extraction.llm.chat import NoUsableAnswer
-from kgserve.memory.extraction.llm.questions import (
+from kgserve.memory.extraction.llm.prompts import (
     MAX_ADVICE_MEMBERS,
     MAX_ADVICE_MEMORY_CHARS,
     MAX_ADVICE_PROPOSALS,
@@ -23,10 +24,9 @@ from kgserve.memory.extraction.llm.questions import (
     parse_advice,
     parse_answer,
 )
-from kgserve.memory.extraction.worker import StoreExtraction
 from kgserve.memory.recall_stores import recall
 from kgserve.memory.reflect_api import ReflectAnswer, ReflectionProposal, ReflectRequest
-from kgserve.stores.store import OpenStore
+from kgserve.stores.open_store import OpenStore
 
 MAX_ANSWER_MEMORIES = 20
 MAX_ANSWER_CONTEXT_TOKENS = 4_000

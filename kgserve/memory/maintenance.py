@@ -19,18 +19,18 @@ from kgserve.memory.consolidation import apply
 from kgserve.memory.consolidation.apply import RunInProgress
 from kgserve.memory.consolidation.candidates import CandidateQuery, plan_consolidation
 from kgserve.memory.consolidation.plan import MAX_SUGGESTIONS, ConsolidationPlan, RunRecord
-from kgserve.platform.times import format_time, parse_stored_time
-from kgserve.projections.background import PeriodicWorker
+from kgserve.platform.timestamps import format_time, parse_stored_time
+from kgserve.projections.background_projection import BackgroundProjection
 from kgserve.projections.base import EraseRequest
-from kgserve.projections.follower import BackgroundProjection
 from kgserve.projections.indexer import IndexWorker
-from kgserve.projections.indexes import TextIndexes
 from kgserve.projections.schedule import ProjectionThread
+from kgserve.projections.text_indexes import TextIndexes
+from kgserve.projections.workers import PeriodicWorker
 from kgserve.storage.commit_clock import RETENTION_CLOCK
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.store_settings import MemorySettings
-from kgserve.storage.rows.snapshot import RowsSnapshot
-from kgserve.stores.store import OpenStore
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
+from kgserve.stores.open_store import OpenStore
 
 log = structlog.get_logger()
 

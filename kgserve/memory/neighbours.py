@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
 
-from kgserve.graph.readers import GraphReader
+from kgserve.graph.graph_reader import GraphReader
 from kgserve.memory.associations import EntityAssociations
 from kgserve.memory.recall_scoring import (
     CHILD_BOOST,

@@ -8,7 +8,7 @@ from typing import Any
 
 from kgserve.memory.api import DEFAULT_IMPORTANCE, Memory, MemoryEntity
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.times import format_time
+from kgserve.platform.timestamps import format_time
 from kgserve.projections.memory_index import decay
 from kgserve.projections.memory_index.decay import (
     Confidence,
@@ -18,13 +18,13 @@ from kgserve.projections.memory_index.decay import (
     half_lives_of,
 )
 from kgserve.storage.model.change import AccessRecord
-from kgserve.storage.model.names import IS_ABOUT_RELATION
+from kgserve.storage.model.entity_names import IS_ABOUT_RELATION
 from kgserve.storage.model.parents import CHILD_OF_RELATION
 from kgserve.storage.model.rows import EMPTY_ATTRIBUTES_JSON, EdgeRow, NodeRow
 from kgserve.storage.model.store_settings import MemorySettings
-from kgserve.storage.rows.snapshot import RowsSnapshot
-from kgserve.storage.rows.ways import choose_parents, find_outgoing_edges
-from kgserve.stores.store import OpenStore
+from kgserve.storage.rows.hierarchy import choose_parents, find_outgoing_edges
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
+from kgserve.stores.open_store import OpenStore
 
 
 def now_in_microseconds() -> int:

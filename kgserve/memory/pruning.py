@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from kgserve.memory.api import CONCEPT_LAYER
 from kgserve.memory.consolidation.candidates import MEMORY_JOB_TIMEOUT_SECONDS, PauseFunction, build_members
 from kgserve.memory.consolidation.plan import is_pinned
-from kgserve.platform.times import DAY_MICROSECONDS
+from kgserve.platform.timestamps import DAY_MICROSECONDS
 from kgserve.projections.memory_index.decay import confidence_stated_at
 from kgserve.projections.memory_index.memories import DecayPosition
 from kgserve.storage.model.batch import NodePut, WriteBatch
@@ -22,8 +22,8 @@ from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.model.soft_delete import REASON_PRUNED, is_active, soft_delete
 from kgserve.storage.model.store_settings import MemorySettings
 from kgserve.storage.rows.edge_page import add_former_versions
-from kgserve.storage.rows.snapshot import RowsSnapshot
-from kgserve.stores.store import OpenStore
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
+from kgserve.stores.open_store import OpenStore
 
 PruneMode = Literal["archive", "delete"]
 _PRUNE_BATCH_SIZE = 100

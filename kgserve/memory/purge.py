@@ -23,18 +23,19 @@ from kgserve.memory.consolidation.apply import list_runs
 from kgserve.memory.consolidation.plan import RunRecord, decode_run_record
 from kgserve.memory.reflect_api import ReflectionRecord, decode_reflection_record
 from kgserve.platform.durable_files import translate_storage_errors
+from kgserve.projections.background_projection import BackgroundProjection
 from kgserve.projections.base import EraseRequest
-from kgserve.projections.follower import BackgroundProjection
 from kgserve.projections.history.history import HistoryFile
 from kgserve.projections.history_follower import HistoryProjection, HistoryWorker
-from kgserve.projections.index_base import StoreTextIndex
+from kgserve.projections.indexed_text import IndexedText
 from kgserve.projections.indexer import IndexWorker
-from kgserve.projections.indexes import TextIndexes
 from kgserve.projections.schedule import ProjectionStopped
-from kgserve.projections.text import IndexedText
+from kgserve.projections.text_index_base import StoreTextIndex
+from kgserve.projections.text_indexes import TextIndexes
 from kgserve.storage.model.batch import KIND_CONSOLIDATION, KIND_REFLECTION, NodePut, WriteBatch
 from kgserve.storage.model.rows import NodeRow
-from kgserve.storage.rows.snapshot import RowsSnapshot
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
+from kgserve.stores.open_store import OpenStore
 from kgserve.stores.purge_record import (
     PurgeRecord,
     PurgeResult,
@@ -43,7 +44,6 @@ from kgserve.stores.purge_record import (
     read_purge_record,
     write_purge_record,
 )
-from kgserve.stores.store import OpenStore
 
 log = structlog.get_logger()
 

@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgserve.errors import InvalidInput
-from kgserve.graph.context import count_tokens
-from kgserve.graph.search import fusion
-from kgserve.graph.search.fusion import FUSION_POOL_HITS
-from kgserve.graph.search.search import StoreSearch
-from kgserve.graph.validate import parse_attribute_filter
+from kgserve.graph.context_rendering import count_tokens
+from kgserve.graph.request_validation import parse_attribute_filter
+from kgserve.graph.search import score_fusion
+from kgserve.graph.search.node_search import StoreSearch
+from kgserve.graph.search.score_fusion import FUSION_POOL_HITS
 from kgserve.graph.weighted_nodes import WeightedIntersection, WeightedNodes, WeightsById
 from kgserve.memory.api import (
     DEFAULT_IMPORTANCE,
@@ -59,16 +59,16 @@ from kgserve.memory.recall_scoring import (
     to_scored,
     weigh_superseded,
 )
-from kgserve.platform.text import words
+from kgserve.platform.text import query_words as words
 from kgserve.platform.text.similarity import fingerprint
-from kgserve.platform.times import complete_time, format_time, parse_time
+from kgserve.platform.timestamps import complete_time, format_time, parse_time
 from kgserve.projections.history_follower import HistoryWorker
+from kgserve.projections.indexed_text import EntityFacets, IndexFilter, MemoryFacets
 from kgserve.projections.keyword import QueryInterpretation
 from kgserve.projections.memory_index import decay
 from kgserve.projections.memory_index.decay import Confidence, half_lives_of
 from kgserve.projections.memory_index.entries import MemoryState
 from kgserve.projections.memory_index.relation_types import RELATION_NEXT
-from kgserve.projections.text import EntityFacets, IndexFilter, MemoryFacets
 from kgserve.storage.model.attributes import AttributeCondition, matches_all_conditions
 from kgserve.storage.model.change import AccessRecord
 from kgserve.storage.model.filters import MemoryFilter
@@ -331,7 +331,7 @@ class MemoryRecall:
         near = self._similarities(ids)
         if self._request.mode == "semantic":
             return near
-        matches = fusion.fuse_weighted({}, near, self._alpha)
+        matches = score_fusion.fuse_weighted({}, near, self._alpha)
         return {key: match.score * self._filter.passed[key].confidence for key, match in matches.items()}
 
     @cached_property
@@ -427,7 +427,7 @@ class MemoryRecall:
 
     def _combine(self, words: ScoresById, meaning: ScoresById) -> list[ScoredMemory]:
         meaning |= self._similarities(key for key in words if key not in meaning)
-        matches = fusion.fuse_weighted(words, meaning, self._alpha, self._top)
+        matches = score_fusion.fuse_weighted(words, meaning, self._alpha, self._top)
         return fuse_scores(matches, words, meaning, self._filter.passed)
 
     def _with_turns(self, words: ScoresById, meaning: ScoresById) -> list[ScoredMemory]:
@@ -436,20 +436,20 @@ class MemoryRecall:
         depths = (
             (CONVERSATION_SEED_HITS, CONVERSATION_REACHED_TURNS)
             if self._request.expand
-            else (fusion.MAX_PROPAGATION_SEEDS, fusion.MAX_PROPAGATION_REACHED)
+            else (score_fusion.MAX_PROPAGATION_SEEDS, score_fusion.MAX_PROPAGATION_REACHED)
         )
-        turns = fusion.fetch_neighbourhood({each.id: each.score for each in found}, self._turns, *depths)
+        turns = score_fusion.fetch_neighbourhood({each.id: each.score for each in found}, self._turns, *depths)
         if not turns:
             return self._relevant(found, words, {})
         ids = {*turns, *(other for around in turns.values() for other, _ in around)}
         meaning |= self._similarities(key for key in ids if key not in meaning)
         texts = {key: row.content for key, row in self._filter.rows(ids).items()} if self._request.expand else {}
         heard = spread_word_scores(words, self._index.worths(self._request.query, texts), turns) if texts else words
-        matches = fusion.fuse_weighted(heard, meaning, self._alpha, self._top)
+        matches = score_fusion.fuse_weighted(heard, meaning, self._alpha, self._top)
         asking = {key for key, text in texts.items() if text.rstrip().endswith("?")}
         passed = self._filter.passed
         found = boost_turns(fuse_scores(matches, words, meaning, passed), turns, passed, asking)
-        return self._relevant(found, words, fusion.symmetrize(turns))
+        return self._relevant(found, words, score_fusion.symmetrize(turns))
 
     def _relevant(
         self, found: Sequence[ScoredMemory], words: ScoresById, turns: Mapping[str, Mapping[str, float]]
@@ -460,7 +460,7 @@ class MemoryRecall:
             return [*found]
         near = {each.id for each in found if each.semantic is not None and each.semantic >= floor}
         near |= self._sharing_words([each.id for each in found if each.id in words and each.id not in near])
-        for _ in range(fusion.DEFAULT_PROPAGATION_HOPS):
+        for _ in range(score_fusion.DEFAULT_PROPAGATION_HOPS):
             near |= {other for key in near for other in turns.get(key, ())}
         return [each for each in found if each.id in near]
 
@@ -488,7 +488,7 @@ class MemoryRecall:
         only = msgspec.structs.replace(self._only, valid_at=None, ids=among, past_ids=among)
         return {*self._index.words(self._request.query, len(among), only, "content")}
 
-    def _turns(self, ids: Sequence[str]) -> fusion.NeighbourWeights:
+    def _turns(self, ids: Sequence[str]) -> score_fusion.NeighbourWeights:
         """Return the turns before and after some memories, as far as they pass."""
         turns = self._about.turns(ids)
         passing = {*self._passing_unfiltered(other for around in turns.values() for other, _ in around)}
@@ -597,7 +597,7 @@ class MemoryRecall:
                 found = self._by_paths
             case "hybrid":
                 near = self._similarities(key for key in self._by_words if key in self._filter.why)
-                matches = fusion.fuse_weighted(self._by_words, self._by_meaning | near, self._alpha, self._top)
+                matches = score_fusion.fuse_weighted(self._by_words, self._by_meaning | near, self._alpha, self._top)
                 found = {key: match.score for key, match in matches.items()}
         return {key: score for key, score in found.items() if key in self._filter.why}
 
@@ -636,8 +636,8 @@ class MemoryRecall:
         possible = possible_names(self._request.query)
         if named := match_names(possible, self._about.known(possible)):
             return dict.fromkeys(named, 1.0)
-        words = self._search_keywords(fusion.MIN_FUSION_POOL_HITS)
-        best = self._relevant(self._combine(words, self._search_vectors(fusion.MIN_FUSION_POOL_HITS)), words, {})[
+        words = self._search_keywords(score_fusion.MIN_FUSION_POOL_HITS)
+        best = self._relevant(self._combine(words, self._search_vectors(score_fusion.MIN_FUSION_POOL_HITS)), words, {})[
             :MAX_RECALL_STARTS
         ]
         starts: dict[str, float] = {}

@@ -14,16 +14,16 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from kgserve.graph.search.fusion import (
+from kgserve.graph.search.score_fusion import (
     DEFAULT_PROPAGATION_DECAY,
     EntityMatch,
     NeighbourWeights,
     propagate_scores,
     symmetrize,
 )
-from kgserve.platform.text.words import FUNCTION_WORDS
+from kgserve.platform.text.query_words import FUNCTION_WORDS
 from kgserve.projections.memory_index.relation_types import RELATION_NEXT
-from kgserve.storage.model.names import normalize_name
+from kgserve.storage.model.entity_names import normalize_name
 
 MAX_SPREAD_ENTITIES = 300
 """Maximum number of entities that are visited, nearest first."""

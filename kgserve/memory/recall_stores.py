@@ -15,8 +15,8 @@ from typing import NamedTuple
 import msgspec
 
 from kgserve.errors import InvalidInput, NoStore, NotFound
-from kgserve.graph.handle import StoreHandle
-from kgserve.graph.search.search import elapsed_ms, open_search, stores_to_search, without_at_least
+from kgserve.graph.search.node_search import elapsed_ms, open_search, stores_to_search, without_at_least
+from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory.api import DeletedEntity, RecallAnswer, RecalledMemory, RecallRequest
 from kgserve.memory.presentation import record_use
 from kgserve.memory.recall import MemoryRecall, RecallPage, ScoresById, count_use, count_within_budget, creation_range

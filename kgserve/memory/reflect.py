@@ -22,13 +22,13 @@ import numpy as np
 
 from kgserve.errors import Conflict, InvalidInput, NotFound, Unavailable
 from kgserve.graph.answers import MAX_REPORTED_ITEMS
-from kgserve.graph.handle import StoreHandle
+from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory.api import CONCEPT_LAYER, DOMAIN_LAYER, LAYER_TYPES, UnmergedPair
 from kgserve.memory.concept_placement import ConceptScores, UnitVectors, cluster_memories, score_concepts
 from kgserve.memory.consolidation import apply
 from kgserve.memory.consolidation.candidates import MEMORY_JOB_TIMEOUT_SECONDS, CandidateQuery, plan_consolidation
+from kgserve.memory.consolidation.operations import WorkThrottle
 from kgserve.memory.consolidation.plan import ConsolidationPlan, RunRecord
-from kgserve.memory.consolidation.use_cases import WorkThrottle
 from kgserve.memory.deduplication import Deduplicator
 from kgserve.memory.hierarchy import get_active_memory
 from kgserve.memory.presentation import name_or_id, now_in_microseconds
@@ -51,13 +51,13 @@ from kgserve.memory.reflect_api import (
 from kgserve.memory.store_memory import NO_LLM_MESSAGE
 from kgserve.platform.idempotency import generate_node_id
 from kgserve.platform.text.wordlists import read_word_list
-from kgserve.platform.times import format_time
-from kgserve.projections.indexes import TextIndexes
+from kgserve.platform.timestamps import format_time
+from kgserve.projections.indexed_text import IndexFilter
 from kgserve.projections.memory_index.memories import DecayPosition, MemoryIndexFile
+from kgserve.projections.memory_index.query_planner import MemoryPageStart
 from kgserve.projections.memory_index.relation_types import RELATION_REFLECTED
-from kgserve.projections.memory_index.selecting import MemoryPageStart
 from kgserve.projections.recent_vectors import RecentVectors
-from kgserve.projections.text import IndexFilter
+from kgserve.projections.text_indexes import TextIndexes
 from kgserve.storage.model.batch import KIND_REFLECTION, EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.fields import EdgeExtrasPut, NodeExtrasPut
 from kgserve.storage.model.filters import MemoryFilter
@@ -65,10 +65,10 @@ from kgserve.storage.model.parents import CHILD_OF_RELATION
 from kgserve.storage.model.rows import EdgeKey, NodeRow, split_edge_attributes
 from kgserve.storage.model.soft_delete import is_active, is_live
 from kgserve.storage.plan import WriteReport
-from kgserve.storage.rows.snapshot import RowsSnapshot
-from kgserve.storage.rows.ways import find_parents
+from kgserve.storage.rows.hierarchy import find_parents
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
+from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pending_state import PendingState
-from kgserve.stores.store import OpenStore
 
 MAX_TARGET_CONCEPTS = 2_000
 """Maximum number of concepts that can receive memories, newest first."""

@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 from kgserve.graph.answers import MAX_REPORTED_ITEMS
 from kgserve.memory.api import Memory, NodeIdText, RecalledMemory, UnitFloat
 from kgserve.platform.codecs import json_decoder
-from kgserve.platform.times import parse_stored_time
+from kgserve.platform.timestamps import parse_stored_time
 from kgserve.storage.model.batch import KIND_REFLECTION
 
 CONTRADICTS = "contradicts"

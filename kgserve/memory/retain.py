@@ -15,8 +15,8 @@ import msgspec
 from typing_extensions import override
 
 from kgserve.errors import Conflict, InvalidInput, NotFound
-from kgserve.graph.handle import StoreHandle
-from kgserve.graph.validate import FaultCallback, FaultCollector, parse_written_time
+from kgserve.graph.request_validation import FaultCallback, FaultCollector, parse_written_time
+from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory.api import (
     DEFAULT_IMPORTANCE,
     EPISODE_LAYER,
@@ -55,12 +55,12 @@ from kgserve.platform.text.similarity import text_hash
 from kgserve.projections.memory_index.relation_types import RELATION_NEXT
 from kgserve.projections.recent_vectors import RecentVectors
 from kgserve.storage.model.batch import EdgePut, NodePut
+from kgserve.storage.model.entity_names import IS_ABOUT_RELATION, UNKNOWN_TYPE, list_entity_names
 from kgserve.storage.model.fields import NO_EXTRAS, NodeExtrasPut
-from kgserve.storage.model.names import IS_ABOUT_RELATION, UNKNOWN_TYPE, list_entity_names
 from kgserve.storage.model.rows import EMPTY_ATTRIBUTES_JSON, NodeRow
 from kgserve.storage.model.soft_delete import REASON_FORGOTTEN, REASON_SUPERSEDED
+from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pending_state import PendingState
-from kgserve.stores.store import OpenStore
 
 
 def retain(graph: StoreHandle, request: RetainRequest) -> Future[RetainAnswer]:

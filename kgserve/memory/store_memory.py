@@ -16,9 +16,8 @@ import msgspec
 from kgserve.errors import Conflict, FieldError, InvalidInput, KgserveError, NotFound
 from kgserve.graph.answers import MAX_REPORTED_ITEMS
 from kgserve.graph.former_versions import is_version_id
-from kgserve.graph.handle import StoreHandle
-from kgserve.graph.requests import NodeInput
-from kgserve.graph.validate import (
+from kgserve.graph.request_bodies import NodeInput
+from kgserve.graph.request_validation import (
     FaultCallback,
     FaultCollector,
     check_label,
@@ -27,6 +26,7 @@ from kgserve.graph.validate import (
     rename_fault_paths,
     to_node_put,
 )
+from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory.api import (
     LAYER_TYPES,
     MAX_SIMILAR_MEMORIES,
@@ -54,25 +54,25 @@ from kgserve.memory.presentation import now_in_microseconds, record_use, to_memo
 from kgserve.memory.supersede import check_bounds
 from kgserve.platform.idempotency import generate_ordered_id
 from kgserve.platform.text.similarity import find_difference
-from kgserve.platform.times import format_time
+from kgserve.platform.timestamps import format_time
 from kgserve.projections.indexer import IndexWorker
 from kgserve.projections.memory_index.entries import MemoryState
 from kgserve.projections.memory_index.memories import DecayPosition, MemoryIndexFile
-from kgserve.projections.memory_index.selecting import MemoryPageStart
+from kgserve.projections.memory_index.query_planner import MemoryPageStart
 from kgserve.projections.recent_vectors import RecentVectors
 from kgserve.storage.model.batch import NodePut, WriteBatch
+from kgserve.storage.model.entity_names import DEFAULT_MEMORY_TYPE, IS_ABOUT_RELATION
 from kgserve.storage.model.fields import NO_EXTRAS, NodeExtrasPut, TimestampPut
 from kgserve.storage.model.filters import MemoryFilter
-from kgserve.storage.model.names import DEFAULT_MEMORY_TYPE, IS_ABOUT_RELATION
 from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.model.soft_delete import REASON_SUPERSEDED, VERSION_OF_RELATION
 from kgserve.storage.model.store_settings import MemorySettings
 from kgserve.storage.plan import WriteReport
 from kgserve.storage.rows.edge_page import add_former_versions
-from kgserve.storage.rows.snapshot import RowsSnapshot
-from kgserve.storage.rows.ways import resolve_redirect
+from kgserve.storage.rows.hierarchy import resolve_redirect
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
+from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pending_state import PendingState
-from kgserve.stores.store import OpenStore
 
 T = TypeVar("T")
 

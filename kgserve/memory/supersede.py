@@ -16,10 +16,10 @@ from kgserve.errors import Conflict
 from kgserve.graph.former_versions import sort_by_validity, validity_end, validity_start
 from kgserve.memory.deduplication import MemoryDraft
 from kgserve.platform.text.similarity import text_hash
-from kgserve.platform.times import format_time
+from kgserve.platform.timestamps import format_time
 from kgserve.storage.model.batch import EdgePut, NodePut, restore_node_put
+from kgserve.storage.model.entity_names import IS_ABOUT_RELATION
 from kgserve.storage.model.fields import MAX_ID_BYTES, NO_EXTRAS, NodeExtrasPut, TimestampPut
-from kgserve.storage.model.names import IS_ABOUT_RELATION
 from kgserve.storage.model.parents import CHILD_OF_RELATION
 from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.model.soft_delete import REASON_SUPERSEDED, VERSION_OF_RELATION

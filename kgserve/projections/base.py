@@ -16,7 +16,7 @@ from kgserve.storage.journal.journal import Journal
 from kgserve.storage.journal.tail import MAX_TAIL_BATCH_ROWS, JournalTail
 from kgserve.storage.layout import StoreDescription, StoreLayout
 from kgserve.storage.model.change import StoreState
-from kgserve.storage.rows.snapshot import RowsSnapshot
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
 
 class RowsSource(Protocol):

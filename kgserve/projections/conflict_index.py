@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from kgserve.projections.base import FollowedStore
 from kgserve.projections.history.history import RowState
 from kgserve.projections.history_follower import HistoryProjection
+from kgserve.projections.indexed_text import IndexedText, IndexFilter
 from kgserve.projections.keyword import DocumentFrequencies, KeywordIndex, QueryInterpretation
-from kgserve.projections.text import IndexedText, IndexFilter
 from kgserve.storage.model.rows import NodeRow
 
 MAX_CONFLICT_HEADS = 10_000

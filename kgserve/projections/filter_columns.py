@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kgserve.projections.text import EntityFacets, IndexFilter, MemoryFacets
+from kgserve.projections.indexed_text import EntityFacets, IndexFilter, MemoryFacets
 
 _EARLIEST, _LATEST = -(1 << 63), (1 << 63) - 1
 _NO_LAYER = -1

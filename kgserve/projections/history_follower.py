@@ -17,14 +17,14 @@ from typing_extensions import override
 from kgserve.errors import Conflict, JournalDamaged, Unavailable
 from kgserve.platform.durable_files import sync_folder
 from kgserve.platform.settings import MEBIBYTE
-from kgserve.platform.times import DAY_MICROSECONDS, format_time
-from kgserve.projections.background import PeriodicWorker
+from kgserve.platform.timestamps import DAY_MICROSECONDS, format_time
+from kgserve.projections.background_projection import AnnouncingProjection
 from kgserve.projections.base import EraseRequest, FollowedStore
-from kgserve.projections.follower import AnnouncingProjection
 from kgserve.projections.history.history import NO_SEQUENCE_LIMIT, HistoryFile, is_damage
 from kgserve.projections.history.recovery import describe_gap, move_history_aside, open_history, remove_history
 from kgserve.projections.history.statements import HISTORY_PAGE_BYTES
 from kgserve.projections.schedule import ProjectionThread, lower_priority
+from kgserve.projections.workers import PeriodicWorker
 from kgserve.storage.commit_clock import RETENTION_CLOCK
 from kgserve.storage.journal.replay import read_all_links
 from kgserve.storage.journal.snapshot import (
@@ -37,7 +37,7 @@ from kgserve.storage.journal.snapshot import (
 )
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.statuses import HistoryGap, HistoryStatus
-from kgserve.storage.rows.snapshot import RowsSnapshot
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
 log = structlog.get_logger()
 

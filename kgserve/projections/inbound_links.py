@@ -13,12 +13,12 @@ from typing_extensions import override
 from kgserve.errors import NotFound, ServedElsewhere
 from kgserve.projections.base import FollowedStore, Projection
 from kgserve.projections.links.links import InboundLinkTable, LinkReader, LinksPosition, open_closed_links
-from kgserve.projections.on_demand import DerivedFile, Found
+from kgserve.projections.on_demand_projection import DerivedFile, Found
 from kgserve.storage.changefeed import ChangeFeedLookup
 from kgserve.storage.journal.tail import LinkChange, read_link_changes
 from kgserve.storage.layout import StoreLayout
 from kgserve.storage.model.rows import LinkRow
-from kgserve.storage.rows.snapshot import RowsSnapshot
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
 INBOUND_LINKS_FILE = "links.sqlite"
 _NO_POSITION = LinksPosition(0, 0)

@@ -10,12 +10,12 @@ from typing_extensions import override
 from kgserve.embedding.cache import QueryVectorCache
 from kgserve.embedding.embedder import Embedder, MeteredEmbedder
 from kgserve.errors import KgserveError
-from kgserve.platform.metrics.observation import EmbeddingCounters
-from kgserve.projections.background import StoreWorker
+from kgserve.platform.metrics.telemetry import EmbeddingCounters
 from kgserve.projections.base import FollowedStore
-from kgserve.projections.index_base import StoreTextIndex
-from kgserve.projections.indexes import TextIndexes
 from kgserve.projections.schedule import ProjectionThread
+from kgserve.projections.text_index_base import StoreTextIndex
+from kgserve.projections.text_indexes import TextIndexes
+from kgserve.projections.workers import StoreWorker
 
 log = structlog.get_logger()
 

@@ -22,9 +22,9 @@ from kgserve.errors import InvalidInput
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.gil import iterate_cooperatively
 from kgserve.platform.sqlite_files import remove_path
-from kgserve.platform.text.words import add_word_forms, compute_word_weights, find_content_words
+from kgserve.platform.text.query_words import add_word_forms, compute_word_weights, find_content_words
 from kgserve.projections import manifest
-from kgserve.projections.text import NO_TEXT_FILTER, IndexedText, IndexFilter, parse_past_key
+from kgserve.projections.indexed_text import NO_TEXT_FILTER, IndexedText, IndexFilter, parse_past_key
 
 log = structlog.get_logger()
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from kgserve.projections.follower import BackgroundProjection
+    from kgserve.projections.background_projection import BackgroundProjection
 
 
 class CommitWait(NamedTuple):

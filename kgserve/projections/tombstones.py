@@ -16,15 +16,15 @@ from typing_extensions import override
 
 from kgserve.platform.sqlite_files import open_database, seal_database, select_by_values, vacuum_database
 from kgserve.projections.base import EraseRequest
-from kgserve.projections.on_demand import OnDemandProjection
+from kgserve.projections.on_demand_projection import OnDemandProjection
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.journal.replay import read_all_last_versions
 from kgserve.storage.journal.tail import NodeDeletions, extract_last_versions, read_node_deletions
 from kgserve.storage.layout import StoreLayout
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.digest import checksum_63bit
-from kgserve.storage.rows.snapshot import RowsSnapshot
-from kgserve.storage.rows.view import CurrentRowsProjection
+from kgserve.storage.rows.current_rows import CurrentRowsProjection
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
 TOMBSTONES_FORMAT = 2
 MAX_SCANNED_JOURNAL_BYTES = 1 << 20

@@ -35,20 +35,20 @@ from uvicorn.server import logger as uvicorn_log
 from kgserve import __version__
 from kgserve.admin.composition import open_services
 from kgserve.errors import Conflict, InvalidInput, KgserveError
-from kgserve.graph.handle import StoreHandles
-from kgserve.platform import log
+from kgserve.graph.store_handle import StoreHandles
+from kgserve.platform import structured_log
 from kgserve.platform.access.audit import AuditLog
 from kgserve.platform.access.authentication import Authenticator, Keyring, describe_exposure, require_key_if_exposed
-from kgserve.platform.lock import DataFolderLock
+from kgserve.platform.data_folder_lock import DataFolderLock
 from kgserve.platform.server_discovery import connectable_url
 from kgserve.platform.settings import MEBIBYTE, Settings
 from kgserve.projections.cypher_engine.engine.process import get_fork_server
 from kgserve.server.admission import AdmissionControl
 from kgserve.server.http.connection import ConnectionLimits, ConnectionRegistry, HttpConnection
+from kgserve.server.http.error_responses import reraise_error
 from kgserve.server.http.fair_callbacks import FairCallbackQueue
 from kgserve.server.http.gateway import Gateway, require_route_role
-from kgserve.server.http.problem import reraise_error
-from kgserve.server.http.request_parts import RequestServices
+from kgserve.server.http.request_decoding import RequestServices
 from kgserve.server.http.routes import ROUTES
 from kgserve.server.http.sse import EventStreamRegistry
 from kgserve.server.http.tls import ServerCertificate
@@ -113,7 +113,7 @@ def create_app(graphs: StoreHandles, token: str | None = None) -> Litestar:
         finally:
             await edge.wait_until_idle(pool.settings.shutdown_grace / 4)
             await forwarder.close()
-            log.flush_log()
+            structured_log.flush_log()
             for companion in pool.companions:
                 companion.halt()
             await asyncio.to_thread(pool.close)
@@ -131,7 +131,7 @@ def create_app(graphs: StoreHandles, token: str | None = None) -> Litestar:
     )
     handler = app.asgi_handler
     if pool.settings.cluster:
-        from kgserve.server.http.forward import ForwardingMiddleware  # noqa: PLC0415 - needed by nodes of a cluster only
+        from kgserve.server.http.forwarding_middleware import ForwardingMiddleware  # noqa: PLC0415 - needed by nodes of a cluster only
 
         handler = ForwardingMiddleware(handler, forwarder)
     edge = Gateway(handler, pool.settings, pool.observation, authenticator, audit, service, ROUTES)
@@ -150,7 +150,7 @@ def _build_service(graphs: StoreHandles, admission: AdmissionControl, proxy: Nod
 
 def run_server(settings: Settings) -> int:
     """Serve until a signal stops the server; return the exit code. Errors at startup go to standard error."""
-    log.configure_logging(settings.log_format, settings.log_level)
+    structured_log.configure_logging(settings.log_format, settings.log_level)
     get_fork_server(settings.engine).log = (settings.log_format, settings.log_level)
     _raise_open_file_limit()
     try:
@@ -171,7 +171,7 @@ def run_server(settings: Settings) -> int:
         return 1
     if left_behind:
         # Everything is closed except a thread in the embedding model; a normal exit would abort the process.
-        log.flush_log()
+        structured_log.flush_log()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
@@ -237,7 +237,7 @@ def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> b
 def _start_lines(settings: Settings, url: str) -> list[str]:
     """Return the lines for standard output once the server listens: text, or one JSON line."""
     if settings.log_format == "json":
-        return [log.format_json_line("listening", version=__version__, url=url, data=str(settings.data_dir))]
+        return [structured_log.format_json_line("listening", version=__version__, url=url, data=str(settings.data_dir))]
     lines = [f"kgserve {__version__} listening on {url} (data: {settings.data_dir})"]
     if settings.explorer:
         how = f"open {connectable_url(url)}/" if Keyring(settings.data_dir).empty else "run `kgserve open`"

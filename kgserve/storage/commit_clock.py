@@ -9,7 +9,7 @@ from pathlib import Path
 import structlog
 
 from kgserve.errors import Conflict
-from kgserve.platform.times import format_time
+from kgserve.platform.timestamps import format_time
 from kgserve.storage.journal.journal import list_segments
 from kgserve.storage.plan import MAX_CLOCK_DRIFT_MICROSECONDS, MIN_COMMIT_TIME_MICROSECONDS
 

@@ -48,7 +48,7 @@ from kgserve.storage.model.store_settings import (
     MemorySettings,
     StoreSettings,
 )
-from kgserve.storage.rows.view import newest_base_sequence
+from kgserve.storage.rows.current_rows import newest_base_sequence
 
 log = structlog.get_logger()
 

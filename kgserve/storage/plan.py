@@ -13,7 +13,7 @@ from typing import Generic, Literal, Protocol, Self, TypeVar
 import msgspec
 
 from kgserve.errors import Conflict, FieldError, InvalidInput, KindNotAllowed
-from kgserve.platform.times import format_time
+from kgserve.platform.timestamps import format_time
 from kgserve.storage.model.batch import (
     DEFAULT_WRITE_RULES,
     KIND_CONSOLIDATION,

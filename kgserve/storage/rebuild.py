@@ -16,8 +16,8 @@ from kgserve.errors import JournalDamaged, Unavailable
 from kgserve.platform.allocator import release_free_memory
 from kgserve.platform.durable_files import shorten_journal_path
 from kgserve.storage.journal import snapshot
-from kgserve.storage.journal.fold import MaterializedRows, write_row_files
 from kgserve.storage.journal.journal import Journal
+from kgserve.storage.journal.materialize import MaterializedRows, write_row_files
 from kgserve.storage.journal.replay import (
     list_usable_snapshots,
     materialize_journal,
@@ -28,8 +28,8 @@ from kgserve.storage.journal.replay import (
 )
 from kgserve.storage.layout import StoreLayout
 from kgserve.storage.model.change import StoreState
+from kgserve.storage.rows.current_rows import CurrentRowsProjection
 from kgserve.storage.rows.encoding import RowsDamaged
-from kgserve.storage.rows.view import CurrentRowsProjection
 
 log = structlog.get_logger()
 

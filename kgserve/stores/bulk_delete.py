@@ -18,10 +18,10 @@ from kgserve.storage.model.digest import shift_digest
 from kgserve.storage.model.events import memory_category_of
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.storage.plan import WriteReport, choose_commit_time
+from kgserve.storage.rows.current_rows import StagedBase
 from kgserve.storage.rows.delta import EdgeSet
 from kgserve.storage.rows.edge_page import add_former_versions
-from kgserve.storage.rows.snapshot import RowsSnapshot
-from kgserve.storage.rows.view import StagedBase
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
 MAX_BULK_DELETE_ROWS = 2_000_000
 """Maximum number of rows in one delete, including the edges of deleted nodes."""

@@ -27,8 +27,8 @@ from kgserve.storage.journal.journal import Journal
 from kgserve.storage.journal.replay import measure_unsnapshotted_bytes
 from kgserve.storage.layout import StoreLayout, require_rebuild_room
 from kgserve.storage.rebuild import MAX_KEPT_SNAPSHOTS
+from kgserve.storage.rows.current_rows import CurrentRowsProjection, StagedBase
 from kgserve.storage.rows.encoding import RowsDamaged
-from kgserve.storage.rows.view import CurrentRowsProjection, StagedBase
 
 log = structlog.get_logger()
 

@@ -10,14 +10,14 @@ from collections.abc import Collection, Iterable
 from kgserve.platform.text.similarity import fingerprint, text_hash
 from kgserve.projections.memory_index.projection import MemoryProjection, lookup_keys_of
 from kgserve.storage.model.change import ChangeSet
-from kgserve.storage.model.names import IS_ABOUT_RELATION, normalize_name
+from kgserve.storage.model.entity_names import IS_ABOUT_RELATION, normalize_name
 from kgserve.storage.model.parents import CHILD_OF_RELATION, is_parent_edge
 from kgserve.storage.model.redirects import MERGED_INTO_RELATION, follow_redirect_chain, is_never_valid
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.storage.model.soft_delete import is_active
 from kgserve.storage.rows.edge_page import incoming_edges_of_type
-from kgserve.storage.rows.snapshot import RowsSnapshot
-from kgserve.storage.rows.ways import find_parent_edges, find_redirects
+from kgserve.storage.rows.hierarchy import find_parent_edges, find_redirects
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
 MAX_PENDING_CHILDREN = 100
 """Maximum number of conflicting children that a change examines."""

@@ -16,7 +16,7 @@ from kgserve.errors import Conflict, InvalidInput, NoStore, ServedElsewhere
 from kgserve.platform.access.audit import read_newest_audit_records
 from kgserve.platform.access.audit_api import AuditRecord
 from kgserve.platform.durable_files import sync_folder
-from kgserve.platform.metrics.observation import ClusterNodeMetrics
+from kgserve.platform.metrics.telemetry import ClusterNodeMetrics
 from kgserve.platform.permissions import create_private_folder
 from kgserve.platform.settings import MEBIBYTE, Settings
 from kgserve.storage.journal.journal import Journal

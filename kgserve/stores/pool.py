@@ -17,9 +17,9 @@ import structlog
 from typing_extensions import override
 
 from kgserve.errors import Conflict, KgserveError, NoStore, OwnerUnreachable, ServedElsewhere, StoreOpening, Unavailable
-from kgserve.platform.closing import ClosableContext
+from kgserve.platform.closable import ClosableContext
 from kgserve.platform.durable_files import sync_folder, translate_storage_errors
-from kgserve.platform.metrics.observation import Telemetry
+from kgserve.platform.metrics.telemetry import Telemetry
 from kgserve.platform.permissions import create_private_folder
 from kgserve.platform.settings import Settings
 from kgserve.projections.cypher_engine.engine.files import engine_edition
@@ -29,11 +29,11 @@ from kgserve.storage.changefeed import ChangeFeeds
 from kgserve.storage.layout import StoreLayout, check_data_folder
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.storage.model.store_settings import default_store_settings
-from kgserve.stores.access import CreateIfMissing, StoreRegistry
 from kgserve.stores.cluster_api import DrainAnswer, MoveAnswer, RepairAnswer
+from kgserve.stores.open_store import OpenStore, StoreDependencies
 from kgserve.stores.placement import Placement
+from kgserve.stores.scoped_stores import CreateIfMissing, StoreRegistry
 from kgserve.stores.scratch_database import ScratchCopyCache
-from kgserve.stores.store import OpenStore, StoreDependencies
 
 log = structlog.get_logger()
 

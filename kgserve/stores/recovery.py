@@ -20,7 +20,7 @@ import msgspec
 from kgserve.platform.durable_files import translate_storage_errors
 from kgserve.platform.settings import MEBIBYTE, Settings
 from kgserve.platform.sqlite_files import remove_database_files
-from kgserve.projections.history.reading import HistoryCurrentRows
+from kgserve.projections.history.reader import HistoryCurrentRows
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import CommitWitness, Journal
 from kgserve.storage.journal.journal import salvage_segments as salvage_journal

@@ -25,7 +25,7 @@ from typing import TypeVar
 import msgspec
 import structlog
 
-from kgserve.cypher.writes import WriteScope
+from kgserve.cypher.write_analysis import WriteScope
 from kgserve.errors import EngineFailed, StorageFull, Unavailable
 from kgserve.platform.durable_files import translate_storage_errors
 from kgserve.platform.settings import MEBIBYTE
@@ -56,8 +56,8 @@ from kgserve.storage.model.change import NetChange, StoreState
 from kgserve.storage.model.fields import ColumnSet
 from kgserve.storage.model.rows import EDGE_EXTRA_NAMES, EdgeKey, EdgeRow, NodeRow
 from kgserve.storage.rebuild import create_empty_folder
-from kgserve.storage.rows.snapshot import RowsSnapshot
-from kgserve.storage.rows.view import CurrentRowsProjection
+from kgserve.storage.rows.current_rows import CurrentRowsProjection
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
 log = structlog.get_logger()
 

@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from kgserve.errors import KgserveError, Unavailable
-from kgserve.platform.metrics.observation import RequestOrigin, StoreWriteCounters, bind_request_ids, get_request_origin
+from kgserve.platform.metrics.telemetry import RequestOrigin, StoreWriteCounters, bind_request_ids, get_request_origin
 from kgserve.storage.model.batch import WriteBatch
 from kgserve.storage.model.change import ChangeSet, StoreState
 from kgserve.storage.plan import WriteReport

@@ -12,7 +12,7 @@ import pytest
 
 from bench.agreement import find_inconsistencies
 from bench.server import BenchClient, HttpReply, ServerProcess
-from kgserve.graph.transfer.transfer import open_export
+from kgserve.graph.transfer.import_export import open_export
 from kgserve.stores.pool import StorePool
 from tests.graphs import graph_of
 from tests.stores.writing import batch, settings, until

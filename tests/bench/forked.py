@@ -10,7 +10,7 @@ import pytest
 from typing_extensions import override
 
 import bench.server
-from tests.cli.nursery import ForkedProcess, fork
+from tests.cli.fork_server import ForkedProcess, fork
 from tests.cli.running import kgserve
 
 

@@ -21,8 +21,8 @@ from typing_extensions import override
 
 from kgserve.cli.root import run
 from kgserve.client.embedded import defer_to_host
-from kgserve.platform import log
-from tests.cli.nursery import ForkedProcess, fork
+from kgserve.platform import structured_log
+from tests.cli.fork_server import ForkedProcess, fork
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -160,7 +160,7 @@ def _given(text: str) -> Generator[IO[str]]:
 def log_as_before() -> Generator[None]:
     """Reset the log's configuration to a library's default for a block, and restore it afterwards."""
     root, chosen = logging.getLogger(), structlog.get_config() if structlog.is_configured() else None
-    handlers, level, short = _streams(root), root.level, log._short
+    handlers, level, short = _streams(root), root.level, structured_log._short
     structlog.reset_defaults()
     defer_to_host()
     try:
@@ -172,7 +172,7 @@ def log_as_before() -> Generator[None]:
         for handler in handlers:
             root.addHandler(handler)
         root.setLevel(level)
-        log._short = short
+        structured_log._short = short
 
 
 def _streams(root: logging.Logger) -> list[logging.Handler]:

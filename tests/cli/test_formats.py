@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tests.cli.running import CommandResult, ServerProcessHandle, environment, kgserve
-from tests.graph.transfer.formats.converting import FIXTURES
+from tests.graph.transfer.formats.conversion_helpers import FIXTURES
 
 LINES = (
     '{"kind":"node","id":"a","type":"t","content":"=1+1\\n\\u0000","attributes":{"n":1,"l":[null]},"tags":["x","y"]}\n'

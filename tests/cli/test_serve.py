@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from kgserve import __version__
-from kgserve.platform.lock import DataFolderLock
+from kgserve.platform.data_folder_lock import DataFolderLock
 from tests.cli.running import COMMAND, ServerProcessHandle, environment, kgserve
 from tests.platform.access.keys import bearer, given
 

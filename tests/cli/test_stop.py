@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from kgserve.platform.lock import DataFolderLock
+from kgserve.platform.data_folder_lock import DataFolderLock
 from kgserve.platform.server_discovery import find_lock_holder, find_server
 from tests.cli.mcp_stdio.editor import SMALL
 from tests.cli.running import SERVER_TIMEOUT_SECONDS, kgserve, serving

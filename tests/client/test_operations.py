@@ -13,7 +13,7 @@ import pytest
 from kgserve.client import AsyncClient, BatchHits, Client, Hits, Refused, Store, Traversal, Unreachable
 from kgserve.errors import InvalidInput, NotFound
 from kgserve.graph.answers import BatchSearchAnswer, SearchAnswer, TraverseAnswer
-from kgserve.graph.requests import EdgeInput, EdgeLine, NodeInput, SearchVariant
+from kgserve.graph.request_bodies import EdgeInput, EdgeLine, NodeInput, SearchVariant
 from tests.server.http.serving import Served
 
 ODD_IDS = ["a/b", ".", "..", "ü?#%2F", "a b", "x\ny", "%"]

@@ -16,9 +16,9 @@ import pytest
 from kgserve.client import AsyncClient, Client, Event, Unreachable
 from kgserve.client.lines import ImportLine
 from kgserve.errors import Gone, NotFound
-from kgserve.graph.requests import EdgeLine, NodeLine
+from kgserve.graph.request_bodies import EdgeLine, NodeLine
 from kgserve.platform import settings
-from tests.cli.nursery import TOP
+from tests.cli.fork_server import TOP
 from tests.cli.running import ServerProcessHandle, environment, serving
 
 LINES = 20_000

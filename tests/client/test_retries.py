@@ -13,8 +13,8 @@ import pytest
 
 from kgserve import errors
 from kgserve.client import AsyncClient, Client, Interrupted, Refused, Retries, Unintelligible
-from kgserve.client.failures import RetryState, Unreachable
-from kgserve.client.following import EventStreamState
+from kgserve.client.errors import RetryState, Unreachable
+from kgserve.client.event_stream import EventStreamState
 from kgserve.client.lines import ImportLine
 from kgserve.client.streams import STORE_EVENTS_ROUTE, store_events
 from tests.cli.running import SERVER_TIMEOUT_SECONDS

@@ -7,7 +7,7 @@ import pytest
 
 from kgserve.client import AsyncClient, Client
 from kgserve.errors import Conflict, InvalidInput, NotFound
-from kgserve.graph.requests import NodeInput
+from kgserve.graph.request_bodies import NodeInput
 from tests.server.http.serving import Served
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from kgserve.client import Client
-from kgserve.graph.requests import NodeLine
+from kgserve.graph.request_bodies import NodeLine
 
 TEXT = "x" * 600
 

@@ -7,7 +7,7 @@ import pytest
 
 from kgserve.cluster.jetstream import connection
 from kgserve.cluster.jetstream.connection import NatsConnection
-from kgserve.cluster.jetstream.kept import JetStreamBlobs, JetStreamLog, JetStreamRegistry
+from kgserve.cluster.jetstream.jetstream_backend import JetStreamBlobs, JetStreamLog, JetStreamRegistry
 from tests.cluster.in_memory import MemoryRig
 from tests.cluster.proxy import Proxy
 from tests.cluster.rig import Node, Rig

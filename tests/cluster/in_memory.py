@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from kgserve.cluster.protocols import Heartbeat, ObservedHeartbeat, OwnershipClaim, RegistryEntry, StoreOwner
+from kgserve.cluster.backend import Heartbeat, ObservedHeartbeat, OwnershipClaim, RegistryEntry, StoreOwner
 from kgserve.cluster.records import (
     LogPosition,
     LogRecord,

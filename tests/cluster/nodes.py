@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 
 from kgserve.client import Client
-from tests.cli.nursery import ForkedProcess
+from tests.cli.fork_server import ForkedProcess
 from tests.cli.running import StartedProcess, start_command
 from tests.cluster.servers import LOOPBACK, NatsServers, free_ports
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from kgserve.cluster.protocols import BlobStorage, ClusterRegistry, ReplicatedLog
+from kgserve.cluster.backend import BlobStorage, ClusterRegistry, ReplicatedLog
 
 
 class Fault(Protocol):

@@ -14,7 +14,7 @@ import pytest
 
 import kgserve
 from kgserve.client import Client
-from kgserve.cluster.protocols import StoreOwner
+from kgserve.cluster.backend import StoreOwner
 from kgserve.cluster.records import RECORD_FORMAT
 from kgserve.errors import Conflict, ReplicatedLogCorrupt, Unavailable
 from tests.cluster.conftest import JetStreamRig

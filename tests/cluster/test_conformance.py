@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.cluster.protocols import (
+from kgserve.cluster.backend import (
     Heartbeat,
     ObservedHeartbeat,
     RegistryEntry,

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from kgserve.client import Client
-from kgserve.cluster.shipping import read_shipped_position
+from kgserve.cluster.log_shipping import read_shipped_position
 from kgserve.platform.metrics.exposition import MetricsScrape
 from kgserve.storage.journal.snapshot import list_snapshots
 from kgserve.storage.layout import StoreLayout

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from kgserve.cluster import membership
+from kgserve.cluster.backend import Heartbeat, ObservedHeartbeat, StoreOwner
 from kgserve.cluster.membership import (
     LEASE_SECONDS,
     MIN_HEARTBEAT_ROUNDS,
@@ -17,7 +18,6 @@ from kgserve.cluster.membership import (
     ClusterMembership,
 )
 from kgserve.cluster.ownership import ClaimOpportunity, LocalOwnership, RemoteOwnership, StoreOwnership, rank_nodes
-from kgserve.cluster.protocols import Heartbeat, ObservedHeartbeat, StoreOwner
 from kgserve.errors import Conflict, Fenced, NoStore, OutcomeUnknown, Unavailable
 from tests.cluster.in_memory import MemoryRegistry, Shared, Wire
 

@@ -21,7 +21,7 @@ import kgserve
 from kgserve.client import AsyncClient, Client
 from kgserve.errors import Conflict, NotFound
 from kgserve.platform.metrics.exposition import MetricsScrape
-from kgserve.server.mcp.resources import RESOURCE_NOT_FOUND
+from kgserve.server.mcp.resource_handlers import RESOURCE_NOT_FOUND
 from tests.cli.running import kgserve_process
 from tests.cluster.nodes import PATIENCE, ServingNode, serving_nodes, settle
 from tests.cluster.servers import nats_servers

@@ -12,7 +12,7 @@ import pytest
 from nats.js.api import ObjectInfo, StreamConfig
 
 from kgserve.cluster.jetstream.connection import NatsConnection, NatsServerInfo, require_durable_servers
-from kgserve.cluster.jetstream.kept import JetStreamBlobs, JetStreamLog
+from kgserve.cluster.jetstream.jetstream_backend import JetStreamBlobs, JetStreamLog
 from kgserve.cluster.jetstream.stream import JetStreamStream
 from kgserve.errors import Conflict, InvalidInput, Unavailable
 from tests.cluster.servers import CONFIGURATION, PASSWORD, USER, NatsServers, nats_servers

@@ -5,8 +5,8 @@ from uuid import uuid4
 
 import pytest
 
-from kgserve.cluster import shared
-from kgserve.cluster.shared import AuditShipper, read_shared_audit_records
+from kgserve.cluster import shared_state
+from kgserve.cluster.shared_state import AuditShipper, read_shared_audit_records
 from kgserve.errors import OutcomeUnknown, ReplicatedLogCorrupt
 from kgserve.platform.access.audit import AuditLog
 from tests.cluster.rig import Rig
@@ -66,8 +66,8 @@ def test_an_unconfirmed_audit_entry_is_looked_up(rig: Rig, tmp_path: Path) -> No
 
 
 def test_the_oldest_audit_entries_are_trimmed(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "AUDIT_STRETCH_BYTES", 500)
-    monkeypatch.setattr(shared, "MAX_AUDIT_STRETCHES", 3)
+    monkeypatch.setattr(shared_state, "AUDIT_STRETCH_BYTES", 500)
+    monkeypatch.setattr(shared_state, "MAX_AUDIT_STRETCHES", 3)
     node, audit, log = f"n{uuid4().hex}", AuditLog(tmp_path), rig.node().log
     shipping = AuditShipper(log, node, tmp_path)
     for number in range(60):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.cluster.shared import ApiKeySync
+from kgserve.cluster.shared_state import ApiKeySync
 from kgserve.platform.access.authentication import ApiKey, add_key, create_api_key, read_keys, revoke_key
 from tests.cluster.in_memory import MemoryRig
 

@@ -20,13 +20,13 @@ import msgspec
 
 from kgserve.cypher.guard import GuardedStatement, guard_statement
 from kgserve.errors import InvalidInput, KgserveError
-from kgserve.projections.cypher_engine.driver import chosen
+from kgserve.projections.cypher_engine.driver import selection
 from kgserve.projections.cypher_engine.driver.binding import Connection, Database  # noqa: TID251 - no server has it
 from tests.cypher.engine_worker import Job, Outcome
 from tests.cypher.sample_texts import PARAMETERS, READS, WRITES, mutate
 
 TIMEOUT_MS = 1_000
-GRACE = 1.5 if chosen.selected_engine == "kuzu" else 30.0
+GRACE = 1.5 if selection.selected_engine == "kuzu" else 30.0
 """Seconds over the time limit that planning, and one step that cannot be interrupted, may take on a busy machine.
 
 Ladybug plans a star of ten relations for five times as long as Kùzu does.

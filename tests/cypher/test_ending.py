@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kgserve.cypher.guard import guard_statement
-from kgserve.cypher.writes import extract_final_write
+from kgserve.cypher.write_analysis import extract_final_write
 
 PARAMETERS = {"id": "a", "text": "x", "nothing": None}
 WITH_ENDING = {

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from kgserve.cypher.guard import guard_statement
-from kgserve.cypher.writes import ReadFootprint, can_match_any
+from kgserve.cypher.write_analysis import ReadFootprint, can_match_any
 from kgserve.storage.model.rows import EdgeKey, NodeRow
-from tests.graph.bare import ReferenceEngine, Rows
+from tests.graph.bare_engine import ReferenceEngine, Rows
 
 IDS = "abcd"
 TYPES = "tu"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kgserve.projections.cypher_engine.driver.failures import suggest_schema_names
+from kgserve.projections.cypher_engine.driver.error_translation import suggest_schema_names
 
 NO_TABLE, NO_PROPERTY = "Table Person does not exist.", "Cannot find property name for e."
 

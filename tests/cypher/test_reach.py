@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from kgserve.cypher.guard import guard_statement
-from kgserve.cypher.writes import WriteScope, analyze_write_scope
+from kgserve.cypher.write_analysis import WriteScope, analyze_write_scope
 
 SAID = {
     "MATCH (n {id: 'a'}) SET n.content = 'x'": "sets",

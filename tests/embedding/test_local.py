@@ -13,7 +13,7 @@ import pytest
 
 from kgserve.embedding.embedder import Embedder, HashingEmbedder, LocalEmbedder, load_embedder
 from kgserve.embedding.model_files import MODEL_MANIFEST_FILE, PREPARED_MODEL, model_folder
-from kgserve.embedding.prepare import check_vectors
+from kgserve.embedding.prepare_model import check_vectors
 from kgserve.errors import InvalidInput, Unavailable
 from kgserve.platform.settings import Settings
 from tests.captured_log import capture_log

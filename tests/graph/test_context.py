@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgserve.graph.answers import Edge, Node
-from kgserve.graph.context import ContextEntry, build_context_entries, count_tokens, render_json, render_markdown
+from kgserve.graph.context_rendering import (
+    ContextEntry,
+    build_context_entries,
+    count_tokens,
+    render_json,
+    render_markdown,
+)
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 IDS = st.lists(TEXTS.filter(bool), min_size=1, max_size=8, unique=True)

@@ -10,8 +10,8 @@ import pytest
 from tests.cli.running import SERVER_TIMEOUT_SECONDS, ServerProcessHandle
 from tests.mcp_clients.conftest import ServerAccess, way_to
 from tests.mcp_clients.conversation import Outcome, Step, at, check, check_results, entity_steps
+from tests.mcp_clients.official_clients import VERSIONS, Era, in_python, in_typescript
 from tests.mcp_clients.packages import INSTALL_SECONDS
-from tests.mcp_clients.talking import VERSIONS, Era, in_python, in_typescript
 from tests.platform.access.keys import bearer, given
 from tests.server.http.serving import Served, accepted
 from tests.server.mcp.test_entity_memory import ARGUMENTS, NO_DEFAULT, SET

@@ -12,8 +12,8 @@ from tests.cli.running import SERVER_TIMEOUT_SECONDS
 from tests.fuzzing import is_thorough
 from tests.mcp_clients.conftest import ServerAccess
 from tests.mcp_clients.conversation import check, check_result, steps
+from tests.mcp_clients.official_clients import TOP, VERSIONS, Era, in_python, in_typescript, run
 from tests.mcp_clients.packages import INSTALL_SECONDS, NEWEST, node
-from tests.mcp_clients.talking import TOP, VERSIONS, Era, in_python, in_typescript, run
 
 pytestmark = pytest.mark.timeout(2 * INSTALL_SECONDS + SERVER_TIMEOUT_SECONDS)
 

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kgserve.embedding.embedder import load_embedder
-from kgserve.graph.handle import StoreHandle, StoreHandles
-from kgserve.graph.transfer.transfer import open_export
+from kgserve.graph.store_handle import StoreHandle, StoreHandles
+from kgserve.graph.transfer.import_export import open_export
 from kgserve.memory.maintenance import MemoryMaintenance
 from kgserve.projections.indexer import IndexWorker
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.fields import NodeExtrasPut
 from kgserve.storage.model.rows import NodeRow
+from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import OpenStore
 from tests.embedding.prepared import model_settings
 from tests.stores.writing import PATIENCE, settings
 

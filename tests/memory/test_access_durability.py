@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from kgserve.admin import backup as backups
-from kgserve.graph.history import list_changes
-from kgserve.graph.queries import ChangesQuery
+from kgserve.graph.history_queries import list_changes
+from kgserve.graph.query_parameters import ChangesQuery
 from kgserve.memory.api import Memory, MemoryRequest, StoreMemoryRequest
 from kgserve.memory.store_memory import get_memory, store_memory
 from kgserve.storage.changefeed import ChangeFeedReader

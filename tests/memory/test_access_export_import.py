@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from kgserve.graph.transfer.transfer import open_export
+from kgserve.graph.transfer.import_export import open_export
 from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.storage.model.change import AccessRecord
 from kgserve.storage.model.fields import NodeExtrasPut
+from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import OpenStore
 from tests.graph.transfer.test_importing import imported
 from tests.graphs import graph_of
 from tests.stores.test_access_commits import kept

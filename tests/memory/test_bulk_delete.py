@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.graph import reading
-from kgserve.graph.reading import delete_nodes
-from kgserve.graph.requests import DeleteNodesRequest
+from kgserve.graph import node_reads
+from kgserve.graph.node_reads import delete_nodes
+from kgserve.graph.request_bodies import DeleteNodesRequest
 from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.stores.pool import StorePool
 from tests.graphs import graph_of
@@ -38,7 +38,7 @@ def test_bulk_delete_splits_commits_by_edge_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, at_once: list[list[str]]
 ) -> None:
     """ "a" has six edges, "b" and "c" have two each, and one connects "a" and "b"."""
-    monkeypatch.setattr(reading, "MAX_EDGES_PER_DELETION", most)
+    monkeypatch.setattr(node_reads, "MAX_EDGES_PER_DELETION", most)
     wanted = DeleteNodesRequest(ids=["a", "b", "c"])
     dry = DeleteNodesRequest(ids=["a", "b", "c"], dry_run=True)
     edges = [

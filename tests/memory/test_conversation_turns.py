@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kgserve.graph.search.fusion import MAX_PROPAGATION_DEGREE
+from kgserve.graph.search.score_fusion import MAX_PROPAGATION_DEGREE
 from kgserve.memory.recall_scoring import (
     QUESTION_WEIGHT,
     MemoryScoreInputs,

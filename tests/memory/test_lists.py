@@ -13,9 +13,9 @@ import msgspec
 import pytest
 
 from kgserve.errors import Conflict, InvalidInput, NotFound
-from kgserve.graph.handle import StoreHandle
 from kgserve.graph.merge import merge_nodes
 from kgserve.graph.merge_api import MergeNodeRequest
+from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory import analytics, lists, store_memory
 from kgserve.memory.api import MemoriesQuery, Memory, MemoryRequest
 from kgserve.memory.entities_api import (
@@ -27,13 +27,13 @@ from kgserve.memory.entities_api import (
     RelationsQuery,
 )
 from kgserve.memory.presentation import now_in_microseconds
-from kgserve.platform.times import DAY_MICROSECONDS, format_time
+from kgserve.platform.timestamps import DAY_MICROSECONDS, format_time
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.change import AccessRecord
 from kgserve.storage.model.fields import NodeExtrasPut
 from kgserve.storage.model.store_settings import MemorySettings
+from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import OpenStore
 from tests.graphs import graph_of
 from tests.stores.writing import NAME, settings, write
 

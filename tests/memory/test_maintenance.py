@@ -10,13 +10,13 @@ import pytest
 
 from kgserve.memory.api import ConsolidationRun, ConsolidationsQuery, UndoConsolidationRequest
 from kgserve.memory.consolidation import candidates
+from kgserve.memory.consolidation.operations import list_consolidations, undo_consolidation
 from kgserve.memory.consolidation.plan import RunRecord
-from kgserve.memory.consolidation.use_cases import list_consolidations, undo_consolidation
-from kgserve.platform.times import DAY_MICROSECONDS
+from kgserve.platform.timestamps import DAY_MICROSECONDS
 from kgserve.storage.model.batch import KIND_CONSOLIDATION, NodePut
 from kgserve.storage.model.change import AccessRecord
 from kgserve.storage.model.fields import NO_EXTRAS
-from kgserve.stores.store import OpenStore
+from kgserve.stores.open_store import OpenStore
 from tests.memory.memory_stores import HOOKS, Place, memory, placed, put, row_of
 from tests.stores.writing import NAME, PATIENCE
 

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from kgserve.memory.api import ConsolidateRequest, PruneMemoriesRequest, UndoConsolidationRequest
-from kgserve.memory.consolidation.use_cases import consolidate, prune_memories, undo_consolidation
-from kgserve.platform.times import DAY_MICROSECONDS
+from kgserve.memory.consolidation.operations import consolidate, prune_memories, undo_consolidation
+from kgserve.platform.timestamps import DAY_MICROSECONDS
 from kgserve.storage.changefeed import ChangeFeedReader
 from kgserve.storage.model.events import EventSelection, FeedPosition
 from tests.memory.memory_stores import HOOKS, Place, memory, placed, put

@@ -13,7 +13,7 @@ from kgserve.admin.composition import open_services
 from kgserve.client.embedded import Library
 from kgserve.errors import Conflict, Forbidden, Gone, InvalidInput
 from kgserve.graph.events import EventReader, EventSubscription
-from kgserve.graph.handle import StoreHandles
+from kgserve.graph.store_handle import StoreHandles
 from kgserve.memory.forget import forget
 from kgserve.memory.retain import retain
 from kgserve.memory.retain_api import ForgetRequest, RetainRequest

@@ -14,7 +14,7 @@ import pytest
 
 from kgserve.embedding.embedder import HashingEmbedder
 from kgserve.errors import Conflict, InvalidInput, NotFound
-from kgserve.graph.handle import StoreHandle, StoreHandles
+from kgserve.graph.store_handle import StoreHandle, StoreHandles
 from kgserve.memory import recall as recaller
 from kgserve.memory import store_memory
 from kgserve.memory.api import MemoryRequest, RecallAnswer, RecallRequest
@@ -22,13 +22,13 @@ from kgserve.memory.presentation import now_in_microseconds
 from kgserve.memory.recall_scoring import MIN_TOP_KEYWORD_SCORE
 from kgserve.memory.recall_stores import recall
 from kgserve.platform.access.authentication import Caller
-from kgserve.platform.times import DAY_MICROSECONDS, format_time
+from kgserve.platform.timestamps import DAY_MICROSECONDS, format_time
 from kgserve.projections.history_follower import HistoryWorker
 from kgserve.projections.indexer import IndexWorker
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.fields import EdgeExtrasPut, NodeExtrasPut
+from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import OpenStore
 from tests.stores.writing import NAME, PATIENCE, settings, write
 
 WORDS = ("fox", "hen", "owl", "cat", "elk", "bat", "cow", "dog", "yak", "emu", "ant", "bee")

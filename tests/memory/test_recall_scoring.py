@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgserve.graph.search.fusion import fuse_weighted
+from kgserve.graph.search.score_fusion import fuse_weighted
 from kgserve.memory.recall_scoring import (
     MAX_SPREAD_ENTITIES,
     MemoryScoreInputs,

@@ -9,9 +9,9 @@ from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.memory.reflect import reflect
 from kgserve.memory.reflect_api import CONTRADICTS, ReflectAnswer, ReflectRequest
 from kgserve.storage.model.batch import EdgePut, NodePut
-from kgserve.storage.model.names import IS_ABOUT_RELATION
+from kgserve.storage.model.entity_names import IS_ABOUT_RELATION
 from kgserve.storage.model.parents import CHILD_OF_RELATION
-from kgserve.storage.rows.ways import find_parents
+from kgserve.storage.rows.hierarchy import find_parents
 from tests.memory.memory_stores import Place, exported, memory, placed, put, row_of
 
 _BLOCKS = Path(__file__).with_name("topics.txt").read_text(encoding="utf-8").split("# ")[1:]

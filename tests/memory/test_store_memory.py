@@ -10,8 +10,8 @@ import pytest
 from msgspec import UNSET
 
 from kgserve.errors import Conflict, InvalidInput, NotFound
-from kgserve.graph.handle import StoreHandle
 from kgserve.graph.merge_api import MergeNodeRequest
+from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory import entities as named
 from kgserve.memory import store_memory
 from kgserve.memory.api import (
@@ -38,10 +38,10 @@ from kgserve.memory.entities_api import (
     UpdateEntityRequest,
 )
 from kgserve.memory.presentation import now_in_microseconds
-from kgserve.platform.times import format_time
+from kgserve.platform.timestamps import format_time
 from kgserve.storage.model.rows import NodeRow
+from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import OpenStore
 from tests.graphs import graph_of
 from tests.stores.writing import NAME, PATIENCE, held, settings
 

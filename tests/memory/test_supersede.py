@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 from kgserve.errors import Conflict, InvalidInput, NotFound
-from kgserve.graph import history, mutations, reading
+from kgserve.graph import history_queries, mutations, node_reads
 from kgserve.graph.answers import EntityVersion
 from kgserve.graph.cypher import write_transaction
-from kgserve.graph.handle import StoreHandle
-from kgserve.graph.queries import EntityHistoryRequest, NodeIdRequest, NodesQuery
-from kgserve.graph.requests import CypherRequest, DeleteNodesRequest, TraverseRequest
+from kgserve.graph.query_parameters import EntityHistoryRequest, NodeIdRequest, NodesQuery
+from kgserve.graph.request_bodies import CypherRequest, DeleteNodesRequest, TraverseRequest
+from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory import forget, lists, retain, store_memory
 from kgserve.memory.api import (
     AssociatedEntity,
@@ -34,7 +34,7 @@ from kgserve.memory.retain_api import (
     RetainOperation,
     RetainRequest,
 )
-from kgserve.platform.times import format_time
+from kgserve.platform.timestamps import format_time
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.soft_delete import VERSION_OF_RELATION
 from kgserve.stores import bulk_delete
@@ -72,7 +72,7 @@ def retain_operation(graph: StoreHandle, content: str, **wanted: Any) -> RetainO
 
 
 def versions(graph: StoreHandle, memory: str) -> list[EntityVersion]:
-    return history.list_entity_versions(graph, EntityHistoryRequest(entity_id=memory)).versions
+    return history_queries.list_entity_versions(graph, EntityHistoryRequest(entity_id=memory)).versions
 
 
 def true_at(graph: StoreHandle, moment: str | None) -> dict[str, str]:
@@ -143,8 +143,8 @@ def delete_by_node(graph: StoreHandle) -> None:
 
 def delete_by_filter(graph: StoreHandle) -> None:
     wanted = DeleteNodesRequest(types=["fact"], limit=1)
-    foretold = reading.delete_nodes(graph, msgspec.structs.replace(wanted, dry_run=True)).result(PATIENCE)
-    done = reading.delete_nodes(graph, wanted).result(PATIENCE)
+    foretold = node_reads.delete_nodes(graph, msgspec.structs.replace(wanted, dry_run=True)).result(PATIENCE)
+    done = node_reads.delete_nodes(graph, wanted).result(PATIENCE)
     assert (done.ids, done.edges_deleted) == (foretold.ids, foretold.edges_deleted) == (["home"], 5)
 
 

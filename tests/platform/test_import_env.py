@@ -10,7 +10,7 @@ import pytest
 
 PROGRAM = """
 import os, sys
-from kgserve.platform.import_env import import_lightly
+from kgserve.platform.import_environment import import_lightly
 import_lightly()
 import numpy, structlog
 print(len(os.listdir("/proc/self/task")), "rich" in sys.modules)

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from kgserve.errors import Conflict
-from kgserve.platform.lock import DataFolderLock
+from kgserve.platform.data_folder_lock import DataFolderLock
 from kgserve.platform.server_discovery import SERVER_FILE, SERVER_LOCK_FILE, DiscoveredServer, find_server
 from kgserve.platform.version import __version__
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from kgserve.platform.lock import DataFolderLock
+from kgserve.platform.data_folder_lock import DataFolderLock
 with DataFolderLock(Path(sys.argv[1])) as lock:
     lock.publish("http://127.0.0.1:1", "secret")
     print("held", flush=True)

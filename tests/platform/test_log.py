@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from kgserve.platform import log
+from kgserve.platform import structured_log
 from tests.cli.running import log_as_before
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 OWN = re.compile(r"request_id\S{0,2}[ =]\S?own-|of these tests")
-WHO = log.RequestIdentity('a key\'s "name"', "::1")
+WHO = structured_log.RequestIdentity('a key\'s "name"', "::1")
 PATHS = ("/health", "/api/memory/a/nodes/b%20c", "/a=b", "/'\"\\", "/kgs_abcdefgh_…", "/{}@1{0}", "/%s")
 
 
@@ -31,10 +31,10 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
 @pytest.mark.parametrize("format_", ["json", "console"])
 @pytest.mark.parametrize("path", PATHS)
 def test_access_log_lines_equal_structlogs_output(
-    capsys: pytest.CaptureFixture[str], format_: log.LogFormat, path: str
+    capsys: pytest.CaptureFixture[str], format_: structured_log.LogFormat, path: str
 ) -> None:
     async def write() -> None:
-        log.log_request("own-1", WHO, "GET", path, 200, 0.25, 12)
+        structured_log.log_request("own-1", WHO, "GET", path, 200, 0.25, 12)
         with structlog.contextvars.bound_contextvars(request_id="own-1"):
             structlog.get_logger().info(
                 "request",
@@ -46,9 +46,9 @@ def test_access_log_lines_equal_structlogs_output(
                 ms=0.25,
                 bytes=12,
             )
-            log.log_request("own-1", WHO, "GET", path, None, 0.25, 12)
+            structured_log.log_request("own-1", WHO, "GET", path, None, 0.25, 12)
 
-    log.configure_logging(format_, "info")
+    structured_log.configure_logging(format_, "info")
     asyncio.run(write())
     short, usual, cut_off = lines(capsys)
     assert short == usual
@@ -58,33 +58,33 @@ def test_access_log_lines_equal_structlogs_output(
 def test_log_lines_keep_their_order_and_none_is_lost(capsys: pytest.CaptureFixture[str]) -> None:
     async def write() -> None:
         for number in (1, 2):
-            log.log_request(f"own-{number}", WHO, "GET", "/", 200, 1.0, 1)
+            structured_log.log_request(f"own-{number}", WHO, "GET", "/", 200, 1.0, 1)
         assert lines(capsys) == []
         structlog.get_logger().warning("of these tests")
-        log.log_request("own-3", WHO, "GET", "/", 200, 1.0, 1)
+        structured_log.log_request("own-3", WHO, "GET", "/", 200, 1.0, 1)
 
-    log.configure_logging("json", "info")
+    structured_log.configure_logging("json", "info")
     asyncio.run(write())
-    log.flush_log()
+    structured_log.flush_log()
     found = [event["event"] + event.get("request_id", "") for event in map(json.loads, lines(capsys))]
     assert found == ["requestown-1", "requestown-2", "of these tests", "requestown-3"]
 
 
 def test_buffered_log_lines_are_flushed_automatically(capsys: pytest.CaptureFixture[str]) -> None:
     async def write() -> None:
-        log.log_request("own-1", WHO, "GET", "/", 200, 1.0, 1)
-        await asyncio.sleep(2 * log.LOG_FLUSH_DELAY_SECONDS)
+        structured_log.log_request("own-1", WHO, "GET", "/", 200, 1.0, 1)
+        await asyncio.sleep(2 * structured_log.LOG_FLUSH_DELAY_SECONDS)
 
-    log.configure_logging("json", "info")
+    structured_log.configure_logging("json", "info")
     asyncio.run(write())
     assert '"request_id": "own-1"' in capsys.readouterr().err
 
 
 def test_log_lines_below_the_level_are_dropped(capsys: pytest.CaptureFixture[str]) -> None:
     async def write() -> None:
-        log.log_request("own-1", WHO, "GET", "/", 200, 1.0, 1)
+        structured_log.log_request("own-1", WHO, "GET", "/", 200, 1.0, 1)
 
-    log.configure_logging("json", "warning")
+    structured_log.configure_logging("json", "warning")
     asyncio.run(write())
-    log.flush_log()
+    structured_log.flush_log()
     assert lines(capsys) == []

@@ -15,9 +15,9 @@ from typing_extensions import override
 from kgserve.embedding.embedder import Embedder, HashingEmbedder
 from kgserve.errors import Unavailable
 from kgserve.projections.indexer import IndexWorker
-from kgserve.projections.indexes import TextIndexes
+from kgserve.projections.text_indexes import TextIndexes
+from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import OpenStore
 from tests.stores.writing import NAME, PATIENCE, settings
 
 

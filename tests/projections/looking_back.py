@@ -14,17 +14,17 @@ import numpy as np
 
 from kgserve.embedding.embedder import Embedder, HashingEmbedder
 from kgserve.graph.answers import SearchAnswer
-from kgserve.graph.requests import SearchRequest
-from kgserve.graph.search.search import search
-from kgserve.platform.times import format_time
+from kgserve.graph.request_bodies import SearchRequest
+from kgserve.graph.search.node_search import search
+from kgserve.platform.timestamps import format_time
 from kgserve.projections.history_follower import HistoryWorker
 from kgserve.projections.indexer import IndexWorker
-from kgserve.projections.indexes import TextIndexes
+from kgserve.projections.text_indexes import TextIndexes
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.fields import EdgeExtrasPut, NodeExtrasPut
 from kgserve.storage.model.rows import EdgeKey
+from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import OpenStore
 from tests.graphs import graph_of
 from tests.stores.writing import NAME, PATIENCE, settings, write
 

@@ -10,14 +10,14 @@ import pytest
 
 from kgserve.embedding.embedder import HashingEmbedder
 from kgserve.graph.answers import ChangesPage
-from kgserve.graph.history import list_changes
-from kgserve.graph.queries import ChangesQuery
+from kgserve.graph.history_queries import list_changes
+from kgserve.graph.query_parameters import ChangesQuery
 from kgserve.projections.history_follower import HistoryWorker
-from kgserve.projections.indexes import TextIndexes
+from kgserve.projections.text_indexes import TextIndexes
 from kgserve.server.mcp.notifications import CommitListener
 from kgserve.storage.changefeed import ChangeFeedReader
 from kgserve.storage.model.events import EventSelection, FeedPosition
-from kgserve.stores.store import OpenStore
+from kgserve.stores.open_store import OpenStore
 from tests.graphs import graph_of
 from tests.projections.history.following import SMALL_JOURNAL
 from tests.projections.indexing import caught_up, contents, followed, indexed
@@ -113,7 +113,7 @@ def test_change_pages_skip_accesses(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert _sequences_and_next(list_changes(of, ChangesQuery(limit=1))) == ([1], 1)
         assert _sequences_and_next(list_changes(of, ChangesQuery(since=1, limit=1))) == ([9], 9)
         assert _sequences_and_next(list_changes(of, ChangesQuery(since=9, limit=1))) == ([], None)
-        monkeypatch.setattr("kgserve.graph.history.MAX_SCANNED_COMMITS", 4)
+        monkeypatch.setattr("kgserve.graph.history_queries.MAX_SCANNED_COMMITS", 4)
         assert _sequences_and_next(list_changes(of, ChangesQuery(since=1))) == ([], 5)
         assert _sequences_and_next(list_changes(of, ChangesQuery(since=5))) == ([9], 9)
 

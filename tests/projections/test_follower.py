@@ -13,7 +13,7 @@ import pytest
 
 from kgserve.embedding.embedder import HashingEmbedder
 from kgserve.errors import Conflict, Unavailable
-from kgserve.projections.indexes import IndexSyncNotifier, KeywordProjection, VectorProjection
+from kgserve.projections.text_indexes import IndexSyncNotifier, KeywordProjection, VectorProjection
 from kgserve.storage.changefeed import ChangeFeedReader
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.change import AccessRecord
@@ -317,7 +317,7 @@ def test_listeners_receive_sync_complete(tmp_path: Path, monkeypatch: pytest.Mon
         assert published() == []
         assert published(many(2, "cow")) == [1]
         assert published(many(1, "hen", 9)) == [], "so soon after the last time"
-        monkeypatch.setattr("kgserve.projections.indexes.SINK_SYNC_SECONDS", 0.0)
+        monkeypatch.setattr("kgserve.projections.text_indexes.SINK_SYNC_SECONDS", 0.0)
         assert published() == [2]
         assert published() == []
         assert published(WriteBatch(accesses=[AccessRecord("n0", 1, 1, 1.0)])) == []

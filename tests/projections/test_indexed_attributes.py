@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from kgserve.embedding.embedder import HashingEmbedder
-from kgserve.projections.text import IndexedText, extract_attribute_words
+from kgserve.projections.indexed_text import IndexedText, extract_attribute_words
 from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.storage.model.fields import NodeExtras
 from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.model.store_settings import StoreSettings
-from kgserve.stores.store import OpenStore
+from kgserve.stores.open_store import OpenStore
 from tests.projections.indexing import FailingEmbedder
 from tests.projections.looking_back import Known, Watched, watched
 from tests.stores.writing import until, write

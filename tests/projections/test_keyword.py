@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from kgserve.errors import InvalidInput
+from kgserve.projections.indexed_text import IndexedText, IndexFilter
 from kgserve.projections.keyword import KeywordIndex
 from kgserve.projections.manifest import INDEX_MANIFEST_FILE
-from kgserve.projections.text import IndexedText, IndexFilter
 from tests.stores.writing import flip
 
 ODD = [chr(code) for code in range(1, 128) if not chr(code).isalnum()] + [

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from kgserve.projections.indexed_text import EntityFacets, IndexedText, IndexFilter, MemoryFacets
 from kgserve.projections.keyword import KeywordIndex
-from kgserve.projections.text import EntityFacets, IndexedText, IndexFilter, MemoryFacets
 from kgserve.storage.model.fields import NodeExtras
 from kgserve.storage.model.rows import NodeRow
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.projections.indexes import read_model_name, write_model_name
+from kgserve.projections.text_indexes import read_model_name, write_model_name
 
 NAME = "sentence-transformers/all-MiniLM-L6-v2"
 

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from kgserve.errors import Conflict, Gone, InvalidInput
-from kgserve.graph.requests import BatchSearchRequest, ContextRequest, SearchRequest, SearchVariant
-from kgserve.graph.search.search import build_context, search_batch
-from kgserve.platform.times import format_time
-from kgserve.projections.text import IndexedText, parse_past_key
+from kgserve.graph.request_bodies import BatchSearchRequest, ContextRequest, SearchRequest, SearchVariant
+from kgserve.graph.search.node_search import build_context, search_batch
+from kgserve.platform.timestamps import format_time
+from kgserve.projections.indexed_text import IndexedText, parse_past_key
 from tests.graphs import graph_of
 from tests.projections.indexing import OtherEmbedder
 from tests.projections.looking_back import Known, Watched, some_node, watched

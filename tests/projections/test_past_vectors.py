@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kgserve.projections.text import EntityFacets, IndexedText, IndexFilter
+from kgserve.projections.indexed_text import EntityFacets, IndexedText, IndexFilter
 from kgserve.projections.vector.index import VectorHit
-from kgserve.projections.vector.matrix import VectorFile, dot_products
-from kgserve.projections.vector.past import UNUSED_ROWS_ALLOWANCE, PastTextVectorIndex
+from kgserve.projections.vector.past_vectors import UNUSED_ROWS_ALLOWANCE, PastTextVectorIndex
+from kgserve.projections.vector.vector_rows import VectorFile, dot_products
 from tests.cli.running import PythonProcess
 from tests.stores.writing import flip
 
@@ -216,7 +216,7 @@ def test_a_damaged_file_is_replaced_by_an_empty_one(tmp_path: Path, harm: str) -
 WRITER = """
 import random, sys
 from pathlib import Path
-from kgserve.projections.vector.past import PastVectors
+from kgserve.projections.vector.past_vectors import PastVectors
 from tests.projections.test_past_vectors import WIDTH, fill, some_texts
 texts = some_texts(random.Random(5), 3_000)
 index = PastVectors(Path(sys.argv[1]), WIDTH, "m")

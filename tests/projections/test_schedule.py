@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from kgserve.embedding.embedder import HashingEmbedder
-from kgserve.projections.follower import BackgroundProjection
-from kgserve.projections.indexes import EMBEDDING_BATCH_SIZE, KeywordProjection, VectorProjection
+from kgserve.projections.background_projection import BackgroundProjection
 from kgserve.projections.schedule import ProjectionSchedule, ScheduledProjection
+from kgserve.projections.text_indexes import EMBEDDING_BATCH_SIZE, KeywordProjection, VectorProjection
 from tests.stores.writing import batch, opened, until, write
 
 Three = tuple[BackgroundProjection, BackgroundProjection, BackgroundProjection]

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from kgserve.projections.indexed_text import IndexFilter
 from kgserve.projections.manifest import INDEX_MANIFEST_FILE
-from kgserve.projections.text import IndexFilter
 from kgserve.projections.vector.index import VectorIndex
 from tests.stores.writing import flip
 

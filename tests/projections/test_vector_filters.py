@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from kgserve.projections.indexed_text import NO_FACETS, EntityFacets, IndexedText, IndexFilter, MemoryFacets
 from kgserve.projections.keyword import KeywordIndex
-from kgserve.projections.text import NO_FACETS, EntityFacets, IndexedText, IndexFilter, MemoryFacets
 from kgserve.projections.vector import index as vector
-from kgserve.projections.vector import matrix
+from kgserve.projections.vector import vector_rows
 from kgserve.projections.vector.index import FairLock, VectorIndex
 from tests.fuzzing import examples
 
@@ -195,7 +195,7 @@ def test_matches_far_from_the_query_are_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("exact_up_to", [100_000, 100])
 def test_saved_rows_equal_the_given_vectors(tmp_path: Path, exact_up_to: int) -> None:
-    count = matrix.MAX_IN_MEMORY_ROWS + 500
+    count = vector_rows.MAX_IN_MEMORY_ROWS + 500
     vectors, ids = vectors_of(count), [f"n{number}" for number in range(count)]
     index = VectorIndex(tmp_path / "vector", WIDTH, "m", exact_up_to)
     for first in range(0, count, 700):

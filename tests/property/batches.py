@@ -8,12 +8,12 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET
 
-from kgserve.graph.queries import NodesQuery
-from kgserve.platform.times import format_time
+from kgserve.graph.query_parameters import NodesQuery
+from kgserve.platform.timestamps import format_time
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.fields import EdgeExtrasPut, NodeExtrasPut, TimestampPut
 from kgserve.storage.model.rows import EdgeKey
-from kgserve.storage.model.walk import TraversalDirection, TraversalRequest
+from kgserve.storage.model.traversal import TraversalDirection, TraversalRequest
 from tests.property.graph import Graph
 
 Kind = Literal["inject", "update", "import", "delete nodes", "delete edges", "mixed"]

@@ -16,10 +16,10 @@ import msgspec
 from typing_extensions import override
 
 from kgserve.errors import InvalidInput, NotFound, Unavailable
-from kgserve.graph import render
-from kgserve.graph.queries import NodesQuery
+from kgserve.graph import row_conversion
+from kgserve.graph.query_parameters import NodesQuery
 from kgserve.platform.settings import Settings
-from kgserve.platform.times import format_time, parse_time
+from kgserve.platform.timestamps import format_time, parse_time
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import list_segments, read_frame
 from kgserve.storage.layout import StoreLayout
@@ -27,11 +27,11 @@ from kgserve.storage.model.batch import WriteBatch
 from kgserve.storage.model.filters import NodeFilter, PagePosition
 from kgserve.storage.model.rows import EdgeRow, NodeRow
 from kgserve.storage.model.store_settings import StoreSettings
-from kgserve.storage.model.walk import TraversalRequest
+from kgserve.storage.model.traversal import TraversalRequest
 from kgserve.storage.plan import WriteReport
-from kgserve.storage.rows.walk import load_traversal_result, traverse_rows
+from kgserve.storage.rows.traversal import load_traversal_result, traverse_rows
+from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import OpenStore
 from tests.engines import ENGINE
 from tests.graphs import graph_of, node_of, nodes_of
 from tests.projections.cypher_engine.driver.reading import Contents, contents
@@ -213,7 +213,7 @@ class Driver:
         outgoing, incoming = (
             {(e.source, e.target, e.relation_type) for e in es} for es in (found.outgoing, found.incoming)
         )
-        assert found.node == render.to_node(graph.nodes[node_id])
+        assert found.node == row_conversion.to_node(graph.nodes[node_id])
         if not found.edges_truncated:
             assert outgoing == {key for key in graph.edges if key[0] == node_id}
             assert incoming == {key for key in graph.edges if key[1] == node_id}
@@ -225,7 +225,7 @@ class Driver:
         for start in range(0, pages * limit, limit):
             asked = msgspec.structs.replace(wanted, limit=limit, cursor=cursor)
             page = nodes_of(graph_of(self.pool, NAME), asked)
-            assert page.nodes == [render.to_node(row) for row in rows[start : start + limit]]
+            assert page.nodes == [row_conversion.to_node(row) for row in rows[start : start + limit]]
             cursor = page.next_cursor
             if cursor is None:
                 break

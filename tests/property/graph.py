@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kgserve.platform.times import format_time
+from kgserve.platform.timestamps import format_time
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.digest import row_hash
 from kgserve.storage.model.fields import EdgeExtras, EdgeExtrasPut, NodeExtras, NodeExtrasPut
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
-from kgserve.storage.model.walk import TraversalRequest
+from kgserve.storage.model.traversal import TraversalRequest
 
 _Put = TypeVar("_Put", NodePut, EdgePut)
 _Value = TypeVar("_Value")

@@ -14,25 +14,25 @@ import pytest
 from typing_extensions import override
 
 from kgserve.errors import InvalidInput, NotFound
-from kgserve.graph import history as history_ops
-from kgserve.graph import render
+from kgserve.graph import history_queries as history_ops
+from kgserve.graph import row_conversion
 from kgserve.graph.answers import Edge, Node, NodePage
 from kgserve.graph.as_of_graph import PastMoment
 from kgserve.graph.compat.versioned_api import RetireAnswer, RetireEdgeRequest, RetireRequest
 from kgserve.graph.mutations import retire_edge, retire_node
-from kgserve.graph.queries import HistoryRequest, NodesQuery, RetireNodeRequest, RevertNodeRequest
-from kgserve.graph.requests import RevertRequest, TraverseRequest
-from kgserve.graph.transfer.transfer import open_export
+from kgserve.graph.query_parameters import HistoryRequest, NodesQuery, RetireNodeRequest, RevertNodeRequest
+from kgserve.graph.request_bodies import RevertRequest, TraverseRequest
+from kgserve.graph.transfer.import_export import open_export
 from kgserve.platform.settings import Settings
-from kgserve.platform.times import format_time, parse_time
+from kgserve.platform.timestamps import format_time, parse_time
 from kgserve.projections.history_follower import HistoryWorker
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch, conflicting_versions
 from kgserve.storage.model.fields import NODE, TIMESTAMP_TYPE, EdgeExtrasPut, NodeExtrasPut
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
-from kgserve.storage.model.walk import TraversalRequest
+from kgserve.storage.model.traversal import TraversalRequest
 from kgserve.storage.plan import WriteReport
+from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import OpenStore
 from tests.engines import ENGINE
 from tests.graphs import graph_of, node_of, nodes_of, walked
 from tests.property.batches import Batches
@@ -97,7 +97,7 @@ class PastDriver(Driver):
         for row in self.graph.nodes.values():
             for version in conflicting_versions(row):
                 found = history_ops.get_node_version(graph, row.id, version).node
-                was = render.to_node(self._versions(row.id, 0)[version])
+                was = row_conversion.to_node(self._versions(row.id, 0)[version])
                 assert found == msgspec.structs.replace(was, is_current=True)
         for node_id in {node_id for node_id, version, _ in self.graph.said if self._is_present(node_id, version)}:
             states = history_ops.get_node_history(graph, HistoryRequest(node_id=node_id, limit=1)).states
@@ -269,7 +269,7 @@ class PastDriver(Driver):
         assert found == [self._shown(row, past) for row in rows]
 
     def _shown(self, row: NodeRow, past: PastMoment | None) -> Node:
-        return self._standing(render.to_node(row), row, past)
+        return self._standing(row_conversion.to_node(row), row, past)
 
     def _standing(self, node: N, row: NodeRow, past: PastMoment | None) -> N:
         """Return a node as it was, with its current status: conflicting until a state that does not name it."""
@@ -298,7 +298,7 @@ class PastDriver(Driver):
         found = walked(graph_of(self.pool, NAME, historian=self.historian), request)
         depths, edges, more = graph.walk(msgspec.structs.replace(wanted, valid_at=None))
         assert found.nodes == [
-            self._standing(render.to_reached_node(graph.nodes[node_id], depth), graph.nodes[node_id], past)
+            self._standing(row_conversion.to_reached_node(graph.nodes[node_id], depth), graph.nodes[node_id], past)
             for node_id, depth in depths.items()
         ]
         assert _seen(found.edges) == _rows(graph.edges[key] for key in edges)

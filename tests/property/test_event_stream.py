@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kgserve.storage.changefeed import ChangeFeedReader
 from kgserve.storage.model.events import MAX_SINGLE_EVENT_ROWS, EventSelection, FeedPosition
-from kgserve.stores.store import OpenStore
+from kgserve.stores.open_store import OpenStore
 from tests.fuzzing import examples
 from tests.stores.writing import batch, opened, write
 

@@ -12,14 +12,14 @@ import msgspec
 import pytest
 
 from kgserve.errors import Conflict, NotFound
-from kgserve.graph.handle import StoreHandle
+from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory import store_memory
 from kgserve.memory.api import MemoryIdRequest, StoreMemoryRequest, UpdateMemoryRequest
 from kgserve.memory.presentation import now_in_microseconds
 from kgserve.storage.model.batch import WriteBatch
 from kgserve.storage.model.soft_delete import restore, soft_delete
+from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import OpenStore
 from tests.fuzzing import is_thorough
 from tests.graphs import graph_of
 from tests.stores.writing import NAME, settings

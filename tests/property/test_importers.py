@@ -20,10 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgserve.graph.answers import ImportAnswer
+from kgserve.graph.transfer.formats.exchange_lines import ImportConversion, InputPart
 from kgserve.graph.transfer.formats.files import open_parts, stream_part
 from kgserve.graph.transfer.formats.graphiti import read_graphiti
-from kgserve.graph.transfer.formats.lines import ImportConversion, InputPart
-from kgserve.graph.transfer.transfer import StreamingImport, open_export
+from kgserve.graph.transfer.import_export import StreamingImport, open_export
 from kgserve.stores.pool import StorePool
 from tests.fuzzing import examples
 from tests.graphs import graph_of

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from kgserve.errors import RateLimited
-from kgserve.projections.cypher_engine.engine.turns import current_caller
+from kgserve.projections.cypher_engine.engine.fair_pool import current_caller
 from kgserve.server import admission
 from kgserve.server.admission import (
     ACTIVE_CALLER_SECONDS,

@@ -11,8 +11,8 @@ from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.replay import read_all_accesses
 from kgserve.storage.model.batch import WriteBatch
 from kgserve.storage.model.change import AccessRecord
+from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import OpenStore
 from tests.stores.backup.holding import back_up, faults, restored
 from tests.stores.writing import (
     NAME,

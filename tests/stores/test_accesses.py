@@ -15,8 +15,8 @@ from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.storage.model.change import AccessRecord
 from kgserve.stores import access_buffer
 from kgserve.stores.backup.create import BackupOptions
+from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import OpenStore
 from tests.cli.running import PythonProcess
 from tests.stores.backup.holding import restored
 from tests.stores.test_access_commits import accessed, kept

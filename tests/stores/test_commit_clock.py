@@ -27,7 +27,7 @@ from pathlib import Path
 from structlog.testing import capture_logs
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.change import Access
-from kgserve.platform.times import format_time
+from kgserve.platform.timestamps import format_time
 from kgserve.graph.as_of_graph import AsOfMoment
 from tests.projections.history.following import kept
 

@@ -12,7 +12,7 @@ import pytest
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.projections.cypher_engine.projection import NO_STATEMENT_YET
 from kgserve.storage.journal import snapshot
-from kgserve.stores.store import OpenStore
+from kgserve.stores.open_store import OpenStore
 from tests.captured_log import capture_log
 from tests.stores.writing import (
     SYNC_SECONDS,

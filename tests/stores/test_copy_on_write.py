@@ -8,12 +8,12 @@ from typing import LiteralString
 import msgspec
 import pytest
 
-from kgserve.cypher.writes import WriteScope
+from kgserve.cypher.write_analysis import WriteScope
 from kgserve.errors import KgserveError, StorageFull, Unavailable
-from kgserve.projections.cypher_engine.driver.trial import EDGE_LOOKUP, NODE_LOOKUP
+from kgserve.projections.cypher_engine.driver.row_comparison import EDGE_LOOKUP, NODE_LOOKUP
 from kgserve.projections.cypher_engine.engine.protocol import RowChanges
+from kgserve.stores.open_store import OpenStore
 from kgserve.stores.scratch_database import ScratchStatement, build_scratch_copy
-from kgserve.stores.store import OpenStore
 from tests.stores.writing import batch, opened, write
 
 NOWHERE = Path("/dev/null/scratch")

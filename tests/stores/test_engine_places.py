@@ -11,7 +11,7 @@ import pytest
 
 from kgserve.errors import Unavailable
 from kgserve.graph.cypher.write_transaction import run_cypher_request
-from kgserve.graph.requests import CypherRequest
+from kgserve.graph.request_bodies import CypherRequest
 from kgserve.stores.pool import StorePool
 from tests.captured_log import capture_log
 from tests.graphs import graph_of

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 
 from kgserve.graph.cypher.write_transaction import run_cypher_request
-from kgserve.graph.requests import CypherRequest
+from kgserve.graph.request_bodies import CypherRequest
 from kgserve.platform.settings import EngineName
+from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import OpenStore
 from tests.graphs import graph_of
 from tests.stores.backup.holding import back_up, restored
 from tests.stores.writing import NAME, assert_whole, batch, layout, settings, until, write

@@ -8,12 +8,12 @@ import pytest
 
 from kgserve.errors import Gone, JournalDamaged, NotFound
 from kgserve.graph.events import EventReader, EventSubscription
-from kgserve.graph.handle import StoreHandles
+from kgserve.graph.store_handle import StoreHandles
 from kgserve.storage.changefeed import ChangeFeed, ChangeFeedReader, FeedPageLimits
 from kgserve.storage.journal.tail import JournalTail, oldest_sequence
 from kgserve.storage.model.events import EventSelection, FeedPosition
+from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import OpenStore
 from tests.stores.writing import NAME, PATIENCE, batch, flip, layout, newest_segment, opened, settings, write
 
 EVERYTHING = EventSelection()

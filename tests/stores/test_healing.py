@@ -8,7 +8,7 @@ import pytest
 
 from kgserve.errors import Unavailable
 from kgserve.storage.model.batch import WriteBatch
-from kgserve.stores.store import OpenStore
+from kgserve.stores.open_store import OpenStore
 from tests.stores.writing import (
     PATIENCE,
     ask,

@@ -13,9 +13,9 @@ from kgserve.storage.journal import snapshot
 from kgserve.storage.model.batch import EdgePut, LinkPut, WriteBatch
 from kgserve.storage.model.digest import link_hash
 from kgserve.storage.model.rows import LinkKey, LinkRow
-from kgserve.storage.rows.snapshot import RowsSnapshot
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
+from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import OpenStore
 from tests.stores.writing import (
     assert_whole,
     batch,

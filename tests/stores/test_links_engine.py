@@ -14,7 +14,7 @@ from kgserve.projections.cypher_engine import rebuild
 from kgserve.storage.model.batch import WriteBatch
 from kgserve.storage.model.fields import ColumnSet
 from kgserve.storage.model.rows import LinkKey
-from kgserve.stores.store import OpenStore
+from kgserve.stores.open_store import OpenStore
 from tests.stores.test_links import link, links, weights
 from tests.stores.writing import assert_whole, batch, flip, forget_close, layout, opened, tamper, write
 

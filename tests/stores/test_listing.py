@@ -9,8 +9,8 @@ import pytest
 
 from kgserve.admin.stores import list_stores
 from kgserve.errors import InvalidInput
-from kgserve.graph.handle import StoreHandles
-from kgserve.graph.queries import NodesQuery
+from kgserve.graph.query_parameters import NodesQuery
+from kgserve.graph.store_handle import StoreHandles
 from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.stores.pool import StorePool
 from tests.graphs import graph_of, nodes_of

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from kgserve.platform.settings import Settings, load_settings
-from kgserve.platform.times import DAY_MICROSECONDS
+from kgserve.platform.timestamps import DAY_MICROSECONDS
 from kgserve.projections.memory_index.decay import half_lives_of
 from kgserve.storage.layout import StoreDescription
 from kgserve.storage.model.store_settings import (

@@ -11,11 +11,11 @@ from kgserve.platform.text.similarity import fingerprint, text_hash
 from kgserve.projections.memory_index import projection
 from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.storage.model.change import AccessRecord
+from kgserve.storage.model.entity_names import list_entity_names, normalize_name
 from kgserve.storage.model.fields import NodeExtrasPut
-from kgserve.storage.model.names import list_entity_names, normalize_name
 from kgserve.storage.model.soft_delete import is_active
+from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pending_state import PendingState
-from kgserve.stores.store import OpenStore
 from tests.stores.writing import opened, write
 
 IDS = [f"n{number}" for number in range(12)]

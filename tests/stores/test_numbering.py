@@ -12,7 +12,7 @@ import pytest
 
 from kgserve.storage.journal import snapshot
 from kgserve.storage.model.batch import WriteBatch
-from kgserve.stores.store import OpenStore
+from kgserve.stores.open_store import OpenStore
 from tests.stores.writing import assert_whole, batch, hurt, layout, opened, write, write_together
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import kgserve
 from kgserve.client.embedded import Store
-from kgserve.graph.requests import NodeLine
-from tests.recorded import RecordedPrograms, needs_compiler
+from kgserve.graph.request_bodies import NodeLine
+from tests.power_loss_recording import RecordedPrograms, needs_compiler
 
 COMMITS = 8
 MOMENTS = ("gone", "0", "6", "9", "closed")

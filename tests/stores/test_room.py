@@ -14,7 +14,7 @@ from kgserve.errors import StorageFull
 from kgserve.storage.layout import MIN_REBUILD_ROOM_BYTES, require_rebuild_room
 from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.storage.model.fields import ColumnSet, NodeExtrasPut
-from kgserve.stores.store import OpenStore
+from kgserve.stores.open_store import OpenStore
 from tests.stores.writing import ask, assert_whole, batch, ids, opened, write
 
 TAGGED = WriteBatch(nodes=[NodePut(0, "tagged", "t", extras=NodeExtrasPut(tags=("x",)))])

@@ -7,8 +7,8 @@ import pytest
 
 from kgserve.errors import NotFound
 from kgserve.platform.access.authentication import LOCAL_CALLER, Caller
-from kgserve.stores.access import scope_stores
 from kgserve.stores.pool import StorePool
+from kgserve.stores.scoped_stores import scope_stores
 from tests.stores.writing import settings
 
 

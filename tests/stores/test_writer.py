@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kgserve.errors import InvalidInput, StorageFull, Unavailable
-from kgserve.platform.metrics.observation import StoreWriteCounters
+from kgserve.platform.metrics.telemetry import StoreWriteCounters
 from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.storage.plan import WriteReport
 from kgserve.stores import writer

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kgserve.cypher.writes import WriteScope
+from kgserve.cypher.write_analysis import WriteScope
 from kgserve.platform.settings import Settings
 from kgserve.projections.cypher_engine.engine.protocol import NO_ROW_CHANGES
 from kgserve.storage.journal import snapshot
@@ -24,11 +24,11 @@ from kgserve.storage.model.filters import NodeFilter, PagePosition
 from kgserve.storage.model.rows import EdgeKey
 from kgserve.storage.plan import WriteReport
 from kgserve.storage.rebuild import create_empty_folder
+from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
 from kgserve.stores.scratch_database import ScratchStatement
-from kgserve.stores.store import OpenStore
 from tests.engines import ENGINE
-from tests.patience import REQUEST_SECONDS
+from tests.timeouts import REQUEST_SECONDS
 
 PATIENCE = 120
 SYNC_SECONDS = 0.003

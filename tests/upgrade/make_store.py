@@ -24,12 +24,12 @@ import msgspec
 
 from kgserve.admin import stores
 from kgserve.embedding.embedder import load_embedder
-from kgserve.graph import history
+from kgserve.graph import history_queries
 from kgserve.graph.as_of_graph import PastMoment
 from kgserve.graph.mutations import delete_edge, delete_node, inject_batch
-from kgserve.graph.queries import ChangesQuery, HistoryRequest, NodeIdRequest, NodesQuery
-from kgserve.graph.requests import EdgeKeyRequest, InjectRequest
-from kgserve.graph.transfer.transfer import StreamingImport, open_export
+from kgserve.graph.query_parameters import ChangesQuery, HistoryRequest, NodeIdRequest, NodesQuery
+from kgserve.graph.request_bodies import EdgeKeyRequest, InjectRequest
+from kgserve.graph.transfer.import_export import StreamingImport, open_export
 from kgserve.platform.settings import Settings
 from kgserve.projections.history_follower import HistoryWorker
 from kgserve.projections.indexer import IndexWorker
@@ -166,12 +166,12 @@ def _tell(pool: StorePool, historian: HistoryWorker, path: Path) -> None:
             for at in range(state.sequence + 1)
         },
         "history": {
-            node_id: history.get_node_history(
+            node_id: history_queries.get_node_history(
                 graph_of(pool, STORE, historian=historian), HistoryRequest(node_id=node_id, limit=50, before=None)
             )
             for node_id in [*(node_id for node_id in ids if not node_id.startswith("leaf")), *gone]
         },
-        "changes": history.list_changes(graph_of(pool, STORE), ChangesQuery(since=0, limit=200)),
+        "changes": history_queries.list_changes(graph_of(pool, STORE), ChangesQuery(since=0, limit=200)),
     }
     path.write_bytes(msgspec.json.encode(told))
 

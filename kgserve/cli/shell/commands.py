@@ -14,7 +14,7 @@ from kgserve.cli.exit_codes import EXIT_FAILED, EXIT_NO_SERVER
 from kgserve.cli.shell.formats import MODES, Mode
 from kgserve.cli.shell.script import ScriptEntry, split_script
 from kgserve.cli.shell.session import NoServerAvailable, ShellSession
-from kgserve.cypher.offers import PROPERTIES_BY_LABEL
+from kgserve.cypher.completion import PROPERTIES_BY_LABEL
 from kgserve.errors import InvalidInput, KgserveError
 from kgserve.graph.answers import CypherAnswer
 from kgserve.platform.codecs import decode_json

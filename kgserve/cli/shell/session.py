@@ -17,7 +17,7 @@ from kgserve.client import Client, Interrupted, Unreachable
 from kgserve.client.lines import write_atomically
 from kgserve.errors import InvalidInput, KgserveError
 from kgserve.graph.answers import CypherAnswer, CypherChanges
-from kgserve.graph.requests import MAX_CYPHER_ROWS
+from kgserve.graph.request_bodies import MAX_CYPHER_ROWS
 from kgserve.platform import server_discovery
 
 Answer = TypeVar("Answer")

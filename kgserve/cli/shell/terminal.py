@@ -28,7 +28,7 @@ from kgserve.cli.shell.commands import SHELL_COMMANDS, CommandStopped, ShellExit
 from kgserve.cli.shell.formats import MODES
 from kgserve.cli.shell.script import is_unfinished
 from kgserve.cli.shell.session import ShellSession
-from kgserve.cypher.offers import (
+from kgserve.cypher.completion import (
     COMPLETION_FUNCTIONS,
     COMPLETION_KEYWORDS,
     COMPLETION_PROCEDURES,

@@ -30,32 +30,33 @@ from kgserve.admin.composition import open_services
 from kgserve.api.table import USE_CASES
 from kgserve.client.blocking import CallTransport, Stream
 from kgserve.client.clients import Store
-from kgserve.client.failures import Retries, RetryState
-from kgserve.client.following import Event, EventStreamState
+from kgserve.client.errors import Retries, RetryState
+from kgserve.client.event_stream import Event, EventStreamState
 from kgserve.client.lines import Upload, json_body, write_atomically
 from kgserve.client.methods import StoresMethods
 from kgserve.client.wire import ClientRequest, StreamedRequest
 from kgserve.errors import Conflict, InvalidInput, KgserveError, StoreOpening
-from kgserve.graph import answers, history
+from kgserve.graph import answers
+from kgserve.graph import history_queries as history
 from kgserve.graph.cypher import write_transaction
-from kgserve.graph.cypher.read import ResultTextStream, stream_statement
+from kgserve.graph.cypher.read_statements import ResultTextStream, stream_statement
 from kgserve.graph.events import EventDelivery, EventReader, EventSubscription
-from kgserve.graph.handle import (
+from kgserve.graph.query_parameters import EntityHistoryRequest
+from kgserve.graph.request_bodies import CypherRequest
+from kgserve.graph.store_handle import (
     MAX_OPENING_POLL_SECONDS,
     MIN_OPENING_POLL_SECONDS,
     OPENING_TIMEOUT_SECONDS,
     StoreHandle,
     StoreHandles,
 )
-from kgserve.graph.queries import EntityHistoryRequest
-from kgserve.graph.requests import CypherRequest
-from kgserve.graph.transfer import transfer
-from kgserve.graph.transfer.transfer import StreamingImport
+from kgserve.graph.transfer import import_export
+from kgserve.graph.transfer.import_export import StreamingImport
 from kgserve.memory import hierarchy
 from kgserve.memory.hierarchy_api import AncestorsRequest, DescendantsRequest
-from kgserve.platform.closing import ClosableContext
+from kgserve.platform.closable import ClosableContext
 from kgserve.platform.codecs import decode_json, json_decoder, locate_validation_error
-from kgserve.platform.lock import DataFolderLock
+from kgserve.platform.data_folder_lock import DataFolderLock
 from kgserve.platform.server_discovery import find_lock_holder, find_server
 from kgserve.platform.settings import IndexedContent, Settings, load_settings
 from kgserve.storage.model.events import (
@@ -70,7 +71,7 @@ from kgserve.storage.model.store_names import check_store_name
 from kgserve.syncing import BatchSyncer, VectorSyncer
 
 if TYPE_CHECKING:
-    from kgserve.projections.connectors.plugs import SinkImplementation
+    from kgserve.projections.connectors.sinks import SinkImplementation
 
 __all__ = ["Library", "Store"]
 
@@ -336,10 +337,10 @@ def _execute(graphs: StoreHandles, call: ClientRequest[Any]) -> Any:
     return case.ask(target, None if case.request is None else _decode_request(call.asked, case.request))
 
 
-def _open_stream(graphs: StoreHandles, call: ClientRequest[Any]) -> ResultTextStream | transfer.ExportStream:
+def _open_stream(graphs: StoreHandles, call: ClientRequest[Any]) -> ResultTextStream | import_export.ExportStream:
     graph = graphs.graph(call.store or "")
     if call.route.name == "export":
-        return transfer.open_export(graph, call.asked["valid_at"], graph.past(call.asked["as_of"]))
+        return import_export.open_export(graph, call.asked["valid_at"], graph.past(call.asked["as_of"]))
     return stream_statement(graph, _decode_request(call.asked, CypherRequest), "ndjson")
 
 

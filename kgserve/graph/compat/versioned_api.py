@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, UnsetType, field
 
 from kgserve.errors import KgserveError
 from kgserve.graph.answers import Edge, Node, RedirectedFrom
-from kgserve.graph.requests import TargetStore
+from kgserve.graph.request_bodies import TargetStore
 from kgserve.storage.model.fields import MAX_ID_BYTES, MAX_ORDINAL, MAX_TAGS
 
 MAX_SUBGRAPH_NODES = 50

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from kgserve.cypher.fences import blank_code_fences
+from kgserve.cypher.code_fences import blank_code_fences
 from kgserve.cypher.guard import GuardedStatement, guard_statement
-from kgserve.cypher.writes import (
+from kgserve.cypher.write_analysis import (
     SETTABLE_PROPERTIES,
     FinalWrite,
     PropertyAssignment,
@@ -27,7 +27,7 @@ from kgserve.cypher.writes import (
 )
 from kgserve.errors import Gone, InvalidInput, TooLarge
 from kgserve.graph.answers import CypherAnswer, CypherChanges
-from kgserve.graph.cypher.read import (
+from kgserve.graph.cypher.read_statements import (
     DEFAULT_RESULT_ROWS,
     MAX_RESULT_BYTES,
     StatementCancellation,
@@ -37,12 +37,12 @@ from kgserve.graph.cypher.read import (
     retry_after_crash,
     time_limit_seconds,
 )
-from kgserve.graph.handle import StoreHandle
 from kgserve.graph.mutations import estimate_bytes
-from kgserve.graph.requests import CypherRequest, EdgeInput, NodeInput
-from kgserve.graph.validate import FaultCallback, to_edge_put, to_node_put
+from kgserve.graph.request_bodies import CypherRequest, EdgeInput, NodeInput
+from kgserve.graph.request_validation import FaultCallback, to_edge_put, to_node_put
+from kgserve.graph.store_handle import StoreHandle
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.times import is_representable_time
+from kgserve.platform.timestamps import is_representable_time
 from kgserve.projections.cypher_engine.engine.engine import StatementCursor
 from kgserve.projections.cypher_engine.engine.protocol import ChangedRow, RowChanges
 from kgserve.storage.journal.tail import JournalTail
@@ -72,10 +72,10 @@ from kgserve.storage.model.rows import (
     node_column_values,
 )
 from kgserve.storage.plan import WriteReport
-from kgserve.storage.rows.snapshot import RowsSnapshot
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.bulk_delete import BulkDelete, is_bulk_delete
+from kgserve.stores.open_store import OpenStore
 from kgserve.stores.scratch_database import ScratchStatement
-from kgserve.stores.store import OpenStore
 from kgserve.stores.writer import PlannedWrite
 
 MAX_CHANGED_ROWS = 200_000

@@ -19,16 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from kgserve.graph.readers import GraphReader
+from kgserve.graph.graph_reader import GraphReader
 from kgserve.graph.search.search_index import IndexDecorator, ScoredIds, SearchIndex
-from kgserve.projections.catalog.attributes import MAX_COUNTED_ATTRIBUTE_NODES
+from kgserve.projections.catalog.attribute_index import MAX_COUNTED_ATTRIBUTE_NODES
 from kgserve.projections.catalog.catalog import NodeCatalog
+from kgserve.projections.indexed_text import IndexFilter
 from kgserve.projections.keyword import QueryInterpretation
-from kgserve.projections.text import IndexFilter
 from kgserve.storage.model.attributes import AttributeCondition
 from kgserve.storage.model.filters import NodeFilter
-from kgserve.storage.rows.snapshot import RowsSnapshot
-from kgserve.stores.store import OpenStore
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
+from kgserve.stores.open_store import OpenStore
 
 MAX_FILTERED_HITS = 3_200
 """Hits examined before all matching ids are passed to the index."""

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from kgserve.projections.conflict_index import ConflictIndex
-from kgserve.projections.indexes import TextIndexes
+from kgserve.projections.indexed_text import IndexFilter
 from kgserve.projections.keyword import QueryInterpretation
-from kgserve.projections.text import IndexFilter
+from kgserve.projections.text_indexes import TextIndexes
 
 ScoredIds = dict[str, float]
 """Ids with scores, best first."""

@@ -35,7 +35,7 @@ from kgserve.memory.consolidation.plan import (
     move_edges,
     reject_cluster,
 )
-from kgserve.platform.times import format_time
+from kgserve.platform.timestamps import format_time
 from kgserve.projections.memory_index.relation_types import RELATION_CONSOLIDATED
 from kgserve.storage.model.batch import (
     KIND_CONSOLIDATION,
@@ -53,9 +53,9 @@ from kgserve.storage.model.rows import EMPTY_ATTRIBUTES_JSON, EdgeKey, EdgeRow, 
 from kgserve.storage.model.soft_delete import REASON_MERGED, restore, soft_delete, withdrawal_extras
 from kgserve.storage.plan import WriteReport
 from kgserve.storage.rows.edge_page import incoming_edges_of_type
-from kgserve.storage.rows.snapshot import RowsSnapshot
-from kgserve.storage.rows.ways import find_parents
-from kgserve.stores.store import OpenStore
+from kgserve.storage.rows.hierarchy import find_parents
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
+from kgserve.stores.open_store import OpenStore
 
 _MERGE_BATCH_ROWS = 200
 _MAX_RECORDED_EDGES = 50_000

@@ -24,16 +24,16 @@ from kgserve.memory.consolidation.plan import (
     plan_cluster,
 )
 from kgserve.platform.text.similarity import TextDifference, cluster_complete_linkage, find_conflict, fingerprint
-from kgserve.projections.indexes import TextIndexes
 from kgserve.projections.memory_index.decay import half_lives_of
 from kgserve.projections.memory_index.memories import MemoryIndexFile, batched_rows
+from kgserve.projections.text_indexes import TextIndexes
 from kgserve.projections.vector.index import VectorHit
+from kgserve.storage.model.entity_names import IS_ABOUT_RELATION, normalize_name
 from kgserve.storage.model.fields import NO_EXTRAS
-from kgserve.storage.model.names import IS_ABOUT_RELATION, normalize_name
 from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.model.soft_delete import is_active
-from kgserve.storage.rows.snapshot import RowsSnapshot
-from kgserve.stores.store import OpenStore
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
+from kgserve.stores.open_store import OpenStore
 
 PauseFunction = Callable[[float], None]
 """Called after each slice with the seconds worked, to yield to others; may raise to cancel."""

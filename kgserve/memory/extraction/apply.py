@@ -14,15 +14,16 @@ import msgspec
 from typing_extensions import override
 
 from kgserve.errors import Conflict, InvalidInput, KgserveError, TooLarge
-from kgserve.graph.validate import FaultCollector, check_label
+from kgserve.graph.request_validation import FaultCollector, check_label
 from kgserve.memory import supersede
 from kgserve.memory.api import CONCEPT_LAYER, FACT_LAYER, AssociatedEntity, StoreMemoryRequest
 from kgserve.memory.consolidation.plan import is_pinned
 from kgserve.memory.deduplication import Deduplicator, MemoryPut
 from kgserve.memory.entities import put_relation, validate_relation
 from kgserve.memory.entities_api import RelationInput
+from kgserve.memory.extraction.extractor import AskFunction, ExtractionResult
 from kgserve.memory.extraction.llm.chat import NoUsableAnswer
-from kgserve.memory.extraction.llm.questions import (
+from kgserve.memory.extraction.llm.prompts import (
     MAX_KNOWN_MEMORY_CHARS,
     MAX_SOURCE_CHARS,
     ExtractionMaterial,
@@ -32,33 +33,32 @@ from kgserve.memory.extraction.llm.questions import (
     parse_extraction,
 )
 from kgserve.memory.extraction.marks import EXTRACTION_AUTHOR, ExtractionMark, is_extractable, read_extraction_mark
-from kgserve.memory.extraction.worker import AskFunction, ExtractionResult
 from kgserve.memory.presentation import now_in_microseconds
 from kgserve.memory.retain import find_named_entities
 from kgserve.memory.store_memory import SimilarityComparison, ValidatedMemory, compare_memories, validate_memory
 from kgserve.platform.text.similarity import text_hash
-from kgserve.platform.times import format_time
+from kgserve.platform.timestamps import format_time
 from kgserve.projections.indexer import IndexWorker
 from kgserve.projections.memory_index.decay import confidence_stated_at
+from kgserve.projections.memory_index.query_planner import MemoryPageStart
 from kgserve.projections.memory_index.relation_types import (
     RELATION_CONSOLIDATED,
     RELATION_EXTRACTED_FROM,
     RELATION_NEXT,
     RELATION_REFLECTED,
 )
-from kgserve.projections.memory_index.selecting import MemoryPageStart
 from kgserve.projections.recent_vectors import RecentVectors
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch, WriteRules, find_node_fault
+from kgserve.storage.model.entity_names import list_entity_names
 from kgserve.storage.model.fields import NO_EXTRAS, EdgeExtrasPut, NodeExtrasPut
 from kgserve.storage.model.filters import MemoryFilter
-from kgserve.storage.model.names import list_entity_names
 from kgserve.storage.model.parents import CHILD_OF_RELATION
 from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.model.soft_delete import VERSION_OF_RELATION, is_active
 from kgserve.storage.rows.edge_page import incoming_edges_of_type
-from kgserve.storage.rows.snapshot import RowsSnapshot
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
+from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pending_state import PendingState
-from kgserve.stores.store import OpenStore
 
 MAX_NEAR_MEMORIES = 8
 """Maximum number of near memories that are shown with a text and may be superseded."""

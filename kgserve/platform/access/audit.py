@@ -22,10 +22,10 @@ import xxhash
 
 from kgserve.platform.access.audit_api import AuditRecord
 from kgserve.platform.codecs import convert, json_decoder
-from kgserve.platform.hosts import client_network
-from kgserve.platform.log import mask_api_keys
+from kgserve.platform.network_addresses import client_network
 from kgserve.platform.permissions import set_aside_obstacle
-from kgserve.platform.times import format_time
+from kgserve.platform.structured_log import mask_api_keys
+from kgserve.platform.timestamps import format_time
 
 log = structlog.get_logger()
 

@@ -29,7 +29,7 @@ import structlog
 from kgserve.errors import Conflict, Forbidden, InvalidInput, KgserveError, NoStore, NotFound, Unauthenticated
 from kgserve.platform.access.audit import AuditLog
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.hosts import client_network, is_loopback
+from kgserve.platform.network_addresses import client_network, is_loopback
 from kgserve.platform.settings import Settings
 
 Role = Literal["read", "write", "admin"]

@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
-from kgserve.platform.metrics.observation import HistogramSnapshot, MetricLabels
+from kgserve.platform.metrics.telemetry import HistogramSnapshot, MetricLabels
 
 _STAT = Path("/proc/self/stat")
 

@@ -16,6 +16,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Literal
 
+from kgserve.platform.text.query_words import FUNCTION_WORDS
 from kgserve.platform.text.wordlists import (
     load_opposites,
     load_synonyms,
@@ -23,7 +24,6 @@ from kgserve.platform.text.wordlists import (
     read_word_list,
     read_word_pairs,
 )
-from kgserve.platform.text.words import FUNCTION_WORDS
 
 MAX_COMPARED_CHARS = 10_000
 """Maximum length of a text that is analyzed; longer texts must be identical except for case and whitespace."""

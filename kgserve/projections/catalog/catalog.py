@@ -22,9 +22,9 @@ import msgspec
 from typing_extensions import override
 
 from kgserve.platform.sqlite_files import ConcurrentDatabase, open_database, seal_database, vacuum_database
-from kgserve.projections.catalog import attributes
+from kgserve.projections.catalog import attribute_index
 from kgserve.projections.catalog import statements as sql
-from kgserve.projections.catalog.attributes import EndedNodeState, EndedStatesPosition
+from kgserve.projections.catalog.attribute_index import EndedNodeState, EndedStatesPosition
 from kgserve.storage.model.attributes import AttributeCondition
 from kgserve.storage.model.change import NetChange
 from kgserve.storage.model.filters import (
@@ -36,7 +36,8 @@ from kgserve.storage.model.filters import (
     ResultPage,
     take_result_page,
 )
-from kgserve.storage.model.kinds import (
+from kgserve.storage.model.rows import NodeRow
+from kgserve.storage.model.type_frequencies import (
     MAX_LISTED_EXAMPLES,
     MAX_LISTED_KINDS,
     MAX_LISTED_PREFIXES,
@@ -46,7 +47,6 @@ from kgserve.storage.model.kinds import (
     TagFreq,
     TagPrefixFreq,
 )
-from kgserve.storage.model.rows import NodeRow
 
 TALLY_NODE_TYPE = "type"
 TALLY_RELATION_TYPE = "relation_type"
@@ -223,7 +223,7 @@ def _choose_access_path(reader: sqlite3.Connection, wanted: NodeFilter) -> _Acce
     types = set(wanted.types)
     access_paths: list[_AccessPath] = [("tag", (tag,), _count_of(reader, TALLY_TAG, tag)) for tag in wanted.tags]
     access_paths += [
-        ("attribute", (each.digest,), attributes.count_nodes_with_attribute(reader, each.digest))
+        ("attribute", (each.digest,), attribute_index.count_nodes_with_attribute(reader, each.digest))
         for each in wanted.attributes
     ]
     if types:
@@ -268,7 +268,7 @@ class NodeCatalog(ConcurrentDatabase):
         self.path = path
         super().__init__(open_database(path, sql.CATALOG_PRAGMAS + sql.CATALOG_SCHEMA, sql.CATALOG_FORMAT), path)
         self._has_any_extras = True
-        self.has_attributes = attributes.has_current_index(self._writer)
+        self.has_attributes = attribute_index.has_current_index(self._writer)
 
     @override
     def close(self) -> None:
@@ -297,7 +297,7 @@ class NodeCatalog(ConcurrentDatabase):
             counts = _counts(TALLY_NODE_TYPE, types) + _counts(TALLY_RELATION_TYPE, relations)
             _add_to_tallies(transaction, counts + self._tags(transaction, net))
             if self.has_attributes:
-                attributes.update_index(transaction, net, sequence)
+                attribute_index.update_index(transaction, net, sequence)
             transaction.execute(sql.UPDATE_CATALOG_CURSOR, (sequence, types.total()))
 
     def rebuild(self, nodes: Iterable[NodeRow], relations: Iterable[tuple[str, int]], sequence: int) -> None:
@@ -306,7 +306,7 @@ class NodeCatalog(ConcurrentDatabase):
             transaction.execute("DELETE FROM node")
             transaction.execute("DELETE FROM tally")
             _clear_extras(transaction)
-            attributes.drop_index(transaction)
+            attribute_index.drop_index(transaction)
             self._has_any_extras, self.has_attributes = True, False
             tags: Counter[str] = Counter()
             source = iter(nodes)
@@ -323,7 +323,7 @@ class NodeCatalog(ConcurrentDatabase):
         """Rewrite the file so that no deleted data remains in it; the index of ended states is dropped."""
         with self._writing, self._reading:
             with self._writer as transaction:
-                attributes.drop_ended_index(transaction)
+                attribute_index.drop_ended_index(transaction)
             vacuum_database(self._writer)
 
     def listed(self, wanted: NodeFilter, place: PagePosition, limit: int) -> ResultPage[str]:
@@ -345,23 +345,23 @@ class NodeCatalog(ConcurrentDatabase):
     def how_many(self, wanted: Iterable[AttributeCondition]) -> list[int]:
         """Return the number of nodes with each of the given attributes, up to `MAX_COUNTED_ATTRIBUTE_NODES`."""
         with self._consistent_reader() as reader:
-            return [attributes.count_nodes_with_attribute(reader, each.digest) for each in wanted]
+            return [attribute_index.count_nodes_with_attribute(reader, each.digest) for each in wanted]
 
     def index_attributes(self, rows: Iterable[NodeRow]) -> None:
         """Build the attribute index from ``rows``, all rows of the last applied commit."""
         with self._writing, self._writer as transaction:
-            attributes.build_index(transaction, rows)
+            attribute_index.build_index(transaction, rows)
         self.has_attributes = True
 
     def past_place(self) -> EndedStatesPosition:
         """Return the history position up to which ended states are indexed."""
         with self._writing, self._writer as transaction:
-            return attributes.read_ended_position(transaction)
+            return attribute_index.read_ended_position(transaction)
 
     def take_past(self, states: Iterable[EndedNodeState], place: EndedStatesPosition) -> None:
         """Index the attributes of ended states up to ``place``."""
         with self._writing, self._writer as transaction:
-            attributes.index_ended_states(transaction, states, place)
+            attribute_index.index_ended_states(transaction, states, place)
 
     def having_had(self, wanted: Sequence[AttributeCondition], at: int) -> list[str]:
         """Return the nodes whose state as of commit ``at`` has ended and had all the given attributes.
@@ -369,7 +369,7 @@ class NodeCatalog(ConcurrentDatabase):
         Covers only the states that `take_past` has indexed.
         """
         with self._consistent_reader() as reader:
-            return attributes.find_ended_nodes_with(reader, wanted, at)
+            return attribute_index.find_ended_nodes_with(reader, wanted, at)
 
     def types(self, limit: int) -> dict[str, int]:
         """Return the most frequent node types with their counts."""

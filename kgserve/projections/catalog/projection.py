@@ -10,18 +10,18 @@ from typing_extensions import override
 
 from kgserve.errors import Unavailable
 from kgserve.projections.base import EraseRequest
-from kgserve.projections.catalog.attributes import EndedNodeState, EndedStatesPosition
+from kgserve.projections.catalog.attribute_index import EndedNodeState, EndedStatesPosition
 from kgserve.projections.catalog.catalog import NodeCatalog
 from kgserve.projections.history.history import RowState
-from kgserve.projections.history.reading import HistoryPosition, read_ended_states
-from kgserve.projections.on_demand import OnDemandProjection
+from kgserve.projections.history.reader import HistoryPosition, read_ended_states
+from kgserve.projections.on_demand_projection import OnDemandProjection
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.layout import StoreLayout
 from kgserve.storage.model.attributes import AttributeCondition
 from kgserve.storage.model.change import ChangeSet, NetChange
 from kgserve.storage.model.rows import NodeRow
-from kgserve.storage.rows.snapshot import RowsSnapshot
-from kgserve.storage.rows.view import CurrentRowsProjection
+from kgserve.storage.rows.current_rows import CurrentRowsProjection
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
 _Found = TypeVar("_Found")
 

@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from kgserve.errors import EngineFailed, KgserveError, StorageFull, Unavailable
 from kgserve.platform.durable_files import translate_storage_errors
-from kgserve.platform.metrics.observation import SlowOperationLog
+from kgserve.platform.metrics.telemetry import SlowOperationLog
 from kgserve.platform.settings import Settings
 from kgserve.platform.sqlite_files import remove_path
 from kgserve.projections.base import Projection
@@ -32,8 +32,8 @@ from kgserve.storage.journal.journal import Journal
 from kgserve.storage.layout import EngineFileMarker, StoreLayout, require_rebuild_room
 from kgserve.storage.model.change import ChangeSet, NetChange, StoreState
 from kgserve.storage.model.fields import ColumnSet
-from kgserve.storage.rows.snapshot import RowsSnapshot
-from kgserve.storage.rows.view import CurrentRowsProjection
+from kgserve.storage.rows.current_rows import CurrentRowsProjection
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
 log = structlog.get_logger()
 

@@ -23,8 +23,8 @@ from kgserve.storage.model.change import NetChange, StoreState
 from kgserve.storage.model.digest import measure_rows
 from kgserve.storage.model.fields import ColumnSet
 from kgserve.storage.rebuild import MAX_KEPT_SNAPSHOTS, install_snapshot, seconds_since, write_current_rows
+from kgserve.storage.rows.current_rows import CurrentRowsProjection
 from kgserve.storage.rows.encoding import RowsDamaged
-from kgserve.storage.rows.view import CurrentRowsProjection
 
 log = structlog.get_logger()
 

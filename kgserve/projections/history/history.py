@@ -23,8 +23,9 @@ from typing_extensions import override
 from kgserve.errors import Gone, Unavailable
 from kgserve.platform.gil import iterate_cooperatively
 from kgserve.platform.sqlite_files import ConcurrentDatabase, select_by_values, vacuum_database
-from kgserve.projections.history import packing
+from kgserve.projections.history import row_format
 from kgserve.projections.history import statements as sql
+from kgserve.projections.history.page_checksums import PageChecksumFile, SealHeader, read_wal_frames
 from kgserve.projections.history.salvage import (
     MissingRange,
     SalvagedHistory,
@@ -32,7 +33,6 @@ from kgserve.projections.history.salvage import (
     merge_gaps,
     write_salvaged_content,
 )
-from kgserve.projections.history.seal import PageChecksumFile, SealHeader, read_wal_frames
 from kgserve.storage.model.batch import conflicting_versions
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.digest import checksum_63bit
@@ -475,11 +475,11 @@ class HistoryFile(ConcurrentDatabase):
     def edges_numbered(self, numbers: Sequence[int], at: int) -> list[RowState[EdgeRow]]:
         """Return the edge states with the given row numbers that were current as of a commit."""
         found = self._read_some(sql.SELECT_EDGES_BY_NUMBER_AT, numbers, at, at)
-        return self._require_kept(at, _as_states(packing.unpack_edge, found))
+        return self._require_kept(at, _as_states(row_format.unpack_edge, found))
 
     def edge_states(self, numbers: Sequence[int]) -> list[RowState[EdgeRow]]:
         """Return the edge states with the given row numbers."""
-        return _as_states(packing.unpack_edge, self._read_some(sql.SELECT_EDGES_BY_NUMBER, numbers))
+        return _as_states(row_format.unpack_edge, self._read_some(sql.SELECT_EDGES_BY_NUMBER, numbers))
 
     def edge_lives(self, numbers: Sequence[int]) -> Iterator[tuple[int, EdgeKey, int, int | None]]:
         """Yield row number, edge key, first and last commit of the edge states with the given row numbers."""
@@ -562,13 +562,13 @@ class HistoryFile(ConcurrentDatabase):
                 raise history_gap_error(f"the history of node {node_id!r}", first, None if last == before else last)
 
     def _nodes(self, query: str, values: dict[str, Any]) -> list[RowState[NodeRow]]:
-        return self._states(packing.unpack_node, query, values)
+        return self._states(row_format.unpack_node, query, values)
 
     def _edges(self, query: str, values: dict[str, Any]) -> list[RowState[EdgeRow]]:
-        return self._states(packing.unpack_edge, query, values)
+        return self._states(row_format.unpack_edge, query, values)
 
     def _links(self, query: str, values: dict[str, Any]) -> list[RowState[LinkRow]]:
-        return self._states(packing.unpack_link, query, values)
+        return self._states(row_format.unpack_link, query, values)
 
     def _read_some(self, query: str, numbers: Sequence[int], *before: int) -> list[tuple[Any, ...]]:
         with self._reading:
@@ -625,7 +625,7 @@ def _apply_change_set(transaction: sqlite3.Connection, change: ChangeSet) -> boo
     )
     transaction.executemany(
         sql.UPDATE_EDGE_ROW,
-        [_row_update_values(_key(row.key), packing.pack_edge(row)) for row in change.edges_touched],
+        [_row_update_values(_key(row.key), row_format.pack_edge(row)) for row in change.edges_touched],
     )
     if change.links is not None:
         _apply_links(transaction, change)
@@ -650,11 +650,11 @@ def _apply_links(transaction: sqlite3.Connection, change: ChangeSet) -> None:
     transaction.executemany(sql.INSERT_LINK_STATE, (_link_values(row, at, time) for row in links))
     transaction.executemany(
         sql.UPDATE_LINK_ROW,
-        [_row_update_values(_link_key(row.key), packing.pack_link(row)) for row in change.links_touched],
+        [_row_update_values(_link_key(row.key), row_format.pack_link(row)) for row in change.links_touched],
     )
 
 
-def _row_update_values(key: dict[str, Any], stored: packing.PackedRow) -> dict[str, Any]:
+def _row_update_values(key: dict[str, Any], stored: row_format.PackedRow) -> dict[str, Any]:
     return {**key, "row": stored.content, "hash": stored.hash}
 
 
@@ -667,16 +667,16 @@ def _key(key: EdgeKey) -> dict[str, Any]:
 
 
 def _node_values(row: NodeRow, at: int, time: int) -> tuple[Any, ...]:
-    return row.id, at, row.version, row.type, time, *packing.pack_node(row)
+    return row.id, at, row.version, row.type, time, *row_format.pack_node(row)
 
 
 def _edge_values(row: EdgeRow, at: int, time: int) -> tuple[Any, ...]:
-    return *row.key, at, row.version, time, *packing.pack_edge(row)
+    return *row.key, at, row.version, time, *row_format.pack_edge(row)
 
 
 def _link_values(row: LinkRow, at: int, time: int) -> tuple[Any, ...]:
     source, target, relation_type = row.edge.key
-    return source, row.store, target, relation_type, at, row.edge.version, time, *packing.pack_link(row)
+    return source, row.store, target, relation_type, at, row.edge.version, time, *row_format.pack_link(row)
 
 
 def _co_author_values(node_id: str, said: CoAuthorEntry) -> tuple[Any, ...]:
@@ -775,9 +775,9 @@ class _CurrentStateRestorer:
 
 _ADD = {"node": sql.INSERT_NODE_STATE, "edge": sql.INSERT_EDGE_STATE, "link": sql.INSERT_LINK_STATE}
 _UNPACK: dict[str, Callable[..., NodeRow | EdgeRow | LinkRow | None]] = {
-    "node": packing.unpack_node,
-    "edge": packing.unpack_edge,
-    "link": packing.unpack_link,
+    "node": row_format.unpack_node,
+    "edge": row_format.unpack_edge,
+    "link": row_format.unpack_link,
 }
 
 
@@ -787,15 +787,15 @@ def _key_of(row: NodeRow | EdgeRow | LinkRow) -> tuple[Any, ...]:
     return row.key if isinstance(row, EdgeRow) else (*row.edge.key, row.store)
 
 
-def _packed(row: NodeRow | EdgeRow | LinkRow) -> packing.PackedRow:
+def _packed(row: NodeRow | EdgeRow | LinkRow) -> row_format.PackedRow:
     if isinstance(row, NodeRow):
-        return packing.pack_node(row)
-    return packing.pack_edge(row) if isinstance(row, EdgeRow) else packing.pack_link(row)
+        return row_format.pack_node(row)
+    return row_format.pack_edge(row) if isinstance(row, EdgeRow) else row_format.pack_link(row)
 
 
 def _find_heads(connection: sqlite3.Connection) -> None:
     found = connection.execute(sql.SELECT_POSSIBLE_HEADS)
-    rows = (packing.unpack_node(*each) for each in found)
+    rows = (row_format.unpack_node(*each) for each in found)
     named = [(row.id, version) for row in rows if row is not None for version in conflicting_versions(row)]
     with connection as transaction:
         transaction.executemany(sql.INSERT_HEAD, named)

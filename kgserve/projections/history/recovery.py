@@ -13,11 +13,10 @@ import msgspec
 import structlog
 
 from kgserve.platform.durable_files import sync_folder
-from kgserve.projections.history import packing
+from kgserve.projections.history import row_format
 from kgserve.projections.history import statements as sql
 from kgserve.projections.history.history import HistoryFile
-from kgserve.projections.history.salvage import MissingRange, SalvagedHistory, merge_gaps, read_intact_content
-from kgserve.projections.history.seal import (
+from kgserve.projections.history.page_checksums import (
     PAGE_HASHES_SUFFIX,
     PageChecksumFile,
     SealHeader,
@@ -25,15 +24,16 @@ from kgserve.projections.history.seal import (
     seal_path,
     unused_damaged_path,
 )
+from kgserve.projections.history.salvage import MissingRange, SalvagedHistory, merge_gaps, read_intact_content
 
 log = structlog.get_logger()
 
 _LOG_SUFFIXES = ("-wal", "-shm")
 _REPLACEMENT_SUFFIX = ".new"
 _KEYS_BY_TABLE = {
-    "node": (packing.unpack_node, sql.NODE_KEY_COLUMNS),
-    "edge": (packing.unpack_edge, sql.EDGE_KEY_COLUMNS),
-    "link": (packing.unpack_link, sql.LINK_KEY_COLUMNS),
+    "node": (row_format.unpack_node, sql.NODE_KEY_COLUMNS),
+    "edge": (row_format.unpack_edge, sql.EDGE_KEY_COLUMNS),
+    "link": (row_format.unpack_link, sql.LINK_KEY_COLUMNS),
 }
 
 

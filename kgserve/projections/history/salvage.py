@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from kgserve.projections.history import packing
+from kgserve.projections.history import row_format
 from kgserve.projections.history import statements as sql
-from kgserve.projections.history.pages import DatabasePages, PageRow, RecordValues, UnreadPage
-from kgserve.projections.history.seal import PageChecksumFile, SealHeader
+from kgserve.projections.history.page_checksums import PageChecksumFile, SealHeader
+from kgserve.projections.history.sqlite_pages import DatabasePages, PageRow, RecordValues, UnreadPage
 from kgserve.storage.model.digest import checksum_63bit
 
 MAX_GAPS_WITH_ID = 10_000
@@ -67,12 +67,12 @@ class _Table(NamedTuple):
 
 
 _TABLES = {
-    "node": _Table(9, 1, 2, 5, 6, (0, 4, 3), packing.unpack_node, (("sqlite_autoindex_node_1", 1),)),
+    "node": _Table(9, 1, 2, 5, 6, (0, 4, 3), row_format.unpack_node, (("sqlite_autoindex_node_1", 1),)),
     "edge": _Table(
-        10, 3, 4, 6, 7, (0, 1, 2, 5), packing.unpack_edge,
+        10, 3, 4, 6, 7, (0, 1, 2, 5), row_format.unpack_edge,
         (("edge_by_source", 2), ("sqlite_autoindex_edge_1", 3), ("edge_by_target", 1)),
     ),
-    "link": _Table(11, 4, 5, 7, 8, (0, 2, 3, 6, 1), packing.unpack_link, (("sqlite_autoindex_link_1", 4),)),
+    "link": _Table(11, 4, 5, 7, 8, (0, 2, 3, 6, 1), row_format.unpack_link, (("sqlite_autoindex_link_1", 4),)),
 }  # fmt: skip
 _BY_COLUMNS = {table.columns: name for name, table in _TABLES.items()}
 

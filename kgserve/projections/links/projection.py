@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from kgserve.projections.base import EraseRequest
 from kgserve.projections.links.links import LinkIndex, LinkReader
-from kgserve.projections.on_demand import OnDemandProjection
+from kgserve.projections.on_demand_projection import OnDemandProjection
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.journal.replay import read_all_links
 from kgserve.storage.journal.tail import LinkChange, read_link_changes
@@ -24,8 +24,8 @@ from kgserve.storage.model.change import ChangeSet, LinksState
 from kgserve.storage.model.digest import shift_links
 from kgserve.storage.model.rows import LinkKey, LinkRow
 from kgserve.storage.plan import PlanningWorkspace
-from kgserve.storage.rows.snapshot import RowsSnapshot
-from kgserve.storage.rows.view import CurrentRowsProjection
+from kgserve.storage.rows.current_rows import CurrentRowsProjection
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
 
 class LinkProjection(OnDemandProjection[LinkIndex]):

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from kgserve.platform.settings import Settings
-from kgserve.platform.times import DAY_MICROSECONDS
+from kgserve.platform.timestamps import DAY_MICROSECONDS
 from kgserve.storage.model.change import AccessRecord
 from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.model.store_settings import MemorySettings

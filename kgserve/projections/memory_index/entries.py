@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from kgserve.platform.text.similarity import fingerprint, text_hash
-from kgserve.platform.times import DAY_MICROSECONDS, format_time
+from kgserve.platform.timestamps import DAY_MICROSECONDS, format_time
 from kgserve.projections.memory_index.decay import (
     MIN_DECAY_KEY,
     Confidence,

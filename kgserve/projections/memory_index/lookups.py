@@ -13,11 +13,11 @@ from typing import Any, Literal, NamedTuple
 
 from kgserve.platform.sqlite_files import select_by_values
 from kgserve.projections.memory_index import statements as sql
-from kgserve.projections.memory_index.closure import HierarchyLookups
 from kgserve.projections.memory_index.entries import MemoryState
+from kgserve.projections.memory_index.hierarchy import HierarchyLookups
 from kgserve.storage.model.change import AccessRecord
+from kgserve.storage.model.entity_names import normalize_name
 from kgserve.storage.model.filters import MAX_SCANNED_NODES
-from kgserve.storage.model.names import normalize_name
 from kgserve.storage.model.rows import EdgeKey
 
 MAX_EQUAL_MEMORIES = 100

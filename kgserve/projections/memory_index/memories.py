@@ -17,9 +17,8 @@ import msgspec
 from typing_extensions import override
 
 from kgserve.platform.sqlite_files import open_database, seal_database, select_by_values, vacuum_database
-from kgserve.projections.memory_index import closure, decay, selecting
+from kgserve.projections.memory_index import decay, hierarchy, query_planner
 from kgserve.projections.memory_index import statements as sql
-from kgserve.projections.memory_index.closure import HierarchyWriter
 from kgserve.projections.memory_index.decay import MIN_DECAY_KEY, Confidence, HalfLives, min_decay_key
 from kgserve.projections.memory_index.entries import (
     TALLY_ENTITY_TYPE,
@@ -32,12 +31,13 @@ from kgserve.projections.memory_index.entries import (
     epoch_length,
     memory_entry_of,
 )
+from kgserve.projections.memory_index.hierarchy import HierarchyWriter
 from kgserve.projections.memory_index.lookups import MemoryIndexReader
+from kgserve.projections.memory_index.query_planner import MemoryIdPage, MemoryListOrder, MemoryPageStart, MemorySortKey
 from kgserve.projections.memory_index.relation_types import STRUCTURAL_RELATIONS
-from kgserve.projections.memory_index.selecting import MemoryIdPage, MemoryListOrder, MemoryPageStart, MemorySortKey
 from kgserve.storage.model.change import AccessRecord, NetChange
+from kgserve.storage.model.entity_names import IS_ABOUT_RELATION, normalize_name, parse_aliases
 from kgserve.storage.model.filters import MatchCount, MemoryFilter
-from kgserve.storage.model.names import IS_ABOUT_RELATION, normalize_name, parse_aliases
 from kgserve.storage.model.redirects import MERGED_INTO_RELATION, is_never_valid
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
 
@@ -497,7 +497,7 @@ class MemoryIndexFile(MemoryIndexReader):
 
     def ids(self, wanted: MemoryFilter, limit: int) -> list[str]:
         """Return up to ``limit`` ids of matching memories, unordered."""
-        return selecting.select_memory_ids(
+        return query_planner.select_memory_ids(
             self._connection, self._with_superseded(wanted), self._half_life_values(), limit
         )
 
@@ -515,13 +515,13 @@ class MemoryIndexFile(MemoryIndexReader):
     ) -> MemoryIdPage:
         """Return a page of the ids of matching memories, greatest value first. At most 20,000 are examined."""
         order = MemoryListOrder(wanted.now, sort, place)
-        return selecting.select_memory_page(
+        return query_planner.select_memory_page(
             self._connection, self._with_superseded(wanted), self._half_life_values(), order, limit, also
         )
 
     def count(self, wanted: MemoryFilter, most: int) -> MatchCount:
         """Return the number of matching memories, at most ``most``."""
-        found = selecting.count_matching_memories(
+        found = query_planner.count_matching_memories(
             self._connection, self._with_superseded(wanted), self._half_life_values(), most
         )
         return MatchCount(found, exact=found < most)
@@ -554,7 +554,7 @@ class MemoryIndexFile(MemoryIndexReader):
 
     def total(self) -> int:
         """Return the number of memories that have not ended."""
-        return selecting.read_tally(self._connection, TALLY_TOTAL, "")
+        return query_planner.read_tally(self._connection, TALLY_TOTAL, "")
 
     def tallies(self, kind: str, limit: int) -> list[tuple[str, int]]:
         """Return the counts of one kind, highest first."""
@@ -569,8 +569,8 @@ class MemoryIndexFile(MemoryIndexReader):
 
         These are relations older than another one of the child, and relations that close a cycle.
         """
-        return selecting.read_tally(self._connection, closure.TALLY_SECOND_PARENT, ""), selecting.read_tally(
-            self._connection, closure.TALLY_CYCLE, ""
+        return query_planner.read_tally(self._connection, hierarchy.TALLY_SECOND_PARENT, ""), query_planner.read_tally(
+            self._connection, hierarchy.TALLY_CYCLE, ""
         )
 
     def by_name(self, kind: str) -> list[tuple[str, int]]:

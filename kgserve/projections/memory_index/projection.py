@@ -22,16 +22,16 @@ from kgserve.projections.base import EraseRequest
 from kgserve.projections.memory_index.decay import HalfLives
 from kgserve.projections.memory_index.lookups import MAX_ENTITIES_PER_NAME, MAX_EQUAL_MEMORIES, MemoryIndexReader
 from kgserve.projections.memory_index.memories import MemoryIndexFile
-from kgserve.projections.on_demand import Found, OnDemandProjection
+from kgserve.projections.on_demand_projection import Found, OnDemandProjection
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.journal.replay import read_all_accesses
 from kgserve.storage.layout import StoreLayout
 from kgserve.storage.model.change import AccessRecord, ChangeSet, NetChange
+from kgserve.storage.model.entity_names import list_entity_names, normalize_name
 from kgserve.storage.model.fields import ColumnSet
-from kgserve.storage.model.names import list_entity_names, normalize_name
 from kgserve.storage.model.rows import NodeRow
-from kgserve.storage.rows.snapshot import RowsSnapshot
-from kgserve.storage.rows.view import CurrentRowsProjection
+from kgserve.storage.rows.current_rows import CurrentRowsProjection
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
 MAX_PENDING_ROWS = 10_000
 MAX_PENDING_TEXT_BYTES = 16 << 20

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kgserve.storage.model.names import IS_ABOUT_RELATION
+from kgserve.storage.model.entity_names import IS_ABOUT_RELATION
 from kgserve.storage.model.parents import CHILD_OF_RELATION
 from kgserve.storage.model.redirects import MERGED_INTO_RELATION
 from kgserve.storage.model.soft_delete import VERSION_OF_RELATION

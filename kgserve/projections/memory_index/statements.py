@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from kgserve.projections.memory_index import closure
-from kgserve.projections.memory_index.closure import IS_IN_FORCE_NOW
+from kgserve.projections.memory_index import hierarchy
+from kgserve.projections.memory_index.hierarchy import IS_IN_FORCE_NOW
 
 MEMORY_INDEX_FORMAT = 5
 MAX_PINNED_MEMORIES = 1_000
@@ -48,7 +48,7 @@ CREATE INDEX IF NOT EXISTS tally_count ON tally (kind, count DESC, name);
 CREATE TABLE IF NOT EXISTS fading (
     half INTEGER, epoch INTEGER, sum REAL NOT NULL, count INTEGER NOT NULL, PRIMARY KEY (half, epoch)
 ) WITHOUT ROWID;
-{closure.CLOSURE_SCHEMA}
+{hierarchy.CLOSURE_SCHEMA}
 CREATE TABLE IF NOT EXISTS cursor (
     one INTEGER PRIMARY KEY CHECK (one = 1), sequence INTEGER NOT NULL, half_lives TEXT NOT NULL
 );
@@ -82,7 +82,7 @@ MEMORY_INDEXES = {
     "named_node": "named (id)",
     "relation_target": "relation (target, source, type)",
     "relation_type": "relation (type, source, target)",
-    **closure.CLOSURE_INDEXES,
+    **hierarchy.CLOSURE_INDEXES,
 }
 CREATE_MEMORY_INDEXES = [f"CREATE INDEX IF NOT EXISTS {name} ON {columns}" for name, columns in MEMORY_INDEXES.items()]
 DROP_MEMORY_INDEXES = [f"DROP INDEX IF EXISTS {name}" for name in MEMORY_INDEXES]
@@ -96,7 +96,7 @@ MEMORY_TABLES = (
     "relation",
     "tally",
     "fading",
-    *closure.CLOSURE_TABLES,
+    *hierarchy.CLOSURE_TABLES,
 )
 DELETE_ALL_ROWS = [f"DELETE FROM {table}" for table in MEMORY_TABLES]
 

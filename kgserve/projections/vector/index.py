@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from kgserve.platform.codecs import msgpack_decoder
 from kgserve.projections import manifest
 from kgserve.projections.filter_columns import FilterColumns, Mask, mask_of_labels
-from kgserve.projections.text import NO_TEXT_FILTER, EntityFacets, IndexFilter
-from kgserve.projections.vector.matrix import SCATTERED_READ_COST, FloatMatrix, VectorRows, dot_products
+from kgserve.projections.indexed_text import NO_TEXT_FILTER, EntityFacets, IndexFilter
+from kgserve.projections.vector.vector_rows import SCATTERED_READ_COST, FloatMatrix, VectorRows, dot_products
 
 log = structlog.get_logger()
 

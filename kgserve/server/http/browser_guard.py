@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from kgserve.errors import Forbidden, InvalidInput
-from kgserve.platform.hosts import is_loopback
-from kgserve.server.http.problem import MisdirectedRequest
+from kgserve.platform.network_addresses import is_loopback
+from kgserve.server.http.error_responses import MisdirectedRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kgserve.server.http.problem import Header
+    from kgserve.server.http.error_responses import Header
 
 
 BROWSER_HEADERS = frozenset({b"host", b"origin"})

@@ -18,7 +18,7 @@ import xxhash
 from kgserve.server.http.connection import ensure_task
 
 if TYPE_CHECKING:
-    from kgserve.server.http.problem import Header
+    from kgserve.server.http.error_responses import Header
 
 MIN_GZIP_BYTES = 1_024
 """Bytes of the smallest body that is compressed."""

@@ -28,8 +28,8 @@ from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from kgserve.errors import InvalidInput, KgserveError, RateLimited, TimedOut, Unavailable
-from kgserve.platform.metrics.observation import LabeledCounter
-from kgserve.server.http.problem import Header, HeadersTooLarge, UrlTooLong, error_code_of, render_error
+from kgserve.platform.metrics.telemetry import LabeledCounter
+from kgserve.server.http.error_responses import Header, HeadersTooLarge, UrlTooLong, error_code_of, render_error
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Generator, Sequence

@@ -18,11 +18,11 @@ from litestar import Request, Response
 
 from kgserve.api.operation import STORE_PARAMETER, UseCase
 from kgserve.errors import NoStore
-from kgserve.graph.compat.versioned_names import VERSIONED_JSON_MEDIA_TYPE, rename_json_fields
+from kgserve.graph.compat.versioned_field_names import VERSIONED_JSON_MEDIA_TYPE, rename_json_fields
 from kgserve.platform.codecs import unwrap_type
 from kgserve.platform.media_types import JSON_MEDIA_TYPE
-from kgserve.server.http.problem import VERSIONED_NAMES_STATE_KEY
-from kgserve.server.http.request_parts import (
+from kgserve.server.http.error_responses import VERSIONED_NAMES_STATE_KEY
+from kgserve.server.http.request_decoding import (
     FIELD_NAMES_PARAMETER_BYTES,
     NO_PARAMETERS,
     RENAMING_PARAMETERS,
@@ -37,7 +37,7 @@ from kgserve.server.http.request_parts import (
     is_missing_default_store,
     select_store,
 )
-from kgserve.storage.rows.walk import TraversalTooLong
+from kgserve.storage.rows.traversal import TraversalTooLong
 from kgserve.stores.pool import StoreNotOpen
 
 if TYPE_CHECKING:

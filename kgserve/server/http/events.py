@@ -24,9 +24,9 @@ from kgserve.platform.access.authentication import KEY_RECHECK_SECONDS
 from kgserve.platform.codecs import json_decoder
 from kgserve.platform.media_types import EVENT_STREAM_MEDIA_TYPE
 from kgserve.server.http import sse
-from kgserve.server.http.forward import caller_headers
-from kgserve.server.http.problem import request_target
-from kgserve.server.http.request_parts import (
+from kgserve.server.http.error_responses import request_target
+from kgserve.server.http.forwarding_middleware import caller_headers
+from kgserve.server.http.request_decoding import (
     RequestServices,
     decode_path_parameter,
     decode_query,

@@ -11,7 +11,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from kgserve.platform.gil import yield_gil
-from kgserve.projections.cypher_engine.engine.turns import current_caller
+from kgserve.projections.cypher_engine.engine.fair_pool import current_caller
 
 T = TypeVar("T")
 Call = Callable[[], object]

@@ -27,18 +27,18 @@ from litestar.handlers import HTTPRouteHandler
 
 from kgserve.api.operation import ALIAS_OPT_KEY, OPERATION_OPT_KEY, Operation, UseCase, operation_opt
 from kgserve.errors import ConflictManual, NotFound, Unauthenticated, Unavailable
-from kgserve.graph.compat.versioned_names import rename_json_fields
+from kgserve.graph.compat.versioned_field_names import rename_json_fields
 from kgserve.platform.access.authentication import ANONYMOUS_CALLER, HiddenStore, InvalidCredentials, RequestContext
-from kgserve.platform.log import RequestIdentity, mask_api_keys
-from kgserve.platform.log import log_request as request_line
 from kgserve.platform.media_types import EVENT_STREAM_MEDIA_TYPE, JSON_MEDIA_TYPE
-from kgserve.platform.metrics.observation import (
+from kgserve.platform.metrics.telemetry import (
     UNMATCHED_ROUTE,
     RequestOrigin,
     reset_request_origin,
     set_request_origin,
 )
-from kgserve.projections.cypher_engine.engine.turns import current_caller
+from kgserve.platform.structured_log import RequestIdentity, mask_api_keys
+from kgserve.platform.structured_log import log_request as request_line
+from kgserve.projections.cypher_engine.engine.fair_pool import current_caller
 from kgserve.server.admission import UsageMonitor
 from kgserve.server.http.browser_guard import BROWSER_HEADERS, AllowedOrigins, CrossSiteGuard
 from kgserve.server.http.compression import (
@@ -61,7 +61,7 @@ from kgserve.server.http.connection import (
     ensure_task,
 )
 from kgserve.server.http.endpoints import ENDPOINT_OPT_KEY, OperationEndpoint
-from kgserve.server.http.problem import (
+from kgserve.server.http.error_responses import (
     CLIENT_DISCONNECTED_STATUS,
     ERROR_CODE_STATE_KEY,
     PROBLEM_JSON,
@@ -74,7 +74,7 @@ from kgserve.server.http.problem import (
     request_target,
 )
 from kgserve.server.http.rate_limits import RateLimiter, is_local
-from kgserve.server.http.request_parts import (
+from kgserve.server.http.request_decoding import (
     FIELD_NAMES_PARAMETER_BYTES,
     READ_FROM_HEADER_BYTES,
     REPLICA_READ_STATE_KEY,
@@ -99,9 +99,9 @@ if TYPE_CHECKING:
     from kgserve.api.operation import Method
     from kgserve.platform.access.audit import AuditLog
     from kgserve.platform.access.authentication import Authenticator
-    from kgserve.platform.metrics.observation import Telemetry
+    from kgserve.platform.metrics.telemetry import Telemetry
     from kgserve.platform.settings import Settings
-    from kgserve.server.http.problem import Header
+    from kgserve.server.http.error_responses import Header
 
 
 log = structlog.get_logger()

@@ -14,10 +14,10 @@ from kgserve.api import examples, memory_examples
 from kgserve.api.memory_table import EMPTY_RECALL
 from kgserve.api.operation import READ_ERRORS, ExampleBody, Operation, operation_opt
 from kgserve.errors import InvalidInput, NoStore
-from kgserve.graph import history
+from kgserve.graph import history_queries
 from kgserve.graph.answers import EntityVersion
-from kgserve.graph.handle import StoreHandle
-from kgserve.graph.queries import EntityHistoryQuery, EntityHistoryRequest
+from kgserve.graph.query_parameters import EntityHistoryQuery, EntityHistoryRequest
+from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory import hierarchy, recall_stores
 from kgserve.memory.api import RecallAnswer, RecalledMemory, RecallQuery, RecallRequest
 from kgserve.memory.hierarchy_api import (
@@ -31,7 +31,7 @@ from kgserve.memory.hierarchy_api import (
 from kgserve.memory.retain_api import AgentRecallQuery, AgentRecallRequest
 from kgserve.platform.codecs import decode_json
 from kgserve.server.http.endpoints import json_response
-from kgserve.server.http.request_parts import (
+from kgserve.server.http.request_decoding import (
     STORE_SELECTION_PARAMETERS,
     RequestServices,
     decode_json_body,
@@ -188,7 +188,9 @@ async def entity_history(request: Request[Any, Any, Any]) -> Response[bytes]:
     wanted = decode_query(request.scope["query_string"], EntityHistoryQuery, passed=STORE_SELECTION_PARAMETERS)
     asked = EntityHistoryRequest(entity_id=decode_path_parameter(request, "id"), **msgspec.structs.asdict(wanted))
     store = get_store_name(request.scope, service)
-    found = await service.admission.run("reads", history.list_entity_versions, service.graphs.graph(store), asked)
+    found = await service.admission.run(
+        "reads", history_queries.list_entity_versions, service.graphs.graph(store), asked
+    )
     response = json_response(await service.admission.run("reads", msgspec.json.encode, found.versions))
     if found.next_after is not None:
         target = f"/api/v1/entities/{quote(asked.entity_id, safe='')}/history?store={quote(store)}&limit={wanted.limit}"

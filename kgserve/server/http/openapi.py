@@ -28,12 +28,16 @@ from kgserve.api.operation import (
 )
 from kgserve.graph.answers import Problem
 from kgserve.graph.compat.versioned_api import EdgeSpec, NodeSpec
-from kgserve.graph.compat.versioned_names import FIELD_NAMES_PARAMETER, VERSIONED_FIELD_NAMES, VERSIONED_JSON_MEDIA_TYPE
+from kgserve.graph.compat.versioned_field_names import (
+    FIELD_NAMES_PARAMETER,
+    VERSIONED_FIELD_NAMES,
+    VERSIONED_JSON_MEDIA_TYPE,
+)
 from kgserve.platform.access.authentication import PUBLIC_PATHS
 from kgserve.platform.codecs import decode_json
 from kgserve.server.http.compression import compute_etag
 from kgserve.server.http.endpoints import json_response
-from kgserve.server.http.problem import ERROR_RESPONSE_KINDS, PROBLEM_JSON
+from kgserve.server.http.error_responses import ERROR_RESPONSE_KINDS, PROBLEM_JSON
 from kgserve.storage.model.store_names import MAX_STORE_NAME_CHARS
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from kgserve.errors import RateLimited
-from kgserve.platform.hosts import client_network, is_loopback
+from kgserve.platform.network_addresses import client_network, is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,12 +17,12 @@ from kgserve.api.operation import COMMON_ERRORS, ExampleBody, Operation, operati
 from kgserve.api.table import USE_CASES
 from kgserve.errors import NotFound
 from kgserve.graph.answers import BrowserKey, BrowserKeyRequest
-from kgserve.platform.times import format_time
-from kgserve.server.http import events, memories, openapi, transfer
+from kgserve.platform.timestamps import format_time
+from kgserve.server.http import events, memories, openapi, streaming_endpoints
 from kgserve.server.http.compression import compute_etag
 from kgserve.server.http.endpoints import json_response
 from kgserve.server.http.gateway import RouteTable
-from kgserve.server.http.request_parts import RequestServices, decode_json_body, get_caller, get_services
+from kgserve.server.http.request_decoding import RequestServices, decode_json_body, get_caller, get_services
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -188,9 +188,9 @@ ROUTES = RouteTable(
         memories.children,
         memories.descendants,
         memories.ancestors,
-        transfer.cypher,
-        transfer.import_store,
-        transfer.export_store,
+        streaming_endpoints.cypher,
+        streaming_endpoints.import_store,
+        streaming_endpoints.export_store,
         events.store_events,
         events.events,
         metrics,

@@ -13,8 +13,8 @@ from typing import Annotated, Any, TypeVar, cast
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from kgserve.graph import requests
-from kgserve.graph.compat.versioned_names import FieldNames, copy_field
+from kgserve.graph import request_bodies
+from kgserve.graph.compat.versioned_field_names import FieldNames, copy_field
 from kgserve.server.mcp.input_schema import UNLISTED_SCHEMA_KEY
 from kgserve.storage.model.attributes import AttributeConditionsInput
 from kgserve.storage.model.fields import MAX_ID_BYTES
@@ -32,11 +32,15 @@ TypesField = Annotated[list[str], Meta(max_length=100, description="Any of these
 TagsField = Annotated[list[str], Meta(max_length=100, description="All of these")] | UnsetType
 AttributesField = Annotated[AttributeConditionsInput, Meta(description='Such as {"status": "open"}')] | UnsetType
 StoresField = (
-    Annotated[list[LabelField], Meta(max_length=requests.MAX_ALSO_STORES, description="Other stores to search, too")]
+    Annotated[
+        list[LabelField], Meta(max_length=request_bodies.MAX_ALSO_STORES, description="Other stores to search, too")
+    ]
     | UnsetType
 )
 AtLeastField = Annotated[Annotated[int, Meta(ge=0)] | UnsetType, UNLISTED_FIELD]
-AsOfField = Annotated[requests.AsOfText, Meta(description="As recorded then: RFC 3339 time or sequence")] | UnsetType
+AsOfField = (
+    Annotated[request_bodies.AsOfText, Meta(description="As recorded then: RFC 3339 time or sequence")] | UnsetType
+)
 ValidAtField = Annotated[str, Meta(max_length=64, description="True at this time: RFC 3339 time, now, any")] | UnsetType
 AuthorField = Annotated[NameField, Meta(description="Author")] | UnsetType
 TimeField = Annotated[str, Meta(max_length=64, description="RFC 3339")] | UnsetType

@@ -27,9 +27,9 @@ from mcp.server.context import ServerRequestContext
 from mcp.shared.inbound import encode_header_value
 
 from kgserve import errors
-from kgserve.graph.compat.versioned_names import FIELD_NAMES_PARAMETER, rename_fields
-from kgserve.graph.handle import StoreHandle, StoreHandles
-from kgserve.graph.search import search
+from kgserve.graph.compat.versioned_field_names import FIELD_NAMES_PARAMETER, rename_fields
+from kgserve.graph.search import node_search
+from kgserve.graph.store_handle import StoreHandle, StoreHandles
 from kgserve.platform.access.authentication import CALLER_HEADER, Caller, HiddenStore, RequestContext
 from kgserve.platform.codecs import json_decoder
 from kgserve.platform.idempotency import IdempotencyKey, current_idempotency_key
@@ -37,12 +37,12 @@ from kgserve.platform.version import __version__
 from kgserve.server.admission import AdmissionControl
 from kgserve.server.mcp.argument_fields import Arguments, FieldNameArguments
 from kgserve.server.mcp.arguments import find_named_store, format_error, read_arguments, resolve_store
-from kgserve.server.mcp.entity_memory import RecallMemoriesArguments
+from kgserve.server.mcp.entity_memory_tools import RecallMemoriesArguments
 from kgserve.server.mcp.input_schema import build_input_schema
 from kgserve.server.mcp.memory_tools import RecallArguments
 from kgserve.server.mcp.replies import ToolReply, format_count, present_answer
 from kgserve.server.mcp.search_tools import GetContextArguments, SearchBatchArguments, SearchKnowledgeArguments
-from kgserve.server.mcp.tool import McpTool
+from kgserve.server.mcp.tool_definition import McpTool
 from kgserve.server.mcp.toolsets import TOOLS, list_tools_result, resolve_tool, select_tools
 from kgserve.server.mcp.version_tools import conflict_reply
 from kgserve.server.proxy import NodeHttpClient
@@ -389,9 +389,9 @@ class ToolDispatcher:
         """Run a search after waiting for the indexes to include the caller's last write."""
         for name in (graph.name, *(getattr(given, "also", None) or ())):
             if last := self._written.last(call.asker, name):
-                search.wait_for_indexes(graphs.graph(name), last, READ_YOUR_WRITES_TIMEOUT_SECONDS)
+                node_search.wait_for_indexes(graphs.graph(name), last, READ_YOUR_WRITES_TIMEOUT_SECONDS)
         answer: Any = call.tool.run(graph, given)
-        return SearchWithLag(answer, search.count_unindexed_commits(graph, answer.index_sequence))
+        return SearchWithLag(answer, node_search.count_unindexed_commits(graph, answer.index_sequence))
 
 
 def _at_a_moment(given: msgspec.Struct) -> bool:

@@ -6,24 +6,24 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, UnsetType
 
-from kgserve.graph import answers, requests
+from kgserve.graph import answers, request_bodies
 from kgserve.graph.cypher import write_transaction
 from kgserve.server.mcp.argument_fields import UNLISTED_FIELD, DetailArguments, QueryField, add_fields_of, to_request
 from kgserve.server.mcp.replies import MAX_SUBJECT_CHARS, ToolReply, format_count, present_answer
-from kgserve.server.mcp.tool import McpTool
-from kgserve.server.mcp.values import encode_to_text, take_fitting, take_fitting_lines
+from kgserve.server.mcp.reply_values import encode_to_text, take_fitting, take_fitting_lines
+from kgserve.server.mcp.tool_definition import McpTool
 
 _EMPTY_QUERY_RESULT: dict[str, Any] = {"columns": [], "rows": [], "row_count": 0, "truncated": False}
 
 
-@add_fields_of(requests.CypherRequest, "mode")
+@add_fields_of(request_bodies.CypherRequest, "mode")
 class QueryCypherArguments(DetailArguments, kw_only=True):
     """One reading Cypher statement."""
 
     query: QueryField
     params: Annotated[dict[str, Any], Meta(description="Values for $names")] = {}  # noqa: RUF012 - msgspec copies it
     timeout_ms: Annotated[Annotated[int, Meta(ge=1)] | UnsetType, UNLISTED_FIELD] = UNSET
-    max_rows: Annotated[int, Meta(ge=0, le=requests.MAX_CYPHER_ROWS)] = 100
+    max_rows: Annotated[int, Meta(ge=0, le=request_bodies.MAX_CYPHER_ROWS)] = 100
 
 
 @present_answer.register
@@ -53,7 +53,9 @@ CYPHER_TOOLS: tuple[McpTool[Any], ...] = (
         "content, attributes}), [:RELATES_TO {relation_type, weight, attributes}]; attributes are JSON text.",
         QueryCypherArguments,
         "running the query",
-        lambda graph, given: write_transaction.run_cypher_request(graph, to_request(requests.CypherRequest, given)),
+        lambda graph, given: write_transaction.run_cypher_request(
+            graph, to_request(request_bodies.CypherRequest, given)
+        ),
         runs_statement=True,
         nothing=_EMPTY_QUERY_RESULT,
         is_long=True,

@@ -18,7 +18,7 @@ from kgserve.platform.codecs import decode_json
 from kgserve.platform.settings import MEBIBYTE
 
 if TYPE_CHECKING:
-    from kgserve.graph.handle import StoreHandles
+    from kgserve.graph.store_handle import StoreHandles
     from kgserve.server.admission import AdmissionControl
     from kgserve.server.mcp.server import McpService
     from kgserve.server.proxy import NodeHttpClient

@@ -10,11 +10,11 @@ from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import replace
 
 from kgserve.errors import InvalidInput
-from kgserve.graph import answers, queries, reading, requests
+from kgserve.graph import answers, node_reads, query_parameters, request_bodies
 from kgserve.graph.compat import versioned_api
 from kgserve.graph.compat.versioned_api import EdgeList
-from kgserve.graph.handle import StoreHandle, to_answer_struct
-from kgserve.graph.queries import MAX_EDGES_OFFSET, MAX_NODES_OFFSET, MAX_PAGE_ROWS
+from kgserve.graph.query_parameters import MAX_EDGES_OFFSET, MAX_NODES_OFFSET, MAX_PAGE_ROWS
+from kgserve.graph.store_handle import StoreHandle, to_answer_struct
 from kgserve.server.mcp.argument_fields import (
     AsOfField,
     AttributesField,
@@ -43,8 +43,7 @@ from kgserve.server.mcp.replies import (
     quote_text,
     trim_to_seconds,
 )
-from kgserve.server.mcp.tool import McpTool
-from kgserve.server.mcp.values import (
+from kgserve.server.mcp.reply_values import (
     MAX_DETAIL_CHARS,
     MAX_TEASER_CHARS,
     MAX_WHOLE_CONTENT_CHARS,
@@ -60,7 +59,8 @@ from kgserve.server.mcp.values import (
     take_fitting,
     take_fitting_lines,
 )
-from kgserve.storage.model import walk
+from kgserve.server.mcp.tool_definition import McpTool
+from kgserve.storage.model import traversal
 
 _RELATIONS_PER_PAGE = 100
 _MAX_WHOLE_ATTRIBUTES_CHARS = 4_000
@@ -73,17 +73,17 @@ _EMPTY_NODES_RESULT: dict[str, Any] = {"nodes": []}
 _EMPTY_WALK_RESULT: dict[str, Any] = {"nodes": [], "edges": [], "count": 0, "truncated": False}
 
 
-@add_fields_of(requests.TraverseRequest, "min_weight", "max_depth", "edge_kinds")
+@add_fields_of(request_bodies.TraverseRequest, "min_weight", "max_depth", "edge_kinds")
 class TraverseArguments(DetailArguments, kw_only=True):
     """Start, depth and filters of a traversal."""
 
     start_id: IdField
-    depth: Annotated[int, Meta(ge=1, le=walk.MAX_WALK_DEPTH, description="Hops")] = 1
+    depth: Annotated[int, Meta(ge=1, le=traversal.MAX_WALK_DEPTH, description="Hops")] = 1
     relation_types: RelationTypesField = UNSET
-    direction: Annotated[walk.TraversalDirection, Meta(description="Direction of relations")] = "outgoing"
+    direction: Annotated[traversal.TraversalDirection, Meta(description="Direction of relations")] = "outgoing"
     max_nodes: Annotated[
-        int, Meta(ge=1, le=requests.MAX_TRAVERSED_NODES, description="Maximum nodes, nearest first")
-    ] = requests.MAX_TRAVERSED_NODES
+        int, Meta(ge=1, le=request_bodies.MAX_TRAVERSED_NODES, description="Maximum nodes, nearest first")
+    ] = request_bodies.MAX_TRAVERSED_NODES
     follow_symlinks: Annotated[bool, Meta(description="Include other stores")] = False
     as_of: AsOfField = UNSET
     valid_at: ValidAtField = UNSET
@@ -95,7 +95,7 @@ class GetEntityArguments(DetailArguments, kw_only=True):
     id: IdField
     content_offset: Annotated[int, Meta(ge=0, description="Characters of its content to skip")] = 0
     relations_offset: Annotated[int, Meta(ge=0, le=MAX_EDGES_OFFSET, description="Relations to skip")] = 0
-    direction: Annotated[walk.TraversalDirection, Meta(description="Which relations to show")] = "both"
+    direction: Annotated[traversal.TraversalDirection, Meta(description="Which relations to show")] = "both"
     version: Annotated[VersionField, Meta(description="Only this version, without relations")] | UnsetType = UNSET
     follow_symlinks: Annotated[bool, Meta(description="Include incoming relations of other stores")] = False
     as_of: AsOfField = UNSET
@@ -138,17 +138,19 @@ class ListRelationsArguments(DetailArguments, kw_only=True):
 def _get_entity(graph: StoreHandle, given: GetEntityArguments) -> answers.NodeAnswer:
     if given.version and (given.as_of or given.valid_at or given.follow_symlinks):
         raise InvalidInput("version: cannot be combined with as_of, valid_at or follow_symlinks; omit them")
-    found = to_answer_struct(reading.get_node(graph, to_request(queries.NodeRequest, given)), answers.NodeAnswer)
+    found = to_answer_struct(
+        node_reads.get_node(graph, to_request(query_parameters.NodeRequest, given)), answers.NodeAnswer
+    )
     if given.direction != "both":
         [other] = {"outgoing", "incoming"} - {given.direction}
         found = replace(found, **{other: []})
     if not given.relations_offset or given.version:
         return found
-    wanted = to_request(queries.IncomingEdgesRequest, given)
+    wanted = to_request(query_parameters.IncomingEdgesRequest, given)
     wanted.offset, wanted.limit = given.relations_offset, _RELATIONS_PER_PAGE
     pages = {
         name: to_answer_struct(
-            reading.encode_edge_list(graph, wanted, outgoing=name == "outgoing"), versioned_api.EdgeList
+            node_reads.encode_edge_list(graph, wanted, outgoing=name == "outgoing"), versioned_api.EdgeList
         )
         for name in ("outgoing", "incoming")
         if given.direction in (name, "both")
@@ -162,11 +164,11 @@ def _list_entities(
     graph: StoreHandle, given: ListEntitiesArguments
 ) -> answers.ListedNodePage | answers.NodesAnswer | answers.CountAnswer:
     if given.ids:
-        return reading.get_nodes(graph, to_request(requests.NodesRequest, given))
+        return node_reads.get_nodes(graph, to_request(request_bodies.NodesRequest, given))
     if given.count:
         if given.as_of:
             raise InvalidInput("count: cannot be combined with as_of; list the entities instead")
-        return reading.count_matching_nodes(graph, to_request(requests.CountRequest, given))
+        return node_reads.count_matching_nodes(graph, to_request(request_bodies.CountRequest, given))
     found = _page(graph, given, given.limit)
     # A page that is too large is read again with a smaller limit, so that its cursor matches its end.
     while (fitting := count_fitting_nodes(found.nodes, detail=given.detail)) < len(found.nodes):
@@ -175,10 +177,10 @@ def _list_entities(
 
 
 def _page(graph: StoreHandle, given: ListEntitiesArguments, limit: int) -> answers.ListedNodePage:
-    wanted = to_request(queries.NodesQuery, given)
+    wanted = to_request(query_parameters.NodesQuery, given)
     wanted.type, wanted.tag, wanted.limit = given.types or [], given.tags or [], limit
     wanted.attributes = msgspec.json.encode(given.attributes).decode() if given.attributes else None
-    page = reading.list_nodes(graph, wanted)
+    page = node_reads.list_nodes(graph, wanted)
     if isinstance(page, answers.ListedNodePage):
         return page
     listed = [answers.ListedNode(**msgspec.structs.asdict(node)) for node in page.nodes]
@@ -186,9 +188,9 @@ def _page(graph: StoreHandle, given: ListEntitiesArguments, limit: int) -> answe
 
 
 def _list_relations(graph: StoreHandle, given: ListRelationsArguments) -> versioned_api.EdgeList:
-    wanted = to_request(queries.IncomingEdgesRequest, given)
+    wanted = to_request(query_parameters.IncomingEdgesRequest, given)
     wanted.kinds = given.relation_types or []
-    found = reading.encode_edge_list(graph, wanted, outgoing=given.direction == "outgoing")
+    found = node_reads.encode_edge_list(graph, wanted, outgoing=given.direction == "outgoing")
     return to_answer_struct(found, versioned_api.EdgeList)
 
 
@@ -382,7 +384,7 @@ ENTITY_TOOLS: tuple[McpTool[Any], ...] = (
         TraverseArguments,
         "walking the graph",
         lambda graph, given: to_answer_struct(
-            reading.traverse(graph, to_request(requests.TraverseRequest, given)), answers.TraverseAnswer
+            node_reads.traverse(graph, to_request(request_bodies.TraverseRequest, given)), answers.TraverseAnswer
         ),
         nothing=_EMPTY_WALK_RESULT,
     ),

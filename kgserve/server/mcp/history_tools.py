@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from kgserve.graph import answers, history, queries, requests
-from kgserve.graph.handle import StoreHandle
-from kgserve.graph.queries import MAX_PAGE_STATES
+from kgserve.graph import answers, history_queries, query_parameters, request_bodies
+from kgserve.graph.query_parameters import MAX_PAGE_STATES
+from kgserve.graph.store_handle import StoreHandle
 from kgserve.server.mcp.argument_fields import (
     Arguments,
     DetailArguments,
@@ -27,8 +27,8 @@ from kgserve.server.mcp.replies import (
     trim_zero_fraction,
     write_counts,
 )
-from kgserve.server.mcp.tool import McpTool
-from kgserve.server.mcp.values import MAX_EXCERPT_CHARS, encode_to_text, list_item, shorten
+from kgserve.server.mcp.reply_values import MAX_EXCERPT_CHARS, encode_to_text, list_item, shorten
+from kgserve.server.mcp.tool_definition import McpTool
 
 _MAX_VALUE_LINE_CHARS = 120
 
@@ -42,7 +42,7 @@ class EntityHistoryArguments(DetailArguments, kw_only=True):
     revert_to: Annotated[VersionField, Meta(description="Restore this version")] | UnsetType = UNSET
 
 
-@add_fields_of(requests.RevertRequest)
+@add_fields_of(request_bodies.RevertRequest)
 class RevertEntityArguments(Arguments, kw_only=True):
     """Entity, and the version to revert it to."""
 
@@ -52,8 +52,10 @@ class RevertEntityArguments(Arguments, kw_only=True):
 
 def _history(graph: StoreHandle, given: EntityHistoryArguments) -> Any:
     if not given.revert_to:
-        return history.get_node_history(graph, to_request(queries.HistoryRequest, given))
-    return history.revert_node(graph, queries.RevertNodeRequest(node_id=given.id, version=given.revert_to))
+        return history_queries.get_node_history(graph, to_request(query_parameters.HistoryRequest, given))
+    return history_queries.revert_node(
+        graph, query_parameters.RevertNodeRequest(node_id=given.id, version=given.revert_to)
+    )
 
 
 @present_answer.register
@@ -118,7 +120,7 @@ HISTORY_TOOLS: tuple[McpTool[Any], ...] = (
         "Restore an earlier version of an entity as a new version; a deleted entity comes back. Relations stay.",
         RevertEntityArguments,
         "reverting to a version",
-        lambda graph, given: history.revert_node(graph, to_request(queries.RevertNodeRequest, given)),
+        lambda graph, given: history_queries.revert_node(graph, to_request(query_parameters.RevertNodeRequest, given)),
         "writes",
     ),
 )

@@ -15,9 +15,9 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from kgserve.errors import FieldError, InvalidInput
-from kgserve.graph.handle import StoreHandle
-from kgserve.graph.requests import SearchMode
-from kgserve.memory import forget, reflect, retain, retain_api, whole_memory
+from kgserve.graph.request_bodies import SearchMode
+from kgserve.graph.store_handle import StoreHandle
+from kgserve.memory import forget, memory_details, reflect, retain, retain_api
 from kgserve.memory.api import (
     EXPIRES_IN_PATTERN,
     AssociatedEntity,
@@ -40,8 +40,7 @@ from kgserve.memory.relationships import MemoryDetails
 from kgserve.platform.settings import DedupMode
 from kgserve.server.mcp.argument_fields import UNLISTED_FIELD, Arguments, add_fields_of, to_request
 from kgserve.server.mcp.replies import ToolReply, format_count, present_answer
-from kgserve.server.mcp.tool import McpTool
-from kgserve.server.mcp.values import (
+from kgserve.server.mcp.reply_values import (
     MAX_DETAIL_CHARS,
     MAX_EXCERPT_CHARS,
     MAX_RESULT_CHARS,
@@ -52,6 +51,7 @@ from kgserve.server.mcp.values import (
     take_fitting,
     take_fitting_lines,
 )
+from kgserve.server.mcp.tool_definition import McpTool
 
 _MAX_LISTED_VERSIONS = 20
 
@@ -228,7 +228,7 @@ def rename_fields_in_errors(names: Mapping[str, str]) -> Generator[None]:
 
 
 def _get_memory(graph: StoreHandle, given: GetMemoryArguments) -> MemoryDetails:
-    return whole_memory.get_memory_details(graph, MemoryDetailsRequest(memory_id=given.id, touch=given.touch))
+    return memory_details.get_memory_details(graph, MemoryDetailsRequest(memory_id=given.id, touch=given.touch))
 
 
 def _set_fields(given: msgspec.Struct) -> dict[str, Any]:

@@ -25,18 +25,18 @@ from mcp.server.subscriptions import ListenHandler, ResourcesListChanged, Resour
 
 from kgserve.admin.metrics import measure_store_lag
 from kgserve.errors import InvalidInput, KgserveError, NotFound, OwnerUnreachable, ServedElsewhere
-from kgserve.graph.handle import StoreHandles
+from kgserve.graph.store_handle import StoreHandles
 from kgserve.platform.access.authentication import RequestContext
 from kgserve.server.admission import AdmissionControl
 from kgserve.server.mcp.calls import Context, default_store_of, request_context_of
 from kgserve.server.mcp.replies import format_count
-from kgserve.server.mcp.resources import ResourceAddress, parse_resource_uri
+from kgserve.server.mcp.resource_handlers import ResourceAddress, parse_resource_uri
 from kgserve.storage.changefeed import ChangeFeed, WakeCallback
 from kgserve.storage.journal.tail import JournalTail
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.events import FeedPosition, MemoryEventData, StoreEvent
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
-from kgserve.stores.access import StoreRegistry
+from kgserve.stores.scoped_stores import StoreRegistry
 
 MAX_SUBSCRIBED_STORES = 256
 """Maximum number of followed stores; the newest commits of each are kept in memory."""

@@ -9,12 +9,12 @@ from typing import NamedTuple
 from mcp import MCPError, types
 
 from kgserve.errors import InvalidInput, NotFound
-from kgserve.graph.handle import StoreHandle, StoreHandles
+from kgserve.graph.store_handle import StoreHandle, StoreHandles
 from kgserve.platform.access.authentication import HiddenStore
 from kgserve.projections.catalog.catalog import NodeCatalog
 from kgserve.server.admission import AdmissionControl
 from kgserve.server.mcp.calls import Context, convert_errors_to_mcp, default_store_of, request_context_of
-from kgserve.server.mcp.resources import ENTITY_TEMPLATE, MEMORY_TEMPLATE, STORE_TEMPLATE
+from kgserve.server.mcp.resource_handlers import ENTITY_TEMPLATE, MEMORY_TEMPLATE, STORE_TEMPLATE
 from kgserve.storage.model.fields import MAX_ID_BYTES
 
 INSTRUCTIONS = """\

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from kgserve.graph import answers
-from kgserve.server.mcp.values import (
+from kgserve.server.mcp.reply_values import (
     MAX_DETAIL_CHARS,
     MAX_REPLY_CHARS,
     MAX_TEASER_CHARS,

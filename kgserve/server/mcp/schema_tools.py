@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from kgserve.graph import answers, queries, reading
+from kgserve.graph import answers, node_reads, query_parameters
 from kgserve.server.mcp.argument_fields import Arguments, FieldNameArguments, NameField, to_request
 from kgserve.server.mcp.replies import (
     MAX_SUBJECT_CHARS,
@@ -18,10 +18,10 @@ from kgserve.server.mcp.replies import (
     present_answer,
     quote_text,
 )
-from kgserve.server.mcp.tool import McpTool
-from kgserve.server.mcp.values import take_fitting, take_fitting_lines
-from kgserve.storage.model import kinds
-from kgserve.storage.model.kinds import MAX_LISTED_TAGS
+from kgserve.server.mcp.reply_values import take_fitting, take_fitting_lines
+from kgserve.server.mcp.tool_definition import McpTool
+from kgserve.storage.model import type_frequencies
+from kgserve.storage.model.type_frequencies import MAX_LISTED_TAGS
 
 
 class DescribeSchemaArguments(FieldNameArguments, kw_only=True):
@@ -70,7 +70,7 @@ def _list_tags_reply(found: answers.TagList, given: ListTagsArguments, _store: s
     return ToolReply("\n".join([head, *lines]), {"tags": msgspec.to_builtins(tags[: len(lines)])}, more)
 
 
-def _tag_line(each: kinds.TagFreq) -> str:
+def _tag_line(each: type_frequencies.TagFreq) -> str:
     return f"  {quote_text(each.tag)}: {each.count:,}"
 
 
@@ -81,7 +81,7 @@ SCHEMA_TOOLS: tuple[McpTool[Any], ...] = (
         "The 100 most frequent types and tags with counts and examples, and tags of the form prefix:value by prefix.",
         DescribeSchemaArguments,
         "describing the schema",
-        lambda graph, _: reading.describe_schema(graph),
+        lambda graph, _: node_reads.describe_schema(graph),
     ),
     McpTool(
         "list_tags",
@@ -89,6 +89,6 @@ SCHEMA_TOOLS: tuple[McpTool[Any], ...] = (
         "The tags that start with `prefix`, or all, with the number of nodes of each, most frequent first.",
         ListTagsArguments,
         "listing tags",
-        lambda graph, given: reading.list_tags(graph, to_request(queries.TagsQuery, given)),
+        lambda graph, given: node_reads.list_tags(graph, to_request(query_parameters.TagsQuery, given)),
     ),
 )

@@ -9,9 +9,9 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from kgserve.errors import InvalidInput
-from kgserve.graph import answers, requests
-from kgserve.graph.handle import StoreHandle
-from kgserve.graph.search import search
+from kgserve.graph import answers, request_bodies
+from kgserve.graph.search import node_search
+from kgserve.graph.store_handle import StoreHandle
 from kgserve.platform.codecs import convert
 from kgserve.server.mcp.argument_fields import (
     UNLISTED_FIELD,
@@ -25,9 +25,9 @@ from kgserve.server.mcp.argument_fields import (
     to_request,
 )
 from kgserve.server.mcp.replies import ToolReply, format_count, list_page, node_facts, present_answer, quote_text
-from kgserve.server.mcp.tool import McpTool
-from kgserve.server.mcp.values import MAX_EXCERPT_CHARS, shorten
-from kgserve.storage.model import walk
+from kgserve.server.mcp.reply_values import MAX_EXCERPT_CHARS, shorten
+from kgserve.server.mcp.tool_definition import McpTool
+from kgserve.storage.model import traversal
 from kgserve.storage.model.fields import MAX_ID_BYTES
 
 MAX_CONTEXT_TOKENS = 25_000
@@ -36,7 +36,9 @@ EMPTY_HITS_RESULT: dict[str, Any] = {"hits": []}
 _EMPTY_CONTEXT_RESULT: dict[str, Any] = {"text": "", "tokens": 0, "ids": [], "truncated": False}
 
 
-@add_fields_of(requests.SearchRequest, "min_similarity", "alpha", "fusion", "explain", "neighbours", "syntax", "kinds")
+@add_fields_of(
+    request_bodies.SearchRequest, "min_similarity", "alpha", "fusion", "explain", "neighbours", "syntax", "kinds"
+)
 class SearchKnowledgeArguments(DetailArguments, kw_only=True):
     """Query, mode and filters of a search."""
 
@@ -57,19 +59,19 @@ class SearchKnowledgeArguments(DetailArguments, kw_only=True):
     types: TypesField = UNSET
     id_prefix: Annotated[str, Meta(max_length=MAX_ID_BYTES), UNLISTED_FIELD] = ""
     start_id: Annotated[IdField, Meta(description="Start in mode graph")] | UnsetType = UNSET
-    depth: Annotated[int, Meta(ge=1, le=walk.MAX_WALK_DEPTH, description="Hops in mode graph")] = 2
+    depth: Annotated[int, Meta(ge=1, le=traversal.MAX_WALK_DEPTH, description="Hops in mode graph")] = 2
     tags: TagsField = UNSET
     fresh_only: Annotated[bool, Meta(description="Exclude stale")] = False
 
 
-@add_fields_of(requests.BatchSearchRequest)
+@add_fields_of(request_bodies.BatchSearchRequest)
 class SearchBatchArguments(DetailArguments, kw_only=True):
     """Variants of one question."""
 
-    queries: Annotated[list[requests.SearchVariant], Meta(min_length=1, max_length=8)]
+    queries: Annotated[list[request_bodies.SearchVariant], Meta(min_length=1, max_length=8)]
 
 
-@add_fields_of(requests.ContextRequest, "format", "limit")
+@add_fields_of(request_bodies.ContextRequest, "format", "limit")
 class GetContextArguments(DetailArguments, kw_only=True):
     """Question, and the token budget of the context."""
 
@@ -82,13 +84,13 @@ def _search(graph: StoreHandle, given: SearchKnowledgeArguments) -> answers.Sear
     if bool(given.query) == bool(given.queries):
         raise InvalidInput.at("query", "send either query, or several wordings of it as queries")
     if given.query:
-        return search.search(graph, to_request(requests.SearchRequest, given))
+        return node_search.search(graph, to_request(request_bodies.SearchRequest, given))
     if given.mode == "graph":
         raise InvalidInput("mode: graph accepts one query only; send it as query")
     same = _variant(given)
-    asked = to_request(requests.BatchSearchRequest, given)
-    asked.queries = [convert({**same, "query": each}, requests.SearchVariant) for each in given.queries or ()]
-    return search.search_batch(graph, asked)
+    asked = to_request(request_bodies.BatchSearchRequest, given)
+    asked.queries = [convert({**same, "query": each}, request_bodies.SearchVariant) for each in given.queries or ()]
+    return node_search.search_batch(graph, asked)
 
 
 def _variant(given: SearchKnowledgeArguments) -> dict[str, Any]:
@@ -165,7 +167,7 @@ SEARCH_TOOLS: tuple[McpTool[Any], ...] = (
         "of at most `budget` tokens with ids to cite.",
         GetContextArguments,
         "gathering context",
-        lambda graph, given: search.build_context(graph, to_request(requests.ContextRequest, given)),
+        lambda graph, given: node_search.build_context(graph, to_request(request_bodies.ContextRequest, given)),
         nothing=_EMPTY_CONTEXT_RESULT,
     ),
     McpTool(
@@ -184,7 +186,7 @@ SEARCH_TOOLS: tuple[McpTool[Any], ...] = (
         "Search with up to eight variants of a question, each with its own filters; hits form one ranking.",
         SearchBatchArguments,
         "searching",
-        lambda graph, given: search.search_batch(graph, to_request(requests.BatchSearchRequest, given)),
+        lambda graph, given: node_search.search_batch(graph, to_request(request_bodies.BatchSearchRequest, given)),
         nothing=EMPTY_HITS_RESULT,
     ),
 )

@@ -32,14 +32,14 @@ from mcp.types import JSONRPCError, JSONRPCMessage, JSONRPCResponse, jsonrpc_mes
 from typing_extensions import override
 
 from kgserve import __version__
-from kgserve.graph.handle import StoreHandles
+from kgserve.graph.store_handle import StoreHandles
 from kgserve.platform.access.authentication import Caller
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.server.admission import AdmissionControl
 from kgserve.server.mcp.calls import Context, ToolDispatcher, check_connection_options, read_connection_options
 from kgserve.server.mcp.notifications import ClientLog, NotificationService
 from kgserve.server.mcp.prompts import INSTRUCTIONS, ArgumentCompleter, get_prompt, list_prompts
-from kgserve.server.mcp.resources import ResourceHandlers
+from kgserve.server.mcp.resource_handlers import ResourceHandlers
 from kgserve.server.proxy import NodeHttpClient
 
 RECONNECT_DELAY_MS = 1_000

@@ -19,10 +19,10 @@ from kgserve.admin.api import (
     StoreSummary,
 )
 from kgserve.errors import InvalidInput
-from kgserve.graph import reading
+from kgserve.graph import node_reads
 from kgserve.graph.cross_store_links import get_link_manifest
-from kgserve.graph.handle import StoreHandle
-from kgserve.graph.queries import DropStoreQuery, NodesQuery, TagsQuery
+from kgserve.graph.query_parameters import DropStoreQuery, NodesQuery, TagsQuery
+from kgserve.graph.store_handle import StoreHandle
 from kgserve.server.mcp.argument_fields import Arguments, add_fields_of, to_request
 from kgserve.server.mcp.replies import (
     MAX_SUBJECT_CHARS,
@@ -32,8 +32,7 @@ from kgserve.server.mcp.replies import (
     present_answer,
     quote_text,
 )
-from kgserve.server.mcp.tool import McpTool
-from kgserve.server.mcp.values import (
+from kgserve.server.mcp.reply_values import (
     MAX_TEASER_CHARS,
     OMITTED_ATTRIBUTES,
     encode_to_text,
@@ -43,9 +42,10 @@ from kgserve.server.mcp.values import (
     take_fitting,
     take_fitting_lines,
 )
+from kgserve.server.mcp.tool_definition import McpTool
 from kgserve.storage.model.fields import MAX_ID_BYTES
-from kgserve.storage.model.kinds import TagFreq
 from kgserve.storage.model.store_settings import MAX_DISPLAY_NAME_BYTES, ConflictPolicy
+from kgserve.storage.model.type_frequencies import TagFreq
 
 _MAX_TYPES_WITH_EXAMPLES = 20
 _EXAMPLES_PER_TYPE = 3
@@ -161,7 +161,7 @@ def build_store_description(graph: StoreHandle, tags_prefix: str = "") -> StoreO
         sequence=held.sequence,
         types=types,
         relation_types=held.relation_types,
-        tags=reading.list_tags(graph, TagsQuery(prefix=tags_prefix)).tags,
+        tags=node_reads.list_tags(graph, TagsQuery(prefix=tags_prefix)).tags,
         indexes_behind=max((index.lag for index in held.indexes if index.name in ("keyword", "vector")), default=0),
         conflict_policy=settings.conflict_policy,
         description=settings.name,
@@ -173,7 +173,7 @@ def build_store_description(graph: StoreHandle, tags_prefix: str = "") -> StoreO
 
 
 def _examples(graph: StoreHandle, type_: str) -> list[NodeExample]:
-    page = reading.list_nodes(graph, NodesQuery(type=[type_], limit=_EXAMPLES_PER_TYPE))
+    page = node_reads.list_nodes(graph, NodesQuery(type=[type_], limit=_EXAMPLES_PER_TYPE))
     return [NodeExample(id=node.id, content=shorten(node.content or "", MAX_TEASER_CHARS)) for node in page.nodes]
 
 

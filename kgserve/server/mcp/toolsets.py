@@ -16,17 +16,17 @@ from mcp import types
 from kgserve import errors
 from kgserve.platform.codecs import convert
 from kgserve.server.mcp.cypher_tools import CYPHER_TOOLS
-from kgserve.server.mcp.entity_memory import ENTITY_MEMORY_TOOLS
+from kgserve.server.mcp.entity_memory_tools import ENTITY_MEMORY_TOOLS
 from kgserve.server.mcp.entity_tools import ENTITY_TOOLS
 from kgserve.server.mcp.history_tools import HISTORY_TOOLS
 from kgserve.server.mcp.input_schema import build_input_schema
-from kgserve.server.mcp.memory_server import MEMORY_SERVER_TOOLS
+from kgserve.server.mcp.memory_server_tools import MEMORY_SERVER_TOOLS
 from kgserve.server.mcp.memory_tools import MEMORY_TOOLS
+from kgserve.server.mcp.reply_values import shorten
 from kgserve.server.mcp.schema_tools import SCHEMA_TOOLS
 from kgserve.server.mcp.search_tools import SEARCH_TOOLS
 from kgserve.server.mcp.store_tools import STORE_TOOLS
-from kgserve.server.mcp.tool import McpTool
-from kgserve.server.mcp.values import shorten
+from kgserve.server.mcp.tool_definition import McpTool
 from kgserve.server.mcp.version_tools import VERSION_TOOLS
 from kgserve.server.mcp.write_tools import WRITE_TOOLS
 

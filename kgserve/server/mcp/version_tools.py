@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, UnsetType, field
 from msgspec.structs import replace
 
 from kgserve.errors import ConflictManual
-from kgserve.graph import answers, versions
+from kgserve.graph import answers, versioned_writes
 from kgserve.graph.compat import versioned_api
 from kgserve.graph.compat.versioned_api import EdgeResult, NodeResult, PutNodeAnswer, PutSubgraphAnswer
 from kgserve.server.mcp.argument_fields import (
@@ -35,8 +35,8 @@ from kgserve.server.mcp.replies import (
     present_answer,
     quote_text,
 )
-from kgserve.server.mcp.tool import McpTool
-from kgserve.server.mcp.values import fits, list_item, shorten
+from kgserve.server.mcp.reply_values import fits, list_item, shorten
+from kgserve.server.mcp.tool_definition import McpTool
 from kgserve.storage.model.fields import MAX_TAGS
 
 _MAX_ERROR_CHARS = 120
@@ -222,7 +222,7 @@ VERSION_TOOLS: tuple[McpTool[Any], ...] = (
         "it, or, if the store's conflict policy is manual, keeps both and explains how to resolve the conflict.",
         PutNodeArguments,
         "writing the entity",
-        lambda graph, given: versions.put_node(graph, to_request(versioned_api.PutNodeRequest, given)),
+        lambda graph, given: versioned_writes.put_node(graph, to_request(versioned_api.PutNodeRequest, given)),
         "overwrites",
         retry_hint="get_entity, or search_knowledge with its words, shows whether it was written",
     ),
@@ -233,7 +233,7 @@ VERSION_TOOLS: tuple[McpTool[Any], ...] = (
         "independent: one result for each, in order. For an atomic batch: inject_knowledge_graph.",
         PutSubgraphArguments,
         "writing the subgraph",
-        lambda graph, given: versions.put_subgraph(graph, build_subgraph_request(given)),
+        lambda graph, given: versioned_writes.put_subgraph(graph, build_subgraph_request(given)),
         "overwrites",
         retry_hint="get_entity, or search_knowledge with their words, shows which of them were written",
         is_long=True,

@@ -10,12 +10,12 @@ from msgspec import UNSET, Meta, UnsetType, field
 from msgspec.structs import replace
 
 from kgserve.errors import InvalidInput
-from kgserve.graph import answers, merge, mutations, queries, reading, requests
+from kgserve.graph import answers, merge, mutations, node_reads, query_parameters, request_bodies
 from kgserve.graph.compat import versioned_api
 from kgserve.graph.compat.versioned_api import RetireAnswer
-from kgserve.graph.handle import StoreHandle
 from kgserve.graph.merge_api import MergeAnswer, MergeNodeRequest, UnmergeAnswer, UnmergeNodeRequest
-from kgserve.graph.queries import MAX_PAGE_ROWS
+from kgserve.graph.query_parameters import MAX_PAGE_ROWS
+from kgserve.graph.store_handle import StoreHandle
 from kgserve.server.mcp.argument_fields import (
     UNLISTED_FIELD,
     Arguments,
@@ -44,8 +44,8 @@ from kgserve.server.mcp.replies import (
     trim_zero_fraction,
     write_counts,
 )
-from kgserve.server.mcp.tool import McpTool
-from kgserve.server.mcp.values import take_fitting
+from kgserve.server.mcp.reply_values import take_fitting
+from kgserve.server.mcp.tool_definition import McpTool
 from kgserve.server.mcp.version_tools import written_values
 
 _When = Annotated[str, Meta(max_length=64)] | None
@@ -53,7 +53,7 @@ _MAX_SHOWN_SKIPPED = 20
 _FORGET_HINT = "forget with these ids withdraws the memories; so does POST /api/v1/forget"
 
 
-class InjectNodeArguments(requests.NodeInput):
+class InjectNodeArguments(request_bodies.NodeInput):
     """Entity."""
 
     id: IdField
@@ -68,7 +68,7 @@ class InjectNodeArguments(requests.NodeInput):
     valid_to: _When = None
 
 
-class InjectEdgeArguments(requests.EdgeInput):
+class InjectEdgeArguments(request_bodies.EdgeInput):
     """Relation."""
 
     source: IdField = field(name="from")
@@ -82,7 +82,7 @@ class InjectEdgeArguments(requests.EdgeInput):
     valid_to: _When = None
 
 
-@add_fields_of(requests.InjectRequest, "touch")
+@add_fields_of(request_bodies.InjectRequest, "touch")
 class InjectArguments(Arguments, kw_only=True):
     """Nodes and edges to create or update, in one atomic batch."""
 
@@ -173,11 +173,11 @@ def _delete_entity(
 ) -> Future[answers.DeleteNodeAnswer] | Future[answers.DeleteNodesAnswer]:
     filters = (given.ids, given.types, given.tags, given.attributes)
     if given.id and not any(filters) and not given.dry_run:
-        return mutations.delete_node(graph, to_request(queries.NodeIdRequest, given))
-    asked = to_request(requests.DeleteNodesRequest, given)
+        return mutations.delete_node(graph, to_request(query_parameters.NodeIdRequest, given))
+    asked = to_request(request_bodies.DeleteNodesRequest, given)
     if given.id:
         asked.ids = [given.id, *(given.ids or ())]
-    return reading.delete_nodes(graph, asked)
+    return node_reads.delete_nodes(graph, asked)
 
 
 def _merge(graph: StoreHandle, given: MergeEntitiesArguments) -> Future[MergeAnswer] | Future[UnmergeAnswer]:
@@ -191,7 +191,7 @@ def _merge(graph: StoreHandle, given: MergeEntitiesArguments) -> Future[MergeAns
 def _retire(graph: StoreHandle, given: RetireArguments) -> Future[versioned_api.RetireAnswer]:
     named = split_retire_arguments(given)
     if isinstance(named, RetireEntityArguments):
-        return mutations.retire_node(graph, to_request(queries.RetireNodeRequest, named))
+        return mutations.retire_node(graph, to_request(query_parameters.RetireNodeRequest, named))
     return mutations.retire_edge(graph, to_request(versioned_api.RetireEdgeRequest, named))
 
 
@@ -339,7 +339,7 @@ WRITE_TOOLS: tuple[McpTool[Any], ...] = (
         "nothing. Edges without both ends are skipped and listed. Single facts: retain.",
         InjectArguments,
         "writing the batch",
-        lambda graph, given: mutations.inject_batch(graph, to_request(requests.InjectRequest, given)),
+        lambda graph, given: mutations.inject_batch(graph, to_request(request_bodies.InjectRequest, given)),
         "writes",
         is_long=True,
     ),
@@ -359,7 +359,7 @@ WRITE_TOOLS: tuple[McpTool[Any], ...] = (
         "When a relation was never true: delete it, named by its ends and type.",
         DeleteRelationArguments,
         "deleting the relation",
-        lambda graph, given: mutations.delete_edge(graph, to_request(requests.EdgeKeyRequest, given)),
+        lambda graph, given: mutations.delete_edge(graph, to_request(request_bodies.EdgeKeyRequest, given)),
         "deletes",
     ),
     McpTool(
@@ -388,7 +388,7 @@ WRITE_TOOLS: tuple[McpTool[Any], ...] = (
         "For an entity that is no longer true: sets valid_to instead of deleting. It stays, with its relations.",
         RetireEntityArguments,
         "retiring the entity",
-        lambda graph, given: mutations.retire_node(graph, to_request(queries.RetireNodeRequest, given)),
+        lambda graph, given: mutations.retire_node(graph, to_request(query_parameters.RetireNodeRequest, given)),
         "writes",
     ),
     McpTool(

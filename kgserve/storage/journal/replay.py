@@ -12,8 +12,8 @@ from kgserve.errors import JournalDamaged
 from kgserve.platform.allocator import release_free_memory
 from kgserve.platform.durable_files import shorten_journal_path
 from kgserve.storage.journal import snapshot
-from kgserve.storage.journal.fold import MaterializedRows, materialize_rows
 from kgserve.storage.journal.journal import Journal
+from kgserve.storage.journal.materialize import MaterializedRows, materialize_rows
 from kgserve.storage.journal.tail import collect_access_changes, collect_last_versions, read_link_changes
 from kgserve.storage.layout import StoreLayout
 from kgserve.storage.model.change import AccessRecord

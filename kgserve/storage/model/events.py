@@ -21,7 +21,7 @@ from typing_extensions import override
 
 from kgserve.errors import InvalidInput
 from kgserve.platform.codecs import json_decoder
-from kgserve.platform.times import format_time
+from kgserve.platform.timestamps import format_time
 from kgserve.storage.model.batch import KIND_CONSOLIDATION
 from kgserve.storage.model.change import BeforeImage, ChangeSet, MemoryCategory
 from kgserve.storage.model.fields import (

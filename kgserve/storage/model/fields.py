@@ -19,7 +19,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from typing_extensions import override
 
-from kgserve.platform.times import format_time, parse_stored_time
+from kgserve.platform.timestamps import format_time, parse_stored_time
 
 MAX_ID_BYTES = 512
 MAX_CONTENT_BYTES = 1 << 20

@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from kgserve.errors import InvalidInput
-from kgserve.platform.times import parse_time
+from kgserve.platform.timestamps import parse_time
 from kgserve.storage.model.fields import (
     AUTHOR_FIELD,
     EDGE,

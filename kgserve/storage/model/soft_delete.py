@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 import msgspec
 
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.times import parse_stored_time
+from kgserve.platform.timestamps import parse_stored_time
 from kgserve.storage.model.batch import EdgePut, NodePut
 from kgserve.storage.model.fields import MAX_ATTRIBUTES_BYTES, NO_EDGE_EXTRAS, NO_EXTRAS, EdgeExtrasPut, NodeExtrasPut
 from kgserve.storage.model.redirects import MERGED_INTO_RELATION, is_never_valid

@@ -12,7 +12,7 @@ from kgserve.storage.model.soft_delete import VERSION_OF_RELATION, is_version_of
 from kgserve.storage.rows.base import BaseSegment
 from kgserve.storage.rows.delta import EdgeSet, encode_edge_version
 from kgserve.storage.rows.format import MAX_INT64, NumberArray
-from kgserve.storage.rows.snapshot import RowsSnapshot
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
 EdgeSortKey = Callable[[NumberArray], NumberArray]
 """Sort key: maps positions in the list of edges to values."""

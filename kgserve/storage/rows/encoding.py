@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from kgserve.platform.codecs import json_decoder
-from kgserve.platform.times import format_time, parse_stored_time
+from kgserve.platform.timestamps import format_time, parse_stored_time
 from kgserve.storage.model.change import AccessRecord
 from kgserve.storage.model.fields import (
     ColumnSet,

@@ -10,12 +10,12 @@ import numpy as np
 
 from kgserve.platform.codecs import json_decoder
 from kgserve.storage.model.rows import EdgeRow
-from kgserve.storage.model.walk import TraversalRequest
+from kgserve.storage.model.traversal import TraversalRequest
 from kgserve.storage.rows.base import MAX_BASE_READ_BATCH_ROWS
 from kgserve.storage.rows.delta import RowDelta, RowVersion
 from kgserve.storage.rows.format import MAX_INT64, MIN_INT64, NumberArray
-from kgserve.storage.rows.snapshot import RowsSnapshot
-from kgserve.storage.rows.walk import ColumnTraversal
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
+from kgserve.storage.rows.traversal import ColumnTraversal
 
 
 class IncidentEdges(NamedTuple):

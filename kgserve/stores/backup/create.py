@@ -36,7 +36,7 @@ from kgserve.platform.durable_files import (
 )
 from kgserve.platform.permissions import create_private_folder
 from kgserve.platform.sqlite_files import copy_database
-from kgserve.platform.times import format_time
+from kgserve.platform.timestamps import format_time
 from kgserve.projections.history.recovery import find_row_fault
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import JournalFrame, JournalFrameError, JournalSegment, list_segments, read_frames

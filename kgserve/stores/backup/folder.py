@@ -23,7 +23,7 @@ from kgserve.errors import BackupDamaged, Conflict, InvalidInput, KgserveError, 
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.durable_files import sync_folder, translate_storage_errors, write_file_atomically
 from kgserve.platform.permissions import create_private_folder, restrict_folder
-from kgserve.platform.times import is_representable_time
+from kgserve.platform.timestamps import is_representable_time
 from kgserve.storage.layout import StoreDescription
 from kgserve.storage.model.change import StoreState
 from kgserve.storage.model.store_names import check_store_name

@@ -19,7 +19,7 @@ from kgserve.errors import BackupDamaged, InvalidInput, JournalDamaged
 from kgserve.platform.codecs import msgpack_decoder
 from kgserve.platform.durable_files import sync_file, sync_folder, translate_storage_errors, write_all_bytes
 from kgserve.platform.permissions import create_private_folder
-from kgserve.platform.times import format_time, parse_time
+from kgserve.platform.timestamps import format_time, parse_time
 from kgserve.projections.history.history import HistoryFile
 from kgserve.projections.history.recovery import find_row_fault
 from kgserve.storage.journal import snapshot

@@ -16,7 +16,7 @@ from mcp.server.mcpserver import Context
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 
-from kgserve.platform.lock import DataFolderLock
+from kgserve.platform.data_folder_lock import DataFolderLock
 
 server = MCPServer("slow")
 meetings: dict[str, asyncio.Barrier] = {}

@@ -21,9 +21,9 @@ import pytest
 from kgserve.cli.mcp_stdio import tool_hints
 from kgserve.cli.mcp_stdio.forwarder import CACHED_ANSWER_METHODS, CACHED_ANSWERS_FILE
 from kgserve.cli.mcp_stdio.message import encode_mcp_header
-from kgserve.platform.lock import DataFolderLock
+from kgserve.platform.data_folder_lock import DataFolderLock
 from kgserve.platform.server_discovery import find_server
-from scripts.known_answers import build_cached_answers, build_tool_hints
+from scripts.cached_answers import build_cached_answers, build_tool_hints
 from tests.cli.mcp_stdio.cutting import cutting
 from tests.cli.mcp_stdio.editor import HANDSHAKE, SMALL, STATELESS, Era, editing, end, ending
 from tests.cli.running import COMMAND, SERVER_TIMEOUT_SECONDS, ServerProcessHandle, environment, serving

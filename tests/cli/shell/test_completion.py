@@ -6,7 +6,7 @@ import pytest
 
 from kgserve.cli.shell.terminal import completion_context
 from kgserve.cypher import lexer
-from kgserve.cypher.offers import COMPLETION_KEYWORDS, PROPERTIES_BY_LABEL
+from kgserve.cypher.completion import COMPLETION_KEYWORDS, PROPERTIES_BY_LABEL
 from tests.project.reading import TOP
 
 

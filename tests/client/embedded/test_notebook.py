@@ -83,7 +83,7 @@ def test_the_host_program_is_not_affected(folder: Path) -> None:
         done = run.end()
     assert (done.code, done.out) == (0, "")
     # The library logs through logging, once the program has configured it.
-    assert done.err.startswith("kgserve.stores.store event='store_closed' store='s' sequence=1 clean=True")
+    assert done.err.startswith("kgserve.stores.open_store event='store_closed' store='s' sequence=1 clean=True")
 
 
 def test_only_warnings_are_shown(folder: Path) -> None:

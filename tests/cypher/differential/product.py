@@ -12,8 +12,8 @@ import msgspec
 
 from kgserve.errors import Internal, KgserveError, Unavailable
 from kgserve.graph.cypher.write_transaction import run_cypher_request
-from kgserve.graph.handle import StoreHandles
-from kgserve.graph.requests import CypherRequest
+from kgserve.graph.request_bodies import CypherRequest
+from kgserve.graph.store_handle import StoreHandles
 from kgserve.platform.settings import EngineName, Settings
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.fields import EDGE, NODE, EdgeExtrasPut, NodeExtrasPut

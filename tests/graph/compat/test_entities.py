@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgserve.graph.compat.entities_api import (
+from kgserve.graph.compat.memory_server_api import (
     decode_observations,
     encode_observations,
     with_observations,
     without_observations,
 )
 from tests.fuzzing import examples
-from tests.graph.transfer.formats.converting import ADVERSARIAL_TEXTS
+from tests.graph.transfer.formats.conversion_helpers import ADVERSARIAL_TEXTS
 
 texts = st.text(st.sampled_from("\t\n\\ax ")) | st.text() | st.sampled_from(ADVERSARIAL_TEXTS)
 observations = st.lists(texts, max_size=6)

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from kgserve.errors import Conflict, TimedOut
-from kgserve.graph.cypher.read import StatementCancellation
+from kgserve.graph.cypher.read_statements import StatementCancellation
 from kgserve.graph.cypher.write_transaction import run_cypher_request
-from kgserve.graph.requests import CypherRequest
+from kgserve.graph.request_bodies import CypherRequest
+from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import OpenStore
 from tests.fuzzing import is_thorough, some
-from tests.graph.bare import RandomStatements, ReferenceEngine
-from tests.graph.stating import changed, fill, rows, single_value, write
+from tests.graph.bare_engine import RandomStatements, ReferenceEngine
+from tests.graph.statement_helpers import changed, fill, rows, single_value, write
 from tests.graphs import graph_of
 from tests.stores.writing import NAME, PATIENCE, SYNC_SECONDS, assert_copy_right, assert_whole, settings, until
 

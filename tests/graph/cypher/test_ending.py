@@ -10,8 +10,8 @@ import pytest
 
 from kgserve.errors import InvalidInput
 from kgserve.stores.pool import StorePool
-from tests.graph.bare import ReferenceEngine, Rows
-from tests.graph.stating import changed, fill, rows, write
+from tests.graph.bare_engine import ReferenceEngine, Rows
+from tests.graph.statement_helpers import changed, fill, rows, write
 from tests.stores.writing import NAME, assert_whole, settings
 
 NODES = [{"id": name, "type": "t", "content": name} for name in "abcde"]

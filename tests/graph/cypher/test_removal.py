@@ -17,12 +17,12 @@ import pytest
 from kgserve.errors import InvalidInput, TooLarge
 from kgserve.graph.answers import CypherAnswer
 from kgserve.storage.journal.journal import encode_frame
-from kgserve.storage.rows.view import STAGED_MARK, MergeLimits
+from kgserve.storage.rows.current_rows import STAGED_MARK, MergeLimits
 from kgserve.stores import bulk_delete
+from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import OpenStore
 from tests.fuzzing import some
-from tests.graph.stating import fill, single_value, write
+from tests.graph.statement_helpers import fill, single_value, write
 from tests.stores.test_links import link, links, weights
 from tests.stores.writing import NAME, PATIENCE, SYNC_SECONDS, assert_whole, flip, held, ids, opened, settings, until
 

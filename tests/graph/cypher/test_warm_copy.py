@@ -13,12 +13,12 @@ from kgserve.errors import InvalidInput, StorageFull
 from kgserve.projections.cypher_engine import rebuild
 from kgserve.projections.cypher_engine.engine.protocol import NO_ROW_CHANGES, EngineFileOptions
 from kgserve.storage.model.batch import WriteBatch
+from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
 from kgserve.stores.scratch_database import ScratchCopyCache, ScratchDatabase, ScratchStatement
-from kgserve.stores.store import OpenStore
 from tests.fuzzing import is_thorough
-from tests.graph.bare import RandomStatements, ReferenceEngine
-from tests.graph.stating import changed, fill, rows, write
+from tests.graph.bare_engine import RandomStatements, ReferenceEngine
+from tests.graph.statement_helpers import changed, fill, rows, write
 from tests.stores.writing import NAME, PATIENCE, UNTOUCHED, assert_copy_right, assert_whole, batch, settings
 from tests.stores.writing import write as submit
 

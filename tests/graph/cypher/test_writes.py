@@ -14,16 +14,16 @@ import pytest
 from bench.server import ServerProcess
 from kgserve.errors import Forbidden, InvalidInput, KgserveError, StorageFull, TimedOut, TooLarge
 from kgserve.graph.cypher.write_transaction import MAX_CHANGED_ROWS, to_write_batch
-from kgserve.graph.requests import SearchRequest
-from kgserve.graph.search.search import search
+from kgserve.graph.request_bodies import SearchRequest
+from kgserve.graph.search.node_search import search
 from kgserve.projections.cypher_engine.engine.protocol import RowChanges
 from kgserve.storage.changefeed import ChangeFeedReader
 from kgserve.storage.model.batch import WriteBatch
 from kgserve.storage.model.events import EventSelection
 from kgserve.stores.pool import StorePool
 from tests.bench.forked import forked_servers  # noqa: F401  # pyright: ignore[reportUnusedImport]  # pytest finds it here
-from tests.graph.bare import ReferenceEngine
-from tests.graph.stating import changed, fill, rows, single_value, write
+from tests.graph.bare_engine import ReferenceEngine
+from tests.graph.statement_helpers import changed, fill, rows, single_value, write
 from tests.graphs import graph_of
 from tests.projections.indexing import indexed
 from tests.server.http.serving import accepted

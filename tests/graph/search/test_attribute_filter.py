@@ -10,8 +10,8 @@ import pytest
 
 from kgserve.graph.as_of_graph import PastMoment
 from kgserve.graph.search.attribute_filter import AttributeFilteredIndex, AttributeMatcher
-from kgserve.graph.search.search import StoreSearch, open_store_search
-from kgserve.projections.text import NO_TEXT_FILTER
+from kgserve.graph.search.node_search import StoreSearch, open_store_search
+from kgserve.projections.indexed_text import NO_TEXT_FILTER
 from kgserve.storage.model.attributes import build_conditions, matches_all_conditions
 from tests.projections.looking_back import WORDS, Known, Watched, watched
 

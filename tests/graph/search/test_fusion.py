@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgserve.graph.search import fusion
-from kgserve.graph.search.fusion import EntityMatch, ProximityGain
-from kgserve.platform.text import words
-from kgserve.platform.text.words import FUNCTION_WORD_WEIGHT, MAX_WEIGHTED_WORDS, compute_word_weights
+from kgserve.graph.search import score_fusion
+from kgserve.graph.search.score_fusion import EntityMatch, ProximityGain
+from kgserve.platform.text import query_words as words
+from kgserve.platform.text.query_words import FUNCTION_WORD_WEIGHT, MAX_WEIGHTED_WORDS, compute_word_weights
 
 _ids = st.sampled_from("abcdefgh")
 _scores = st.dictionaries(_ids, st.floats(0.0, 1.0))
@@ -31,7 +31,7 @@ def chain(*ids: str, weight: float = 1.0) -> dict[str, list[tuple[str, float]]]:
 
 
 def test_weighted_fusion_is_union_with_missing_scores_as_zero() -> None:
-    found = fusion.fuse_weighted({"a": 8.0, "b": 2.0}, {"a": 0.5, "c": 0.75}, alpha=0.25)
+    found = score_fusion.fuse_weighted({"a": 8.0, "b": 2.0}, {"a": 0.5, "c": 0.75}, alpha=0.25)
     assert found == {
         "a": EntityMatch(0.625, 1.0, 0.5),
         "b": EntityMatch(0.0625, 0.25, None),
@@ -40,28 +40,28 @@ def test_weighted_fusion_is_union_with_missing_scores_as_zero() -> None:
 
 
 def test_alpha_is_the_weight_of_keyword_scores() -> None:
-    assert fusion.fuse_weighted({"a": 8.0}, {"b": 1.0})["a"].score == pytest.approx(0.4)
-    assert fusion.fuse_weighted({"a": 8.0}, {"b": 1.0})["b"].score == pytest.approx(0.6)
+    assert score_fusion.fuse_weighted({"a": 8.0}, {"b": 1.0})["a"].score == pytest.approx(0.4)
+    assert score_fusion.fuse_weighted({"a": 8.0}, {"b": 1.0})["b"].score == pytest.approx(0.6)
 
 
 def test_equal_keyword_hits_are_normalized_to_one() -> None:
-    assert fusion.fuse_weighted({"a": 0.3}, {})["a"].score == pytest.approx(0.4)
-    found = fusion.fuse_weighted({"a": 3.0, "b": 3.0}, {})
+    assert score_fusion.fuse_weighted({"a": 0.3}, {})["a"].score == pytest.approx(0.4)
+    found = score_fusion.fuse_weighted({"a": 3.0, "b": 3.0}, {})
     assert found["a"].score == found["b"].score == pytest.approx(0.4)
 
 
 def test_similarities_are_clipped_to_0_and_1() -> None:
-    found = fusion.fuse_weighted({}, {"a": -0.2, "b": 1.0000002})
+    found = score_fusion.fuse_weighted({}, {"a": -0.2, "b": 1.0000002})
     assert (found["a"].score, found["b"].semantic) == (0.0, 1.0)
 
 
 def test_external_top_score_lowers_normalized_keyword_score() -> None:
     words, meaning = {"filler": 1.0}, {"filler": 0.1, "sense": 0.4}
-    assert max(fusion.fuse_weighted(words, meaning).items(), key=lambda each: each[1].score)[0] == "filler"
-    found = fusion.fuse_weighted(words, meaning, top=4.0)
+    assert max(score_fusion.fuse_weighted(words, meaning).items(), key=lambda each: each[1].score)[0] == "filler"
+    found = score_fusion.fuse_weighted(words, meaning, top=4.0)
     assert found["filler"].keyword == 0.25
     assert found["sense"].score > found["filler"].score
-    assert fusion.fuse_weighted({"a": 8.0}, {}, top=4.0) == fusion.fuse_weighted({"a": 8.0}, {})
+    assert score_fusion.fuse_weighted({"a": 8.0}, {}, top=4.0) == score_fusion.fuse_weighted({"a": 8.0}, {})
 
 
 def test_irregular_word_forms_have_lower_weight() -> None:
@@ -75,35 +75,38 @@ def test_irregular_word_forms_have_lower_weight() -> None:
 
 @pytest.mark.parametrize(("alpha", "first"), [(1.0, "word"), (0.0, "sense")])
 def test_alpha_of_0_or_1_uses_one_list_only(alpha: float, first: str) -> None:
-    found = fusion.fuse_weighted({"word": 5.0}, {"sense": 0.4}, alpha)
-    assert fusion.rank_matches(found)[0].id == first
+    found = score_fusion.fuse_weighted({"word": 5.0}, {"sense": 0.4}, alpha)
+    assert score_fusion.rank_matches(found)[0].id == first
     assert min(match.score for match in found.values()) == 0.0
 
 
 def test_fusion_of_empty_lists_is_empty() -> None:
-    assert fusion.fuse_weighted({}, {}) == {}
-    assert fusion.rank_matches({}) == []
+    assert score_fusion.fuse_weighted({}, {}) == {}
+    assert score_fusion.rank_matches({}) == []
 
 
 # --- Reciprocal rank fusion
 
 
 def test_reciprocal_rank_fusion_sums_ranks_from_1() -> None:
-    found = fusion.reciprocal_rank_fusion([["a", "b"], ["b"]])
+    found = score_fusion.reciprocal_rank_fusion([["a", "b"], ["b"]])
     assert found == {"b": pytest.approx(1 / 62 + 1 / 61), "a": pytest.approx(1 / 61)}
     assert list(found) == ["b", "a"]
 
 
 def test_reciprocal_rank_fusion_keeps_order_of_ties() -> None:
-    assert list(fusion.reciprocal_rank_fusion([["z", "m"], ["a", "n"]])) == ["z", "a", "m", "n"]
+    assert list(score_fusion.reciprocal_rank_fusion([["z", "m"], ["a", "n"]])) == ["z", "a", "m", "n"]
 
 
 def test_reciprocal_rank_fusion_ignores_repeated_ids() -> None:
-    assert fusion.reciprocal_rank_fusion([["a", "a", "b"]]) == {"a": pytest.approx(1 / 61), "b": pytest.approx(1 / 62)}
+    assert score_fusion.reciprocal_rank_fusion([["a", "a", "b"]]) == {
+        "a": pytest.approx(1 / 61),
+        "b": pytest.approx(1 / 62),
+    }
 
 
 def test_reciprocal_score_is_1_for_first_in_both_lists() -> None:
-    found = fusion.fuse_reciprocal({"a": 3.0, "b": 2.0}, {"a": 0.8, "c": 0.7})
+    found = score_fusion.fuse_reciprocal({"a": 3.0, "b": 2.0}, {"a": 0.8, "c": 0.7})
     assert found["a"] == EntityMatch(1.0, 1.0, 0.8)
     assert found["b"].score == found["c"].score == pytest.approx(61 / 62 / 2)
 
@@ -112,62 +115,67 @@ def test_reciprocal_score_is_1_for_first_in_both_lists() -> None:
 
 
 def test_score_propagation_decays_per_hop() -> None:
-    found = fusion.propagate_scores({"a": 0.75}, chain("a", "b", "c", "d"))
+    found = score_fusion.propagate_scores({"a": 0.75}, chain("a", "b", "c", "d"))
     assert found == {"b": (ProximityGain(0.375, "a", 1),), "c": (ProximityGain(0.1875, "a", 2),)}
 
 
 def test_better_match_gains_nothing_from_neighbours() -> None:
-    found = fusion.propagate_scores({"a": 0.75, "b": 0.5}, chain("a", "b"))
+    found = score_fusion.propagate_scores({"a": 0.75, "b": 0.5}, chain("a", "b"))
     assert found == {"b": (ProximityGain(0.125, "a", 1),)}
 
 
 def test_score_propagation_uses_best_neighbour_only() -> None:
     links = {"x": [(other, 1.0) for other in "abcde"]}
-    assert fusion.propagate_scores(dict.fromkeys("abcde", 0.75), links)["x"] == (ProximityGain(0.375, "a", 1),)
+    assert score_fusion.propagate_scores(dict.fromkeys("abcde", 0.75), links)["x"] == (ProximityGain(0.375, "a", 1),)
 
 
 def test_relation_weights_are_clipped_to_0_and_1() -> None:
-    assert fusion.propagate_scores({"a": 0.8}, chain("a", "b", weight=0.5))["b"][0].amount == pytest.approx(0.2)
-    assert fusion.propagate_scores({"a": 0.8}, chain("a", "b", weight=7.0))["b"][0].amount == pytest.approx(0.4)
-    assert fusion.propagate_scores({"a": 0.8}, chain("a", "b", weight=-1.0)) == {}
-    assert fusion.propagate_scores({"a": 0.8}, chain("a", "b", "c", weight=0.5))["c"][0].amount == pytest.approx(0.05)
+    assert score_fusion.propagate_scores({"a": 0.8}, chain("a", "b", weight=0.5))["b"][0].amount == pytest.approx(0.2)
+    assert score_fusion.propagate_scores({"a": 0.8}, chain("a", "b", weight=7.0))["b"][0].amount == pytest.approx(0.4)
+    assert score_fusion.propagate_scores({"a": 0.8}, chain("a", "b", weight=-1.0)) == {}
+    assert score_fusion.propagate_scores({"a": 0.8}, chain("a", "b", "c", weight=0.5))["c"][0].amount == pytest.approx(
+        0.05
+    )
 
 
 def test_score_propagation_is_bidirectional() -> None:
-    assert "b" in fusion.propagate_scores({"a": 0.8}, {"a": [("b", 1.0)]})
-    assert "a" in fusion.propagate_scores({"b": 0.8}, {"a": [("b", 1.0)]})
+    assert "b" in score_fusion.propagate_scores({"a": 0.8}, {"a": [("b", 1.0)]})
+    assert "a" in score_fusion.propagate_scores({"b": 0.8}, {"a": [("b", 1.0)]})
 
 
 def test_triangle_propagates_over_one_hop_only() -> None:
     links = chain("a", "b", "c") | {"c": [("a", 1.0), ("b", 1.0)]}
-    assert [near.hops for near in fusion.propagate_scores({"a": 0.8}, links)["c"]] == [1]
+    assert [near.hops for near in score_fusion.propagate_scores({"a": 0.8}, links)["c"]] == [1]
 
 
 def test_hubs_and_loops_propagate_no_scores() -> None:
-    hub = {"hub": [(f"n{number}", 1.0) for number in range(fusion.MAX_PROPAGATION_DEGREE + 1)], "n0": [("hub", 1.0)]}
-    assert fusion.propagate_scores({"hub": 0.9, "n1": 0.5}, hub) == {}
-    assert fusion.propagate_scores({"a": 0.9}, {"a": [("a", 1.0)]}) == {}
+    hub = {
+        "hub": [(f"n{number}", 1.0) for number in range(score_fusion.MAX_PROPAGATION_DEGREE + 1)],
+        "n0": [("hub", 1.0)],
+    }
+    assert score_fusion.propagate_scores({"hub": 0.9, "n1": 0.5}, hub) == {}
+    assert score_fusion.propagate_scores({"a": 0.9}, {"a": [("a", 1.0)]}) == {}
 
 
 def test_no_propagation_with_zero_hops_or_decay() -> None:
-    assert fusion.propagate_scores({"a": 0.8}, chain("a", "b"), hops=0) == {}
-    assert fusion.propagate_scores({"a": 0.8}, chain("a", "b"), decay=0.0) == {}
-    assert set(fusion.propagate_scores({"a": 0.8}, chain("a", "b", "c"), hops=1)) == {"b"}
+    assert score_fusion.propagate_scores({"a": 0.8}, chain("a", "b"), hops=0) == {}
+    assert score_fusion.propagate_scores({"a": 0.8}, chain("a", "b"), decay=0.0) == {}
+    assert set(score_fusion.propagate_scores({"a": 0.8}, chain("a", "b", "c"), hops=1)) == {"b"}
 
 
 @pytest.mark.parametrize(("decay", "hops"), [(-0.1, 2), (0.7, 2), (0.5, 3)])
 def test_propagation_rejects_invalid_parameters(decay: float, hops: int) -> None:
     with pytest.raises(ValueError, match="hops"):
-        fusion.propagate_scores({}, {}, decay, hops)
+        score_fusion.propagate_scores({}, {}, decay, hops)
 
 
-@given(_scores, _graphs, st.floats(0.0, fusion.MAX_PROPAGATION_DECAY))
+@given(_scores, _graphs, st.floats(0.0, score_fusion.MAX_PROPAGATION_DECAY))
 def test_propagation_keeps_best_match_first(
     scores: dict[str, float], graph: dict[str, list[tuple[str, float]]], decay: float
 ) -> None:
     best = max(scores.values(), default=0.0)
     matches = {key: EntityMatch(score) for key, score in scores.items()}
-    ranked = fusion.rank_matches(matches, fusion.propagate_scores(scores, graph, decay))
+    ranked = score_fusion.rank_matches(matches, score_fusion.propagate_scores(scores, graph, decay))
     assert all(hit.score <= best + 1e-12 for hit in ranked)
     assert all(hit.score >= scores.get(hit.id, 0.0) for hit in ranked)
 
@@ -181,7 +189,7 @@ def test_second_hop_equals_brute_force_maximum(
         if one != two and weight > 0:
             for start, end in ((one, two), (two, one)):
                 links.setdefault(start, {})[end] = max(min(weight, 1.0), links.get(start, {}).get(end, 0.0))
-    found = fusion.propagate_scores(scores, graph)
+    found = score_fusion.propagate_scores(scores, graph)
     for key, around in links.items():
         ways = [
             near * far * scores.get(end, 0.0)
@@ -205,7 +213,9 @@ def test_neighbour_lookup_reads_seeds_then_reached_nodes() -> None:
         asked.append(list(ids))
         return {key: links[key] for key in ids}
 
-    found = fusion.fetch_neighbourhood({"c": 0.9, "x": 0.0} | dict.fromkeys("a", 0.5), lambda ids: look_up([*ids][:2]))
+    found = score_fusion.fetch_neighbourhood(
+        {"c": 0.9, "x": 0.0} | dict.fromkeys("a", 0.5), lambda ids: look_up([*ids][:2])
+    )
     assert asked == [["c", "a"], ["b", "d"]]
     assert set(found) == {"a", "b", "c", "d"}
 
@@ -216,21 +226,23 @@ def test_neighbour_lookup_is_bounded_and_round_robin() -> None:
         return {key: [(f"{key}.{number}", 1.0) for number in range(20)] for key in ids}
 
     asked: list[list[str]] = []
-    fusion.fetch_neighbourhood({f"s{number:02}": 1.0 - number / 100 for number in range(50)}, look_up)
-    assert [len(ids) for ids in asked] == [fusion.MAX_PROPAGATION_SEEDS, fusion.MAX_PROPAGATION_REACHED]
-    assert len({key.split(".")[0] for key in asked[1]}) == fusion.MAX_PROPAGATION_REACHED // 2
+    score_fusion.fetch_neighbourhood({f"s{number:02}": 1.0 - number / 100 for number in range(50)}, look_up)
+    assert [len(ids) for ids in asked] == [score_fusion.MAX_PROPAGATION_SEEDS, score_fusion.MAX_PROPAGATION_REACHED]
+    assert len({key.split(".")[0] for key in asked[1]}) == score_fusion.MAX_PROPAGATION_REACHED // 2
 
 
 def test_neighbour_lookup_without_relations_calls_once() -> None:
-    assert fusion.fetch_neighbourhood({"a": 1.0}, lambda ids: {key: [] for key in ids}) == {"a": []}
+    assert score_fusion.fetch_neighbourhood({"a": 1.0}, lambda ids: {key: [] for key in ids}) == {"a": []}
 
 
 # --- Ranking and explanations
 
 
 def test_hit_explains_its_score() -> None:
-    matches = fusion.fuse_weighted({"a": 4.0, "b": 1.0}, {"a": 0.5})
-    ranked = fusion.rank_matches(matches, fusion.propagate_scores({"a": 0.7, "b": 0.1}, chain("a", "b", "c")))
+    matches = score_fusion.fuse_weighted({"a": 4.0, "b": 1.0}, {"a": 0.5})
+    ranked = score_fusion.rank_matches(
+        matches, score_fusion.propagate_scores({"a": 0.7, "b": 0.1}, chain("a", "b", "c"))
+    )
     assert [hit.id for hit in ranked] == ["a", "b", "c"]
     assert ranked[0].why == "words 1.00, meaning 0.50"
     assert ranked[1].why == "words 0.25, 1 hop from a (+0.30)"
@@ -241,7 +253,7 @@ def test_hit_explains_its_score() -> None:
 def test_ranking_ties_by_match_then_by_id() -> None:
     matches = {"b": EntityMatch(0.4), "a": EntityMatch(0.4), "c": EntityMatch(0.2)}
     nearby = {"c": (ProximityGain(0.2, "z", 1),)}
-    assert [hit.id for hit in fusion.rank_matches(matches, nearby)] == ["a", "b", "c"]
+    assert [hit.id for hit in score_fusion.rank_matches(matches, nearby)] == ["a", "b", "c"]
 
 
 # --- Paths
@@ -249,7 +261,7 @@ def test_ranking_ties_by_match_then_by_id() -> None:
 
 def test_path_strength_decays_per_hop_and_weight() -> None:
     links = {"s": [("a", 1.0), ("b", 0.5)], "a": [("c", 0.8)]}
-    assert fusion.best_paths({"s": 1.0}, links) == {
+    assert score_fusion.best_paths({"s": 1.0}, links) == {
         "s": (1.0, 0),
         "a": (pytest.approx(0.5), 1),
         "b": (pytest.approx(0.25), 1),
@@ -259,7 +271,7 @@ def test_path_strength_decays_per_hop_and_weight() -> None:
 
 def test_path_has_best_strength_and_shortest_distance() -> None:
     links = {"s": [("far", 0.1), ("a", 1.0)], "a": [("far", 1.0)], "far": [("s", 1.0)]}
-    assert fusion.best_paths({"s": 1.0}, links)["far"] == (pytest.approx(0.25), 1)
+    assert score_fusion.best_paths({"s": 1.0}, links)["far"] == (pytest.approx(0.25), 1)
 
 
 # --- Word weights

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from kgserve.errors import Conflict, InvalidInput, Unavailable
-from kgserve.graph.readers import CurrentGraph
-from kgserve.graph.requests import BatchSearchRequest, ContextRequest, SearchRequest, SearchVariant
-from kgserve.graph.search import search as searches
-from kgserve.graph.search.search import build_context, search, search_batch
+from kgserve.graph.graph_reader import CurrentGraph
+from kgserve.graph.request_bodies import BatchSearchRequest, ContextRequest, SearchRequest, SearchVariant
+from kgserve.graph.search import node_search as searches
+from kgserve.graph.search.node_search import build_context, search, search_batch
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.fields import EdgeExtrasPut, NodeExtrasPut
 from kgserve.stores.pool import StorePool

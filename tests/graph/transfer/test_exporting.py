@@ -3,7 +3,7 @@ from __future__ import annotations
 import secrets
 from pathlib import Path
 
-from kgserve.graph.transfer.transfer import open_export
+from kgserve.graph.transfer.import_export import open_export
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.storage.journal.snapshot import MAX_SNAPSHOT_BATCH_BYTES
 from kgserve.storage.model.batch import NodePut, WriteBatch

@@ -11,8 +11,8 @@ import pytest
 
 from kgserve.errors import InvalidInput
 from kgserve.graph.answers import ImportAnswer
-from kgserve.graph.transfer.formats.lines import MAX_LINE_BYTES
-from kgserve.graph.transfer.transfer import (
+from kgserve.graph.transfer.formats.exchange_lines import MAX_LINE_BYTES
+from kgserve.graph.transfer.import_export import (
     ARCHIVE_FORMAT,
     SMALL_IMPORT_BLOCK_BYTES,
     SMALL_IMPORT_BLOCK_LINES,

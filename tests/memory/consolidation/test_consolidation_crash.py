@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kgserve.memory.api import ConsolidationsQuery, UndoConsolidationRequest
-from kgserve.memory.consolidation.use_cases import list_consolidations, undo_consolidation
+from kgserve.memory.consolidation.operations import list_consolidations, undo_consolidation
 from kgserve.storage.model.batch import EdgePut
 from kgserve.storage.model.fields import NO_EXTRAS
 from kgserve.stores.pool import StorePool
@@ -19,7 +19,7 @@ CONSOLIDATE = """
 import sys
 from pathlib import Path
 from kgserve.memory.api import ConsolidateRequest
-from kgserve.memory.consolidation.use_cases import consolidate
+from kgserve.memory.consolidation.operations import consolidate
 from kgserve.stores.pool import StorePool
 from tests.graphs import graph_of
 from tests.stores.writing import NAME, settings

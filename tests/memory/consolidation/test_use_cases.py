@@ -18,14 +18,14 @@ from kgserve.memory.api import (
     PruneMemoriesRequest,
     UndoConsolidationRequest,
 )
-from kgserve.memory.consolidation.use_cases import (
+from kgserve.memory.consolidation.operations import (
     CONSOLIDATION_RETRY_AFTER_SECONDS,
     consolidate,
     list_consolidations,
     prune_memories,
     undo_consolidation,
 )
-from kgserve.platform.times import DAY_MICROSECONDS
+from kgserve.platform.timestamps import DAY_MICROSECONDS
 from kgserve.storage.model.batch import EdgePut, WriteBatch
 from kgserve.storage.model.fields import NO_EXTRAS
 from kgserve.storage.model.redirects import MERGED_INTO_RELATION

@@ -14,7 +14,7 @@ from kgserve.platform.access.authentication import (
     parse_duration,
     validate_store_patterns,
 )
-from kgserve.platform.log import mask_api_keys
+from kgserve.platform.structured_log import mask_api_keys
 
 DAY = 86_400_000_000
 

@@ -13,7 +13,7 @@ from kgserve.platform.metrics.exposition import (
     gauge_family,
     histogram_family,
 )
-from kgserve.platform.metrics.observation import Histogram, LabeledCounter, LabeledHistograms
+from kgserve.platform.metrics.telemetry import Histogram, LabeledCounter, LabeledHistograms
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 

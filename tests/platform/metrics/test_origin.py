@@ -8,7 +8,7 @@ import pytest
 
 from kgserve.cypher.guard import guard_statement
 from kgserve.errors import StorageFull
-from kgserve.platform.metrics.observation import (
+from kgserve.platform.metrics.telemetry import (
     RequestOrigin,
     SlowOperationLog,
     Telemetry,

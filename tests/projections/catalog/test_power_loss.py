@@ -5,7 +5,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from tests.recorded import RecordedPrograms, needs_compiler
+from tests.power_loss_recording import RecordedPrograms, needs_compiler
 
 COMMITS = 10
 ROWS = 2_000

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from kgserve.graph.queries import NodesQuery
-from kgserve.graph.reading import summarize_node
+from kgserve.graph.node_reads import summarize_node
+from kgserve.graph.query_parameters import NodesQuery
 from kgserve.platform.sqlite_files import remove_database_files
 from kgserve.projections.catalog.catalog import NodeCatalog, prefix_upper_bound
 from kgserve.storage.model.attributes import build_conditions, matches_all_conditions
@@ -22,8 +22,8 @@ from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.storage.model.change import NetChange
 from kgserve.storage.model.fields import NodeExtras, NodeExtrasPut
 from kgserve.storage.model.filters import MAX_SCANNED_NODES, MatchCount, NodeFilter, PagePosition
-from kgserve.storage.model.kinds import KindFreq, TagFreq
 from kgserve.storage.model.rows import NodeRow
+from kgserve.storage.model.type_frequencies import KindFreq, TagFreq
 from kgserve.stores.pool import StorePool
 from tests import fuzzing
 from tests.graphs import graph_of, nodes_of

@@ -10,8 +10,8 @@ from typing import Any
 from kgserve.projections.history_follower import HistoryProjection, HistoryWorker
 from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.storage.model.rows import EdgeKey
+from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import OpenStore
 from tests.stores.writing import NAME, PATIENCE, settings
 
 SMALL_JOURNAL: dict[str, Any] = {"journal_segment_mb": 1, "journal_retention_mb": 0}

@@ -16,10 +16,10 @@ from kgserve.admin.doctor import RepairOptions, check_stores
 from kgserve.admin.stores import store_stats
 from kgserve.errors import BackupDamaged, Gone
 from kgserve.graph.as_of_graph import PastMoment
-from kgserve.platform.times import format_time
+from kgserve.platform.timestamps import format_time
 from kgserve.projections.history.history import NO_SEQUENCE_LIMIT, HistoryFile
-from kgserve.projections.history.pages import DatabasePages, UnreadPage
 from kgserve.projections.history.recovery import find_history_fault, read_history_gaps, salvage_history
+from kgserve.projections.history.sqlite_pages import DatabasePages, UnreadPage
 from kgserve.projections.history.statements import HISTORY_PAGE_BYTES
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.statuses import HistoryStatus

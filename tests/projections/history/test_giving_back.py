@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from kgserve.platform.settings import MEBIBYTE
-from kgserve.projections.history import reading
+from kgserve.projections.history import reader as reading
 from kgserve.projections.history.history import HistoryFile
-from kgserve.projections.history.reading import HistoryPosition, read_ended_states
+from kgserve.projections.history.reader import HistoryPosition, read_ended_states
 from kgserve.projections.history.statements import HISTORY_SCHEMA
 from kgserve.storage.journal import tail
 from kgserve.storage.journal.tail import JournalTail

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kgserve.platform.times import format_time
+from kgserve.platform.timestamps import format_time
 from kgserve.projections.history.history import HistoryFile
 from kgserve.storage.model.change import ChangeSet, LinksState
 from kgserve.storage.model.rows import EdgeRow, LinkKey, LinkRow, NodeRow, encode_edge_attributes

@@ -11,10 +11,10 @@ import pytest
 from kgserve.errors import Conflict, Gone, InvalidInput, NotFound, Unavailable
 from kgserve.graph.answers import NodeState
 from kgserve.graph.as_of_graph import PastMoment
-from kgserve.graph.history import get_node_history, get_node_version, list_changes, revert_node
-from kgserve.graph.queries import ChangesQuery, HistoryRequest, NodesQuery, RevertNodeRequest
-from kgserve.graph.requests import RestoreRequest, TraverseRequest
-from kgserve.graph.transfer.transfer import open_export, restore_to_new_store
+from kgserve.graph.history_queries import get_node_history, get_node_version, list_changes, revert_node
+from kgserve.graph.query_parameters import ChangesQuery, HistoryRequest, NodesQuery, RevertNodeRequest
+from kgserve.graph.request_bodies import RestoreRequest, TraverseRequest
+from kgserve.graph.transfer.import_export import open_export, restore_to_new_store
 from kgserve.storage.model.batch import WriteBatch
 from tests.graphs import graph_of, node_of, nodes_of, walked
 from tests.projections.history.following import SMALL_JOURNAL, Kept, kept, node

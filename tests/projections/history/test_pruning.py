@@ -14,9 +14,9 @@ import pytest
 from kgserve.admin.api import PruneAnswer, PruneRequest
 from kgserve.errors import Conflict, Gone, InvalidInput, Unavailable
 from kgserve.graph.as_of_graph import PastMoment
-from kgserve.graph.history import prune_history
-from kgserve.graph.transfer.transfer import open_export
-from kgserve.platform.times import DAY_MICROSECONDS, format_time
+from kgserve.graph.history_queries import prune_history
+from kgserve.graph.transfer.import_export import open_export
+from kgserve.platform.timestamps import DAY_MICROSECONDS, format_time
 from kgserve.projections.history import history as histories
 from kgserve.projections.history.history import HistoryFile
 from kgserve.projections.history_follower import HistoryWorker

@@ -4,7 +4,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from kgserve.projections.history.reading import HistoryPosition, read_ended_states
+from kgserve.projections.history.reader import HistoryPosition, read_ended_states
 from kgserve.projections.history.statements import HISTORY_SCHEMA
 from kgserve.storage.model.batch import WriteBatch
 from tests.projections.history.following import Kept, kept, node

@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from kgserve.platform.times import DAY_MICROSECONDS
+from kgserve.platform.timestamps import DAY_MICROSECONDS
 from kgserve.projections.memory_index.decay import HalfLives
 from kgserve.projections.memory_index.memories import MemoryIndexFile
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch

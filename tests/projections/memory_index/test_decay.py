@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from kgserve.platform.times import DAY_MICROSECONDS
+from kgserve.platform.timestamps import DAY_MICROSECONDS
 from kgserve.projections.memory_index.decay import (
     MIN_DECAY_KEY,
     Confidence,

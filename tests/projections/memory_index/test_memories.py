@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from kgserve.platform.text.similarity import fingerprint, text_hash
-from kgserve.platform.times import DAY_MICROSECONDS
+from kgserve.platform.timestamps import DAY_MICROSECONDS
 from kgserve.projections.memory_index.decay import HalfLives
 from kgserve.projections.memory_index.memories import DecayPosition, MemoryIndexFile
-from kgserve.projections.memory_index.selecting import MemoryPageStart, MemorySortKey
+from kgserve.projections.memory_index.query_planner import MemoryPageStart, MemorySortKey
 from kgserve.storage.model.change import NetChange
+from kgserve.storage.model.entity_names import normalize_name
 from kgserve.storage.model.filters import MemoryFilter
-from kgserve.storage.model.names import normalize_name
 from kgserve.storage.model.rows import NodeRow
 from tests.projections.memory_index.follow import HALF_LIVES, IDS, NOW, TYPES, Writer, contents, is_active
 

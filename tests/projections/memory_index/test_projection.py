@@ -14,8 +14,8 @@ from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.change import AccessRecord
 from kgserve.storage.model.fields import NodeExtrasPut
 from kgserve.storage.model.filters import MemoryFilter
-from kgserve.storage.rows.snapshot import RowsSnapshot
-from kgserve.stores.store import OpenStore
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
+from kgserve.stores.open_store import OpenStore
 from tests.projections.memory_index.follow import contents
 from tests.stores.writing import batch, forget_close, layout, opened, write
 

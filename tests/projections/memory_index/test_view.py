@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from kgserve.graph.search.search_index import SearchIndex
-from kgserve.projections.indexes import TextIndexesAsOf
-from kgserve.projections.text import IndexFilter, extract_facets
+from kgserve.projections.indexed_text import IndexFilter, extract_facets
+from kgserve.projections.text_indexes import TextIndexesAsOf
 from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.storage.model.fields import NodeExtrasPut
 from kgserve.storage.model.rows import NodeRow

@@ -14,16 +14,16 @@ import msgspec
 
 from kgserve.admin.composition import make_extractor, make_syncers
 from kgserve.embedding.embedder import load_embedder
-from kgserve.graph.handle import StoreHandles
+from kgserve.graph.store_handle import StoreHandles
 from kgserve.memory.purge import ErasureCompanion
 from kgserve.platform.settings import Settings
 from kgserve.projections.history_follower import HistoryWorker
 from kgserve.projections.indexer import IndexWorker
 from kgserve.server.app import HttpServer, bind_listener, create_app, uvicorn_config
-from kgserve.server.http.problem import ERROR_RESPONSE_KINDS
+from kgserve.server.http.error_responses import ERROR_RESPONSE_KINDS
 from kgserve.stores.pool import StorePool
 from tests.engines import ENGINE
-from tests.internals import assert_no_internals
+from tests.leak_checks import assert_no_internals
 
 PATIENCE = 30
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.internals import assert_no_internals
+from tests.leak_checks import assert_no_internals
 from tests.server.http.serving import accepted, problem
 
 JSON = {"content-type": "application/json"}

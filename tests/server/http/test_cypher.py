@@ -16,10 +16,10 @@ import pytest
 
 from bench.server import ServerProcess
 from tests.bench.forked import forked_servers  # noqa: F401  # pyright: ignore[reportUnusedImport]  # pytest finds it here
-from tests.patience import REQUEST_SECONDS
 from tests.server.http.asking import CSV, ENDLESS, MANY, MANY_ROWS, NDJSON, ask, post, values
 from tests.server.http.serving import Served, accepted, refusal
 from tests.stores.writing import until
+from tests.timeouts import REQUEST_SECONDS
 
 ENTITY_FIELDS = ["_label", "id", "type", "content", "attributes", "version", "sequence", "created_at", "updated_at"]
 

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from kgserve.projections.cypher_engine.engine.turns import current_caller
+from kgserve.projections.cypher_engine.engine.fair_pool import current_caller
 from kgserve.server.admission import ActiveCallers
 from kgserve.server.http.fair_callbacks import (
     MAX_CALLBACKS_PER_ROUND,

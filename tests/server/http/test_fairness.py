@@ -15,7 +15,7 @@ import pytest
 
 from kgserve.platform.gil import fair_pause_seconds
 from kgserve.projections.indexer import IndexWorker
-from kgserve.projections.indexes import TextIndexes
+from kgserve.projections.text_indexes import TextIndexes
 from kgserve.server.admission import ACTIVE_CALLER_SECONDS, ActiveCallers, UsageMonitor
 from tests.platform.access.keys import bearer, given
 from tests.server.http.serving import PATIENCE, Served, accepted, refusal, serving
@@ -109,7 +109,7 @@ def test_waiting_search_quota_per_caller(served: Served, http: httpx.Client) -> 
 
 
 def test_index_wait_has_a_timeout(served: Served, http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kgserve.graph.search.search.AT_LEAST_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr("kgserve.graph.search.node_search.AT_LEAST_TIMEOUT_SECONDS", 0.2)
     accepted(http.post("/api/memory/ending/inject", json=BATCH))
     with held_up(served, "ending"):
         new = accepted(http.post("/api/memory/ending/inject", json={"nodes": [{"id": "m", "type": "t"}]}))["sequence"]

@@ -14,7 +14,7 @@ from kgserve.errors import ServedElsewhere, Unavailable
 from kgserve.platform.access.audit import AuditLog
 from kgserve.platform.access.authentication import Authenticator, Keyring, RequestContext
 from kgserve.platform.settings import Settings
-from kgserve.server.http.forward import ForwardingMiddleware
+from kgserve.server.http.forwarding_middleware import ForwardingMiddleware
 from kgserve.server.proxy import NodeHttpClient
 from kgserve.stores.placement import Placement
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from kgserve.errors import Forbidden, KgserveError
-from kgserve.platform.hosts import is_loopback
+from kgserve.platform.network_addresses import is_loopback
 from kgserve.server.http.browser_guard import AllowedOrigins, CrossSiteGuard
-from kgserve.server.http.problem import MisdirectedRequest
+from kgserve.server.http.error_responses import MisdirectedRequest
 
 
 def check(bound: str, host: str, origin: str | None = None) -> type[KgserveError] | None:

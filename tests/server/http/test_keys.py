@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from kgserve.platform.access.authentication import KEY_FILE, Role, revoke_key
-from kgserve.platform.times import format_time
+from kgserve.platform.timestamps import format_time
 from tests.platform.access.keys import audited, bearer, client, given, now
 from tests.server.http.serving import PATIENCE, Served, accepted, exchange, refusal, serving
 

@@ -19,7 +19,7 @@ from litestar import Litestar
 from kgserve.admin.backup import back_up_single_store
 from kgserve.admin.metrics import TransportState
 from kgserve.admin.metrics import render_metrics as collected
-from kgserve.graph.handle import StoreHandles
+from kgserve.graph.store_handle import StoreHandles
 from kgserve.platform.access.authentication import Caller
 from kgserve.platform.metrics.exposition import MetricsScrape
 from kgserve.stores.backup.create import BackupOptions

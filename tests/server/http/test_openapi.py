@@ -15,8 +15,8 @@ from typing_extensions import override
 
 from kgserve.api import examples
 from kgserve.api.operation import ALIAS_OPT_KEY
-from kgserve.graph.handle import StoreHandles
-from kgserve.graph.requests import EdgeKeyRequest, EdgeLine, InjectRequest, NodeLine, TraverseRequest
+from kgserve.graph.request_bodies import EdgeKeyRequest, EdgeLine, InjectRequest, NodeLine, TraverseRequest
+from kgserve.graph.store_handle import StoreHandles
 from kgserve.platform.settings import Settings
 from kgserve.server.app import create_app
 from kgserve.server.http.openapi import convert_to_openapi_30

@@ -8,8 +8,8 @@ import pytest
 from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFoundException
 
 from kgserve.errors import FieldError, Internal, InvalidInput, KgserveError, RateLimited, Unavailable
-from kgserve.server.http import problem
-from kgserve.server.http.problem import (
+from kgserve.server.http import error_responses
+from kgserve.server.http.error_responses import (
     ERROR_RESPONSE_KINDS,
     HeadersTooLarge,
     MethodNotAllowed,
@@ -92,4 +92,4 @@ def test_an_error_answer_has_the_id_of_its_log_line(http: httpx.Client) -> None:
 
 
 def test_media_type() -> None:
-    assert problem.PROBLEM_JSON == "application/problem+json"
+    assert error_responses.PROBLEM_JSON == "application/problem+json"

@@ -12,7 +12,7 @@ import pytest
 
 from kgserve.errors import InvalidInput, RateLimited
 from kgserve.platform.access.authentication import LOCAL_CALLER, Caller
-from kgserve.platform.hosts import client_network
+from kgserve.platform.network_addresses import client_network
 from kgserve.platform.settings import Settings
 from kgserve.server.http.rate_limits import FAILURE_BURST, RateLimiter, TokenBuckets
 from kgserve.server.http.trusted_proxies import TrustedProxies

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 
 from bench.register_clients import StoreUnderTest, initial_inject, visitors
-from kgserve.storage.rows.view import MergeLimits
+from kgserve.storage.rows.current_rows import MergeLimits
 from tests.server.http.serving import accepted, serving
 
 OPERATIONS = 200

@@ -6,7 +6,12 @@ import httpx
 import pytest
 
 from kgserve import __version__
-from kgserve.cypher.offers import COMPLETION_FUNCTIONS, COMPLETION_KEYWORDS, COMPLETION_PROCEDURES, PROPERTIES_BY_LABEL
+from kgserve.cypher.completion import (
+    COMPLETION_FUNCTIONS,
+    COMPLETION_KEYWORDS,
+    COMPLETION_PROCEDURES,
+    PROPERTIES_BY_LABEL,
+)
 from tests.server.http.serving import accepted, refusal
 
 TRIANGLE: dict[str, Any] = {

@@ -17,7 +17,7 @@ from kgserve.api.operation import OPERATION_OPT_KEY, Operation
 from kgserve.server.http.openapi import build_openapi_document
 from kgserve.server.http.routes import ROUTES
 from tests.fuzzing import examples, is_thorough
-from tests.internals import assert_no_internals
+from tests.leak_checks import assert_no_internals
 from tests.platform.access.keys import bearer, given
 from tests.server.http.serving import Served, serving
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from kgserve.graph.requests import MAX_DELETED_NODES
+from kgserve.graph.request_bodies import MAX_DELETED_NODES
 from tests.server.http.serving import accepted, refusal
 from tests.server.http.test_listing import listed
 

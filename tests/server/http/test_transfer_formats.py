@@ -12,7 +12,7 @@ import msgspec
 import networkx as nx
 import pytest
 
-from tests.graph.transfer.formats.converting import FIXTURES, read
+from tests.graph.transfer.formats.conversion_helpers import FIXTURES, read
 from tests.server.http.serving import Served, accepted, refusal
 
 BATCH = {

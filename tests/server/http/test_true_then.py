@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from kgserve.platform.times import parse_time
+from kgserve.platform.timestamps import parse_time
 from tests.server.http.serving import accepted, refusal
 from tests.stores.writing import until
 

@@ -9,7 +9,7 @@ import httpx
 import msgspec
 import pytest
 
-from kgserve.platform.times import format_time, parse_time
+from kgserve.platform.timestamps import format_time, parse_time
 from tests.server.http.serving import accepted, refusal
 
 Json = dict[str, Any]

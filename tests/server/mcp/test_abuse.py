@@ -12,7 +12,7 @@ from mcp import Client, MCPError
 from kgserve.stores.pool import StorePool
 from tests.captured_log import capture_log
 from tests.cli.running import ServerProcessHandle
-from tests.internals import assert_no_internals
+from tests.leak_checks import assert_no_internals
 from tests.server.http.serving import Served
 from tests.server.http.serving import serving as in_process
 from tests.server.mcp.talking import STATELESS, Mode, Session, Stateless, call, hang_up, lines, message, refusal, talk

@@ -7,7 +7,7 @@ import pytest
 from mcp import Client, MCPError
 from mcp.types import Completion, PromptReference, ResourceTemplateReference
 
-from kgserve.server.mcp.resources import ENTITY_TEMPLATE, STORE_TEMPLATE
+from kgserve.server.mcp.resource_handlers import ENTITY_TEMPLATE, STORE_TEMPLATE
 from tests.cli.running import ServerProcessHandle
 from tests.server.mcp.talking import Mode, call, talk
 

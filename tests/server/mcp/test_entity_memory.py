@@ -8,9 +8,9 @@ import httpx
 import pytest
 from mcp import Client
 
-from kgserve.server.mcp.entity_memory import ENTITY_MEMORY_TOOLS
+from kgserve.server.mcp.entity_memory_tools import ENTITY_MEMORY_TOOLS
+from kgserve.server.mcp.reply_values import MAX_REPLY_CHARS
 from kgserve.server.mcp.toolsets import SHARED_TOOL_NAMES, resolve_tool, select_tools
-from kgserve.server.mcp.values import MAX_REPLY_CHARS
 from tests.cli.running import ServerProcessHandle
 from tests.server.mcp.talking import BOTH, Mode, Stateless, talk, text_of
 

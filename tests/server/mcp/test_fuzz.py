@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kgserve.server.mcp.toolsets import TOOLS
 from tests.cli.running import ServerProcessHandle, serving
 from tests.fuzzing import examples
-from tests.internals import assert_no_internals
+from tests.leak_checks import assert_no_internals
 from tests.server.mcp.made_up import METHODS, arguments, messages, params, schema
 from tests.server.mcp.talking import BOTH, HANDSHAKE, STATELESS, Session
 

@@ -14,8 +14,8 @@ from kgserve.memory.reflect import empty_reflection
 from kgserve.memory.reflect_api import ConceptCandidate, ReflectionProposal
 from kgserve.server.mcp.memory_tools import ReflectArguments
 from kgserve.server.mcp.replies import present_answer
+from kgserve.server.mcp.reply_values import MAX_REPLY_CHARS
 from kgserve.server.mcp.toolsets import TOOLSET_MEMORY
-from kgserve.server.mcp.values import MAX_REPLY_CHARS
 from tests.server.mcp.talking import Stateless
 
 READS = (True, None)

@@ -6,9 +6,9 @@ import httpx
 import pytest
 from mcp import Client
 
-from kgserve.graph.requests import MAX_TRAVERSED_NODES
-from kgserve.server.mcp.entity_memory import ENTITY_MEMORY_TOOLS
-from kgserve.server.mcp.memory_server import MEMORY_SERVER_TOOLS
+from kgserve.graph.request_bodies import MAX_TRAVERSED_NODES
+from kgserve.server.mcp.entity_memory_tools import ENTITY_MEMORY_TOOLS
+from kgserve.server.mcp.memory_server_tools import MEMORY_SERVER_TOOLS
 from kgserve.server.mcp.memory_tools import MEMORY_TOOLS
 from kgserve.server.mcp.toolsets import GRAPH_TOOLS
 from tests.cli.running import ServerProcessHandle

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from kgserve.errors import JournalDamaged
 from kgserve.storage.journal import snapshot
-from kgserve.storage.journal.fold import materialize_rows
 from kgserve.storage.journal.journal import JournalFrame, encode_frame
+from kgserve.storage.journal.materialize import materialize_rows
 from kgserve.storage.journal.tail import collect_access_changes
 from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.storage.model.change import AccessRecord, ChangeSet, NetChange

@@ -15,8 +15,8 @@ import pytest
 import xxhash
 
 from kgserve.storage.journal import snapshot
-from kgserve.storage.journal.fold import materialize_rows
 from kgserve.storage.journal.journal import FRAME_MAGIC, Journal, encode_frame, read_frame
+from kgserve.storage.journal.materialize import materialize_rows
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.fields import EdgeExtras, EdgeExtrasPut, NodeExtras, NodeExtrasPut

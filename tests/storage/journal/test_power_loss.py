@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.recorded import RecordedPrograms, needs_compiler
+from tests.power_loss_recording import RecordedPrograms, needs_compiler
 from tests.storage.journal.history import nodes
 from tests.storage.journal.test_journal import contents
 

@@ -6,7 +6,6 @@ import pytest
 
 from kgserve.errors import JournalDamaged
 from kgserve.storage.journal import snapshot
-from kgserve.storage.journal.fold import materialize_rows
 from kgserve.storage.journal.journal import (
     DAMAGED_SUFFIX,
     Journal,
@@ -16,6 +15,7 @@ from kgserve.storage.journal.journal import (
     salvage_segments,
     segment_path,
 )
+from kgserve.storage.journal.materialize import materialize_rows
 from kgserve.storage.model.change import ChangeSet
 from tests.storage.journal.history import SEGMENT, journal_of, nodes
 

@@ -9,7 +9,7 @@ import pytest
 
 from kgserve.errors import JournalDamaged
 from kgserve.storage.journal import snapshot
-from kgserve.storage.journal.fold import materialize_rows
+from kgserve.storage.journal.materialize import materialize_rows
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.change import StoreState
 from kgserve.storage.model.rows import EdgeRow, NodeRow

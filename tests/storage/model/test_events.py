@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from kgserve.errors import InvalidInput
-from kgserve.platform.times import format_time
+from kgserve.platform.timestamps import format_time
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.events import (
     MAX_SINGLE_EVENT_ROWS,

@@ -11,8 +11,8 @@ import pytest
 
 from kgserve.graph.answers import Edge, ListedNode, Node
 from kgserve.graph.compat.versioned_api import EdgeSpec, NodeSpec
-from kgserve.graph.requests import EdgeInput, EdgeLine, NodeInput, NodeLine
-from kgserve.graph.transfer.formats.lines import EdgeRecord, NodeRecord
+from kgserve.graph.request_bodies import EdgeInput, EdgeLine, NodeInput, NodeLine
+from kgserve.graph.transfer.formats.exchange_lines import EdgeRecord, NodeRecord
 from kgserve.storage.model import fields
 from kgserve.storage.model.fields import EDGE, EDGE_ENDPOINTS, NODE, RowField, RowFields, field_names_of
 from kgserve.storage.model.rows import EdgeRow, NodeRow

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from kgserve.storage.model.entity_names import MAX_ALIASES, list_entity_names, normalize_name, parse_aliases
 from kgserve.storage.model.fields import NodeExtras
-from kgserve.storage.model.names import MAX_ALIASES, list_entity_names, normalize_name, parse_aliases
 from kgserve.storage.model.rows import NodeRow
 
 

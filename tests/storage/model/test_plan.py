@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from kgserve.errors import Conflict, InvalidInput
-from kgserve.platform.times import format_time
+from kgserve.platform.timestamps import format_time
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.change import AccessRecord, ChangeSet, StoreState
 from kgserve.storage.model.digest import rows_digest

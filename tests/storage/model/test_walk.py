@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from kgserve.storage.model.rows import EdgeRow
-from kgserve.storage.model.walk import TraversalLevels, TraversalRequest, traverse_by_level
+from kgserve.storage.model.traversal import TraversalLevels, TraversalRequest, traverse_by_level
 
 TREE = {"a": "bc", "b": "de", "c": "fg", "d": "a"}
 """Two levels below a, and one cycle."""

@@ -9,7 +9,7 @@ import pytest
 
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.rows import EdgeKey
-from kgserve.storage.rows.view import STAGED_MARK, CurrentRowsProjection, StagedBase
+from kgserve.storage.rows.current_rows import STAGED_MARK, CurrentRowsProjection, StagedBase
 from tests.storage.rows.test_view import IDS, Model, check
 
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.storage.model.walk import TraversalDirection, TraversalRequest, clamp_depth
-from kgserve.storage.rows.walk import load_traversal_result, traverse_rows
-from kgserve.stores.store import OpenStore
+from kgserve.storage.model.traversal import TraversalDirection, TraversalRequest, clamp_depth
+from kgserve.storage.rows.traversal import load_traversal_result, traverse_rows
+from kgserve.stores.open_store import OpenStore
 from tests.property.graph import Graph
 from tests.stores.writing import opened, write
 

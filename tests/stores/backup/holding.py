@@ -11,8 +11,8 @@ from kgserve.stores.backup.api import StoreBackupAnswer
 from kgserve.stores.backup.create import BackupOptions
 from kgserve.stores.backup.folder import BackupFolder, BackupManifest
 from kgserve.stores.backup.restore import verify_backup
+from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import OpenStore
 from tests.stores.writing import NAME, PATIENCE, batch, settings, write
 
 LONG = "a long text " * 400

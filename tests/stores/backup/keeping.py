@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from kgserve.admin import backup as ops
-from kgserve.platform.times import format_time
+from kgserve.platform.timestamps import format_time
 from kgserve.projections.history.history import HistoryFile
 from kgserve.projections.history_follower import HistoryProjection, HistoryWorker
 from kgserve.storage.model.digest import format_digest
@@ -18,8 +18,8 @@ from kgserve.stores.backup.api import StoreBackupAnswer
 from kgserve.stores.backup.create import BackupOptions
 from kgserve.stores.backup.folder import BackupFolder
 from kgserve.stores.backup.restore import verify_backup
+from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import OpenStore
 from tests.property.driver import CATCH_UP_TIMEOUT_SECONDS, NAME, differ
 from tests.property.graph import Graph
 from tests.property.past import PastDriver

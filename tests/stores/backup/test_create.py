@@ -12,7 +12,7 @@ import pytest
 
 from kgserve.admin import backup as ops
 from kgserve.errors import BackupDamaged, Conflict, InvalidInput, JournalDamaged, NotFound, Unavailable
-from kgserve.platform.times import format_time, parse_time
+from kgserve.platform.timestamps import format_time, parse_time
 from kgserve.storage.journal.journal import list_segments, segment_path
 from kgserve.storage.layout import STORE_FORMAT, StoreLayout
 from kgserve.storage.plan import MAX_CLOCK_DRIFT_MICROSECONDS

@@ -19,7 +19,7 @@ from typing import Annotated, Any, BinaryIO, Literal
 import msgspec
 
 from kgserve.errors import FieldError, InvalidInput
-from kgserve.graph.transfer.formats.lines import (
+from kgserve.graph.transfer.formats.exchange_lines import (
     EDGE_FILE_COLUMNS,
     EDGE_FILE_FIELDS,
     KIND_EDGES,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, LiteralString
 
 from kgserve.errors import InvalidInput
-from kgserve.graph.transfer.formats.lines import (
+from kgserve.graph.transfer.formats.exchange_lines import (
     ImportRecord,
     InputPart,
     InvalidCell,

@@ -25,8 +25,8 @@ from defusedxml.sax import make_parser
 from typing_extensions import override
 
 from kgserve.errors import InvalidInput
-from kgserve.graph.transfer.formats.lines import EDGE_FILE_FIELDS as EXCHANGED
-from kgserve.graph.transfer.formats.lines import (
+from kgserve.graph.transfer.formats.exchange_lines import EDGE_FILE_FIELDS as EXCHANGED
+from kgserve.graph.transfer.formats.exchange_lines import (
     MAX_LINE_BYTES,
     EdgeRecord,
     ExportedRecords,

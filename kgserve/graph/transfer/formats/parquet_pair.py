@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 from kgserve.errors import InvalidInput
 from kgserve.graph.transfer.formats.csv_pair import TableFileOpener
-from kgserve.graph.transfer.formats.lines import (
+from kgserve.graph.transfer.formats.exchange_lines import (
     EDGE_FILE_FIELDS,
     KIND_EDGES,
     KIND_NODES,
@@ -24,7 +24,7 @@ from kgserve.graph.transfer.formats.lines import (
     row_record,
 )
 from kgserve.platform.lazy_pyarrow import arrow_type, pa, pc, pq
-from kgserve.platform.times import format_time, is_representable_time, parse_time
+from kgserve.platform.timestamps import format_time, is_representable_time, parse_time
 from kgserve.storage.model.fields import NODE, TIMESTAMP_TYPE, RowField
 
 ROW_GROUP_BYTES = 32 << 20

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from kgserve.platform.allocator import limit_malloc_arenas, release_free_memory
-from kgserve.platform.import_env import prepare_imports
-from kgserve.projections.cypher_engine.driver import chosen
+from kgserve.platform.import_environment import prepare_imports
+from kgserve.projections.cypher_engine.driver import selection
 from kgserve.projections.cypher_engine.engine.protocol import FORK_REQUEST
 
 if TYPE_CHECKING:
-    from kgserve.platform.log import LogFormat, LogLevel
     from kgserve.platform.settings import EngineName
+    from kgserve.platform.structured_log import LogFormat, LogLevel
 
 MAX_CHANNELS = 100
 ENGINE_NICENESS = 5
@@ -42,9 +42,11 @@ def main(engine: str, number: str, seconds: str, log_format: str, log_level: str
     limit_malloc_arenas(MALLOC_ARENAS)
     _lower_priority()
     prepare_imports()
-    import_module("kgserve.platform.log").configure_logging(cast("LogFormat", log_format), cast("LogLevel", log_level))
-    chosen.selected_engine = cast("EngineName", engine)
-    serving = import_module("kgserve.projections.cypher_engine.driver.serving")
+    import_module("kgserve.platform.structured_log").configure_logging(
+        cast("LogFormat", log_format), cast("LogLevel", log_level)
+    )
+    selection.selected_engine = cast("EngineName", engine)
+    serving = import_module("kgserve.projections.cypher_engine.driver.server")
     import_module("pyarrow")
     import_module("kgserve.projections.cypher_engine.driver.database").warm_up_engine()
     _freeze_heap()

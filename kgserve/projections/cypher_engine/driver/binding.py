@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kgserve.projections.cypher_engine.driver import chosen
+from kgserve.projections.cypher_engine.driver import selection
 
-if TYPE_CHECKING or chosen.selected_engine == "kuzu":
+if TYPE_CHECKING or selection.selected_engine == "kuzu":
     from kuzu import Connection, Database, PreparedStatement, QueryResult
 
     INTERNAL = ("_id", "_label", "_src", "_dst", "_nodes", "_rels")

@@ -13,7 +13,7 @@ from typing import Any, LiteralString
 import msgspec
 
 from kgserve.platform.lazy_pyarrow import arrow_type, pa
-from kgserve.platform.times import ONE_MICROSECOND
+from kgserve.platform.timestamps import ONE_MICROSECOND
 from kgserve.projections.cypher_engine.driver.session import DriverSession
 from kgserve.storage.model.fields import EDGE, EDGE_ENDPOINTS, NODE, TIMESTAMP_TYPE, ColumnSet, RowField, field_names_of
 

@@ -11,7 +11,7 @@ from kgserve.cypher.guard import MAX_CACHED_STATEMENT_CHARS, GuardedStatement
 from kgserve.errors import InvalidInput
 from kgserve.platform.lazy_pyarrow import pa
 from kgserve.projections.cypher_engine.driver.binding import Connection, Database, PreparedStatement, QueryResult
-from kgserve.projections.cypher_engine.driver.failures import (
+from kgserve.projections.cypher_engine.driver.error_translation import (
     STATEMENT_ERRORS,
     translate_engine_error,
     translate_statement_error,

@@ -16,14 +16,14 @@ from uuid import UUID
 
 import numpy as np
 
-from kgserve.cypher.context import ASSUMES_FEW_RELATIONS, ASSUMES_NO_SELF_LOOPS
+from kgserve.cypher.analysis_context import ASSUMES_FEW_RELATIONS, ASSUMES_NO_SELF_LOOPS
 from kgserve.cypher.guard import GuardedStatement
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.platform.lazy_pyarrow import pa
-from kgserve.platform.times import format_time
+from kgserve.platform.timestamps import format_time
 from kgserve.projections.cypher_engine.driver.binding import INTERNAL, QueryResult
 from kgserve.projections.cypher_engine.driver.columns import from_engine_time
-from kgserve.projections.cypher_engine.driver.failures import STATEMENT_ERRORS, translate_statement_error
+from kgserve.projections.cypher_engine.driver.error_translation import STATEMENT_ERRORS, translate_statement_error
 from kgserve.projections.cypher_engine.driver.session import DriverSession
 from kgserve.storage.model.fields import ColumnSet
 from kgserve.storage.model.rows import NodeRow

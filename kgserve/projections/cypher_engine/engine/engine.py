@@ -12,8 +12,9 @@ from typing import Any, Self
 import msgspec
 
 from kgserve.cypher.guard import GuardedStatement
-from kgserve.platform.metrics.observation import SlowOperationLog, add_request_time
+from kgserve.platform.metrics.telemetry import SlowOperationLog, add_request_time
 from kgserve.platform.settings import MEBIBYTE, EngineName, Settings
+from kgserve.projections.cypher_engine.engine.fair_pool import FairPool, current_caller
 from kgserve.projections.cypher_engine.engine.files import file_size
 from kgserve.projections.cypher_engine.engine.process import (
     KILL_GRACE_SECONDS,
@@ -38,7 +39,6 @@ from kgserve.projections.cypher_engine.engine.protocol import (
     StatementReply,
     StoreStateMessage,
 )
-from kgserve.projections.cypher_engine.engine.turns import FairPool, current_caller
 from kgserve.storage.layout import wal_path
 from kgserve.storage.model.change import NetChange, StoreState
 from kgserve.storage.model.fields import ColumnSet

@@ -25,8 +25,8 @@ import structlog
 from kgserve.cypher.guard import GuardedStatement
 from kgserve.errors import InvalidInput, TimedOut, Unavailable, error_class_named
 from kgserve.platform.codecs import msgpack_decoder
-from kgserve.platform.log import LogFormat, LogLevel
 from kgserve.platform.settings import EngineName
+from kgserve.platform.structured_log import LogFormat, LogLevel
 from kgserve.projections.cypher_engine.engine.protocol import (
     FORK_REQUEST,
     EngineRequest,

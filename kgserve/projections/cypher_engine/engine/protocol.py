@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from kgserve.cypher.guard import GuardedStatement
-from kgserve.cypher.writes import WriteScope
+from kgserve.cypher.write_analysis import WriteScope
 from kgserve.errors import FieldError
 from kgserve.platform.codecs import msgpack_decoder
 from kgserve.storage.model.change import NetChange, StoreState

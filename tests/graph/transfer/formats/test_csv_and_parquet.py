@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from kgserve.errors import InvalidInput
-from tests.cli.nursery import TOP
-from tests.graph.transfer.formats.converting import read
+from tests.cli.fork_server import TOP
+from tests.graph.transfer.formats.conversion_helpers import read
 
 _US = pa.timestamp("us")
 
@@ -139,7 +139,7 @@ import sys, tracemalloc
 from contextlib import ExitStack
 from pathlib import Path
 from kgserve.graph.transfer.formats.files import open_parts
-from kgserve.graph.transfer.formats.lines import FoundLine
+from kgserve.graph.transfer.formats.exchange_lines import FoundLine
 
 def sizes(path, stack):
     for part in open_parts("parquet", [path], stack):

@@ -12,8 +12,8 @@ import pytest
 
 from kgserve.errors import Conflict, InvalidInput
 from kgserve.graph.transfer.formats.graphiti import read_graphiti
-from kgserve.projections.cypher_engine.driver.foreign import open_graphiti_file
-from tests.graph.transfer.formats.converting import FIXTURES, Row, collect_rows
+from kgserve.projections.cypher_engine.driver.graphiti_file import open_graphiti_file
+from tests.graph.transfer.formats.conversion_helpers import FIXTURES, Row, collect_rows
 
 HOLD = "import kuzu, sys; database = kuzu.Database(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
 

@@ -12,7 +12,7 @@ import pytest
 from kgserve.errors import InvalidInput
 from kgserve.graph.transfer.formats.files import import_format
 from tests.cli.running import kgserve
-from tests.graph.transfer.formats.converting import Row, read
+from tests.graph.transfer.formats.conversion_helpers import Row, read
 
 NOTES = """CREATE TABLE notes (
     id TEXT PRIMARY KEY, title TEXT NOT NULL, body TEXT NOT NULL, tags TEXT, source TEXT, context TEXT, workspace TEXT,

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from kgserve.errors import InvalidInput
-from tests.graph.transfer.formats.converting import Row, read
+from tests.graph.transfer.formats.conversion_helpers import Row, read
 
 MAPPING = """
 delimiter = ";"

@@ -7,8 +7,8 @@ import httpx
 import msgspec
 import pytest
 
-from kgserve.graph.transfer.formats.memory_server import is_memory_line, write_memory_server
-from tests.graph.transfer.formats.converting import FIXTURES, blocks
+from kgserve.graph.transfer.formats.memory_server_file import is_memory_line, write_memory_server
+from tests.graph.transfer.formats.conversion_helpers import FIXTURES, blocks
 from tests.server.http.serving import accepted
 
 NDJSON = {"content-type": "application/x-ndjson"}

@@ -8,7 +8,7 @@ import pytest
 
 from kgserve.errors import InvalidInput
 from kgserve.graph.transfer.formats.files import stream_part
-from tests.graph.transfer.formats.converting import FIXTURES, Row, collect_rows, read
+from tests.graph.transfer.formats.conversion_helpers import FIXTURES, Row, collect_rows, read
 
 HEAD = '<graphml xmlns="http://graphml.graphdrawing.org/xmlns"><key id="k" for="node" attr.name="n" attr.type="int"/>\n'
 

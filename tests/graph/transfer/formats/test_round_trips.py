@@ -14,7 +14,15 @@ from hypothesis import given
 
 from kgserve.graph.transfer.formats import parquet_pair
 from tests.fuzzing import examples
-from tests.graph.transfer.formats.converting import ADVERSARIAL_TEXTS, FORMATS, Row, blocks, exports, read, write
+from tests.graph.transfer.formats.conversion_helpers import (
+    ADVERSARIAL_TEXTS,
+    FORMATS,
+    Row,
+    blocks,
+    exports,
+    read,
+    write,
+)
 from tests.server.http.serving import accepted
 
 NDJSON = {"content-type": "application/x-ndjson"}

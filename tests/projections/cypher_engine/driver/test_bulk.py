@@ -10,7 +10,7 @@ import pytest
 from kgserve.projections.cypher_engine.engine.engine import EngineOptions, build_engine_file
 from kgserve.projections.cypher_engine.engine.protocol import EngineFileOptions
 from kgserve.storage.journal import snapshot
-from kgserve.storage.journal.fold import materialize_rows
+from kgserve.storage.journal.materialize import materialize_rows
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.change import StoreState
 from tests.engines import ENGINE

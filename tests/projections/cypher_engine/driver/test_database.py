@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kgserve.errors import EngineFailed, InvalidInput, KgserveError, StorageFull, TimedOut, Unavailable
-from kgserve.projections.cypher_engine.driver.failures import translate_engine_error
+from kgserve.projections.cypher_engine.driver.error_translation import translate_engine_error
 from kgserve.projections.cypher_engine.engine.engine import (
     EngineHandle,
     EngineOptions,
@@ -18,7 +18,7 @@ from kgserve.projections.cypher_engine.engine.engine import (
 )
 from kgserve.projections.cypher_engine.engine.protocol import EngineFileOptions
 from kgserve.storage.journal import snapshot
-from kgserve.storage.journal.fold import materialize_rows
+from kgserve.storage.journal.materialize import materialize_rows
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.change import NetChange, StoreState
 from kgserve.storage.model.rows import EdgeKey

@@ -13,7 +13,7 @@ from kgserve.projections.cypher_engine.engine.engine import EngineSession
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.fields import ColumnSet, EdgeExtras, EdgeExtrasPut, NodeExtras, NodeExtrasPut
 from kgserve.storage.model.rows import EdgeRow, NodeRow
-from kgserve.stores.store import OpenStore
+from kgserve.stores.open_store import OpenStore
 from tests.projections.cypher_engine.driver.reading import contents
 from tests.stores.test_compaction import outgrow
 from tests.stores.writing import ask, assert_whole, batch, forget_close, layout, opened, write, write_together

@@ -27,7 +27,7 @@ from kgserve.errors import (
     error_class_named,
 )
 from kgserve.graph.cypher.write_transaction import run_cypher_request
-from kgserve.graph.requests import CypherRequest
+from kgserve.graph.request_bodies import CypherRequest
 from kgserve.projections.cypher_engine.engine import process as engine_process
 from kgserve.projections.cypher_engine.engine.engine import EngineOptions, build_engine_file
 from kgserve.projections.cypher_engine.engine.process import (
@@ -43,8 +43,8 @@ from kgserve.projections.cypher_engine.engine.protocol import (
     InternalQueryRequest,
 )
 from kgserve.storage.model.change import StoreState
+from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
-from kgserve.stores.store import OpenStore
 from tests.captured_log import capture_log
 from tests.engines import ENGINE
 from tests.graphs import graph_of

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from kgserve.errors import Unavailable
-from kgserve.projections.cypher_engine.engine.turns import MAX_WAITING_PER_SLOT, FairPool
+from kgserve.projections.cypher_engine.engine.fair_pool import MAX_WAITING_PER_SLOT, FairPool
 from tests.stores.writing import PATIENCE, until
 
 

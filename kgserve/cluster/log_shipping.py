@@ -1,0 +1,278 @@
+"""Journals of replicated stores: local files are copies of the replicated log, and never ahead of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from io import BytesIO
+from pathlib import Path
+
+import msgspec
+
+from kgserve.cluster.backend import ReplicatedLog, StoreOwner, append_in_parts
+from kgserve.cluster.records import LogPosition, LogRecord, PositionedRecord, join_records
+from kgserve.errors import Conflict, Fenced, ReplicatedLogCorrupt, ReplicaTooOld, Unavailable
+from kgserve.platform.codecs import decode_json
+from kgserve.platform.durable_files import sync_folder, translate_storage_errors, write_file_atomically
+from kgserve.storage.journal.journal import (
+    Journal,
+    JournalFrame,
+    JournalFrameError,
+    encode_frame,
+    encode_uncompressed,
+    read_frame,
+)
+from kgserve.storage.model.change import ChangeSet
+
+LOG_POSITION_FILE = "log.json"
+_encode = msgspec.json.Encoder().encode
+
+
+class ShippedPosition(msgspec.Struct, frozen=True):
+    """Position up to which local files are a copy of a log, and the last sequence before it.
+
+    The log up to ``begins`` belongs to a dropped store. Data of the first ``erasures`` purges is not in the files.
+    """
+
+    position: LogPosition = 0
+    sequence: int = 0
+    begins: LogPosition = 0
+    erasures: int = 0
+
+    def is_outdated(self, owner: StoreOwner) -> bool:
+        """Return whether the files are obsolete and must not be continued."""
+        return owner.outdates(self.begins, self.position, self.erasures)
+
+
+class LogShipper:
+    """Writer of an owned store's journal: it appends to the log first, then to the local files.
+
+    After the first commit that is rejected, unconfirmed or not written to the files, it accepts no more. The log then
+    has to be taken over again.
+    """
+
+    def __init__(self, journal: Journal, log: ReplicatedLog, store: str, epoch: int, reached: ShippedPosition) -> None:
+        """Create a writer. Use `take_over_log` instead."""
+        self.journal = journal
+        self.is_over = False
+        self._log = log
+        self.store = store
+        self._epoch = epoch
+        self._position = reached.position
+        self.reached = reached
+        """Position up to which the files are a copy; replaced atomically, readable from any thread."""
+
+    def append(self, changes: list[ChangeSet]) -> None:
+        """Make consecutive change sets durable in the log and the local files, all or none.
+
+        Raises Fenced, Unconfirmed, StorageFull and Unavailable.
+        """
+        if self.is_over:
+            raise Unavailable(f"store {self.store!r} is being taken over", retry_after=1)
+        first, last = changes[0].sequence, changes[-1].sequence
+        data = encode_frame(changes)
+        try:
+            self._ship(data, first, last)
+            self.journal.append_frame(data, first, last)
+            self._reach(last)
+        except BaseException:
+            self.is_over = True
+            raise
+
+    def ship_after(self, sequence: int) -> None:
+        """Append frames of the local files to the log, for a store created outside the cluster.
+
+        Raises the errors of `append`.
+        """
+        for frame in self.journal.frames(sequence):
+            self._ship(encode_uncompressed(frame), frame.first, frame.last)
+        self._reach(self.journal.last)
+
+    def note(self) -> None:
+        """Record the position of the files, so that the next open need not compare them. Raises StorageFull."""
+        if not self.is_over:
+            write_shipped_position(self.journal.folder.parent, self.reached)
+
+    def erased(self, erasures: int) -> None:
+        """Record that the files reflect a purge."""
+        self.reached = msgspec.structs.replace(self.reached, erasures=erasures)
+
+    def _reach(self, last: int) -> None:
+        self.reached = msgspec.structs.replace(self.reached, position=self._position, sequence=last)
+
+    def _ship(self, data: bytes, first: int, last: int) -> None:
+        record = LogRecord("frame", self._epoch, first, last, data)
+        self._position = append_in_parts(self._log, self.store, self._position, record)
+
+
+def fence_log(log: ReplicatedLog, store: str, epoch: int) -> LogPosition:
+    """Fence off earlier writers of a store's log, whatever it contains, and return the position of its last record.
+
+    Raises Unconfirmed and Unavailable.
+    """
+    while True:
+        try:
+            return log.append(store, log.end(store), LogRecord("take", epoch))
+        except Fenced:
+            continue
+
+
+def take_over_log(journal: Journal, log: ReplicatedLog, store: str, owner: StoreOwner) -> LogShipper:
+    """Bring a journal to the end of the log, and fence off earlier writers.
+
+    The files of a store that is ``coming`` are appended to the log.
+
+    Raises Unconfirmed, Unavailable, Fenced if an owner of a later epoch took over, ReplicatedLogCorrupt if the log
+    lacks or contradicts local frames, and CopyTooOld if the log was trimmed past the files.
+    """
+    reached = verify_shipped_position(journal, store, owner)
+    while True:
+        end = log.end(store)
+        reached = copy_records(journal, log.read(store, reached.position, end), store, owner.epoch, reached)
+        if not owner.coming:
+            require_not_ahead(journal, store, reached)
+        try:
+            position = log.append(store, end, LogRecord("take", owner.epoch))
+        except Fenced:
+            # The previous owner has just committed; read that, too.
+            continue
+        reached = msgspec.structs.replace(reached, position=position)
+        shipping = LogShipper(journal, log, store, owner.epoch, reached)
+        if owner.coming:
+            shipping.ship_after(max(reached.sequence, journal.oldest - 1))
+        shipping.note()
+        return shipping
+
+
+def require_not_ahead(journal: Journal, store: str, reached: ShippedPosition) -> None:
+    """Raise ReplicatedLogCorrupt if the files contain more than the log."""
+    if journal.last > reached.sequence:
+        raise ReplicatedLogCorrupt(
+            f"the log of store {store!r} ends with sequence {reached.sequence}, but this node has sequence "
+            f"{journal.last}: durable commits are missing in the log"
+        )
+
+
+def copy_records(
+    journal: Journal,
+    found: Iterable[PositionedRecord],
+    store: str,
+    epoch: int | None,
+    reached: ShippedPosition,
+    *,
+    durable: bool = True,
+) -> ShippedPosition:
+    """Append the records ``found`` in the log to a journal, and return the new position.
+
+    The position is that of the last complete record. Unless ``durable``, the caller has to sync the journal. Raises the
+    errors of `take_over_log`; without ``epoch``, records of any owner are accepted.
+    """
+    local_frames = _frames_after(journal, reached.sequence)
+    position, sequence = reached.position, reached.sequence
+    for logged in join_records(found):
+        position = logged.position
+        if epoch is not None and logged.record.epoch > epoch:
+            raise Fenced(f"store {store!r} was taken over by the owner of epoch {logged.record.epoch}")
+        if logged.record.kind != "frame":
+            continue
+        frame = decode_frame_record(store, logged)
+        if frame.first > journal.last + 1:
+            raise ReplicatedLogCorrupt(
+                f"the log of store {store!r} continues with sequence {frame.first} after {journal.last}"
+            )
+        if frame.first == journal.last + 1:
+            journal.append_frame(logged.record.data, frame.first, frame.last, durable=durable)
+        elif frame.first >= journal.oldest:
+            _compare(store, frame, next(local_frames, None))
+        sequence = frame.last
+    return msgspec.structs.replace(reached, position=position, sequence=sequence)
+
+
+def count_matching_frames(journal: Journal, log: ReplicatedLog, store: str, owner: StoreOwner) -> int:
+    """Return the number of frames that a damaged log still has, if the journal has all of them and more.
+
+    Raises Unavailable, and Conflict if the journal lacks or contradicts any, or has nothing that the log lacks.
+    """
+    found, end, torn = 0, owner.bases[0].sequence if owner.bases else 0, False
+    local_frames = iter(journal.frames(journal.oldest - 1))
+    for logged in join_records(log.left(store, owner.oldest)):
+        if logged.record.kind != "frame":
+            continue
+        try:
+            frame = decode_frame_record(store, logged)
+        except ReplicatedLogCorrupt:
+            torn = True
+            continue
+        if frame.last > journal.last:
+            raise Conflict(
+                f"the files of store {store!r} here end at sequence {journal.last}, but its log has {frame.last}; "
+                "repair it on the node that served it last"
+            )
+        found, torn, end = found + 1, torn or frame.first > end + 1, frame.last
+        if frame.first >= journal.oldest:
+            _compare_with(store, frame, local_frames)
+    if not torn and end >= journal.last:
+        raise Conflict(f"the log of store {store!r} is complete; the files here add nothing to it")
+    return found
+
+
+def _compare_with(store: str, frame: JournalFrame, local_frames: Iterator[JournalFrame]) -> None:
+    """Raise Conflict unless a frame of the log is among the remaining frames of the files."""
+    same = next((each for each in local_frames if each.first >= frame.first), None)
+    try:
+        _compare(store, frame, same)
+    except ReplicatedLogCorrupt as error:
+        raise Conflict(f"{error.message}; it is unknown which of the two is right") from error
+
+
+def _frames_after(journal: Journal, sequence: int) -> Iterator[JournalFrame]:
+    """Yield the journal's frames after a sequence, except those that a snapshot has replaced."""
+    yield from journal.frames(max(sequence, journal.oldest - 1))
+
+
+def decode_frame_record(store: str, logged: PositionedRecord) -> JournalFrame:
+    """Return the frame in a record. Raises ReplicatedLogCorrupt."""
+    data = logged.record.data
+    try:
+        return read_frame(BytesIO(data), 0, len(data))
+    except JournalFrameError as error:
+        raise ReplicatedLogCorrupt(
+            f"the log of store {store!r} is damaged at position {logged.position}: {error}"
+        ) from error
+
+
+def _compare(store: str, frame: JournalFrame, local_frames: JournalFrame | None) -> None:
+    if local_frames is None or (local_frames.first, local_frames.payload) != (frame.first, frame.payload):
+        raise ReplicatedLogCorrupt(f"sequence {frame.first} of store {store!r} differs between the log and this node")
+
+
+def delete_shipped_position(folder: Path) -> None:
+    """Delete the recorded position, so that the files no longer count as a copy of a log. Raises OSError."""
+    (folder / LOG_POSITION_FILE).unlink(missing_ok=True)
+    sync_folder(folder)
+
+
+def read_shipped_position(folder: Path) -> ShippedPosition | None:
+    """Return the recorded position of a store's files, or None."""
+    path = folder / LOG_POSITION_FILE
+    return decode_json(path.read_bytes(), ShippedPosition) if path.is_file() else None
+
+
+def verify_shipped_position(journal: Journal, store: str, owner: StoreOwner) -> ShippedPosition:
+    """Return the position up to which the files are certainly a copy; the beginning if they have lost data since.
+
+    Raises CopyTooOld if the log no longer reaches back that far.
+    """
+    folder, fresh = journal.folder.parent, ShippedPosition(owner.begins, 0, owner.begins, owner.erasures)
+    reached = read_shipped_position(folder) or fresh
+    if reached.begins != owner.begins or reached.sequence > journal.last:
+        reached = msgspec.structs.replace(fresh, erasures=reached.erasures)
+    if reached.is_outdated(owner) and not owner.coming:
+        write_shipped_position(folder, ShippedPosition(begins=owner.begins))
+        raise ReplicaTooOld(f"some files of store {store!r} were lost; they are being fetched again", retry_after=1)
+    return reached
+
+
+def write_shipped_position(folder: Path, reached: ShippedPosition) -> None:
+    """Record the position up to which a store's files are a copy of its log. Raises StorageFull."""
+    with translate_storage_errors("recording the log position"):
+        write_file_atomically(folder / LOG_POSITION_FILE, _encode(reached))

@@ -1,0 +1,150 @@
+"""Shared state of the analysis of a statement: tokens, edits, and variables in scope."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from kgserve.cypher.lexer import TokenOutline
+from kgserve.cypher.syntax_tree import (
+    AccessExpression,
+    Expression,
+    GroupExpression,
+    Literal,
+    Parameter,
+    Property,
+    Subscript,
+    TokenSpan,
+    Variable,
+    iterate_spans,
+)
+from kgserve.cypher.text_edits import StatementEdits
+from kgserve.cypher.types import ValueType
+from kgserve.errors import InvalidInput
+
+MAX_REPEATED_CHARACTERS = 4_000
+MAX_REPEATED_TOKENS = 60
+"""Maximum length of an operand that must be written twice for the engine."""
+ASSUMES_NO_SELF_LOOPS = "no_loops"
+ASSUMES_FEW_RELATIONS = "few_relations"
+
+
+class VariableBinding(msgspec.Struct, frozen=True):
+    """Type of a variable.
+
+    A path of an OPTIONAL MATCH is null exactly where the variable ``anchor`` is null.
+    """
+
+    type: ValueType
+    anchor: str = ""
+
+
+class VariableScope:
+    """Variables by name, as typed. An ``is_open`` scope may have further variables that only the engine knows."""
+
+    def __init__(self, bindings: Mapping[str, VariableBinding] | None = None, *, is_open: bool = False) -> None:
+        self.bindings = dict(bindings or {})
+        self.is_open = is_open
+
+    def copy(self) -> VariableScope:
+        """Return a copy that can be extended."""
+        return VariableScope(self.bindings, is_open=self.is_open)
+
+    def similar(self, name: str) -> str | None:
+        """Return another variable whose name differs only in case, which the engine ignores."""
+        lowered = name.lower()
+        return next((each for each in self.bindings if each != name and each.lower() == lowered), None)
+
+
+class AnalysisContext:
+    """State shared by all parts of the analysis of one statement."""
+
+    def __init__(self, outline: TokenOutline, parameters: Mapping[str, Any], edits: StatementEdits) -> None:
+        self.outline = outline
+        self.parameters = parameters
+        self.edits = edits
+        self.assumptions: set[str] = set()
+        # True while the condition of a pattern is read: Kùzu answers some of those incorrectly.
+        self.in_pattern = False
+        self.hidden: list[str] = []
+        # True once a parameter's value, not only its type, affected the analysis.
+        self.depends_on_values = False
+        self._used_names = {token.text.strip("`").lower() for token in outline.tokens}
+
+    def refuse(self, index: int, what: str) -> InvalidInput:
+        """Return the error for a token; its position is appended to ``what``."""
+        return self.outline.at(index, what)
+
+    def hide(self, letter: str) -> str:
+        """Return an unused name for a variable hidden from the caller."""
+        number = len(self.hidden) + 1
+        while f"_{letter}{number}" in self._used_names:
+            number += 1
+        name = f"_{letter}{number}"
+        self._used_names.add(name)
+        self.hidden.append(name)
+        return name
+
+    def typed(self, span: TokenSpan) -> str:
+        """Return the original text on one line."""
+        tokens = self.outline.tokens
+        return " ".join(self.outline.text[tokens[span.start].start : tokens[span.end - 1].end].split())
+
+    def check_one_source(self, whole: TokenSpan, bounds: tuple[Expression, ...]) -> None:
+        """Raise InvalidInput if bounds vary by row and depend on other variables.
+
+        Engines lose parts of the answer then.
+        """
+        varying = any(isinstance(part, Variable) for part in iterate_spans(bounds))
+        names = {part.name for part in iterate_spans(whole) if isinstance(part, Variable)}
+        if varying and len(names) > 1:
+            what = f"the bounds depend on other variables than the value, of {' and '.join(sorted(names))};"
+            raise self.refuse(whole.start, f"{what} the engine would lose parts of the answer. Found")
+
+    def text(self, span: TokenSpan) -> str:
+        """Return the engine's text of an expression, to be written a second time.
+
+        Raises InvalidInput if it is too long for that.
+        """
+        found = "" if span.end - span.start > MAX_REPEATED_TOKENS else self.edits.text(span.start, span.end)
+        if not found or len(found) > MAX_REPEATED_CHARACTERS:
+            raise self.refuse(
+                span.start, "this expression is too long; assign it to a variable with WITH … AS first. Found"
+            )
+        return found
+
+
+def tie_bounds(first: str, last: str) -> str:
+    """Return the first bound of a slice, rewritten to vary with the last one.
+
+    Engines compute functions of three arguments incorrectly if the first and last vary by row, one may be null, and the
+    second is constant.
+    """
+    return f"({first}) + 0 * ({last})"
+
+
+def is_constant(expression: Expression) -> bool:
+    """Return whether an expression is the same for all rows: a literal or a parameter."""
+    return isinstance(ungroup(expression), Literal | Parameter)
+
+
+def is_simple(expression: Expression) -> bool:
+    """Return whether an expression is cheap to write twice: a literal, parameter, variable or property."""
+    match expression:
+        case Literal() | Parameter() | Variable():
+            return True
+        case AccessExpression(subject=subject, steps=steps):
+            return is_simple(subject) and all(isinstance(step, Property | Subscript) for step in steps)
+        case GroupExpression(inner=inner):
+            return is_simple(inner)
+        case _:
+            return False
+
+
+def ungroup(expression: Expression) -> Expression:
+    """Return an expression without surrounding parentheses."""
+    while isinstance(expression, GroupExpression):
+        expression = expression.inner
+    return expression

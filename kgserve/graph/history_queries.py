@@ -1,0 +1,389 @@
+"""Histories of nodes, entities and stores: states, versions, changes and reverting."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from itertools import accumulate, islice
+from typing import Any
+
+import msgspec
+
+from kgserve.admin.api import PruneAnswer, PruneRequest
+from kgserve.errors import Conflict, InvalidInput, NotFound
+from kgserve.graph import row_conversion
+from kgserve.graph.answers import (
+    ChangeEntry,
+    ChangesPage,
+    EdgeKeyAnswer,
+    EntityVersion,
+    FieldChange,
+    InjectAnswer,
+    NodeAnswer,
+    NodeHistory,
+    NodeState,
+    RepeatedAuthor,
+)
+from kgserve.graph.as_of_graph import AsOfGraph, history_opener_of_lease
+from kgserve.graph.former_versions import parse_version_sequence, sort_by_validity
+from kgserve.graph.history_access import MAX_AS_OF_DIGITS, caught_up_history
+from kgserve.graph.mutations import build_inject_answer, estimate_bytes
+from kgserve.graph.query_parameters import ChangesQuery, EntityHistoryRequest, HistoryRequest, RevertNodeRequest
+from kgserve.graph.request_validation import require_label
+from kgserve.graph.row_conversion import VersionState, find_version_state, find_version_states
+from kgserve.graph.store_handle import StoreHandle
+from kgserve.platform.timestamps import DAY_MICROSECONDS, format_time, parse_time
+from kgserve.projections.history.history import NO_SEQUENCE_LIMIT, CoAuthorEntry, RowState
+from kgserve.projections.history_follower import HistoryProjection
+from kgserve.storage.commit_clock import RETENTION_CLOCK
+from kgserve.storage.journal.tail import JournalTail
+from kgserve.storage.model.batch import WriteBatch, restore_node_put
+from kgserve.storage.model.change import ChangeSet
+from kgserve.storage.model.fields import AUTHOR_FIELD, NO_EXTRAS, NODE, field_names_of
+from kgserve.storage.model.rows import NodeRow
+from kgserve.storage.model.soft_delete import REASON_FORGOTTEN, REASON_SUPERSEDED, VERSION_OF_RELATION
+from kgserve.storage.rows.edge_page import incoming_edges_of_type
+from kgserve.storage.rows.hierarchy import find_parents
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
+from kgserve.stores.open_store import OpenStore
+
+_EXTRAS_WITHOUT_AUTHOR = tuple(name for name in field_names_of(NODE.extras) if name != AUTHOR_FIELD)
+MAX_CHANGES_PAGE_ROWS = 20_000
+MAX_LISTED_CHANGE_ROWS = 1_000
+MAX_SCANNED_COMMITS = 10_000
+"""Commits scanned for one page; some change no rows."""
+_DAYS_PATTERN = re.compile(r"([0-9]{1,5})d")
+
+
+def get_node_history(graph: StoreHandle, request: HistoryRequest) -> NodeHistory:
+    """Return the states of a node, newest first, and what each one changed.
+
+    Each state comes with the commits and times between which it was current. `also_by` lists other authors of the same
+    values.
+
+    The history of a deleted node can be read, too. Raises NotFound for a node that never existed.
+    """
+    node_id, limit, before = request.node_id, request.limit, request.before
+    require_label(node_id)
+    with graph.lease() as leased:
+        follower = caught_up_history(graph.graphs.historian, leased)
+        # One more than the page: the last state is compared with it, and it shows whether another page exists.
+        found = follower.look(lambda history: history.node_states(node_id, before or NO_SEQUENCE_LIMIT, limit + 1))
+    if not found and before is None:
+        raise NotFound(f"store {graph.name!r} has no node {node_id!r}, now or in its history")
+    newer = [before, *(state.first for state in found)]
+    older = [*found[1:], None]
+    shown = [*islice(zip(found, older, newer, strict=False), limit)]
+    version_states = follower.look(lambda history: find_version_states(history, found[:limit]))
+    states = [_node_state(*each, standing) for each, standing in zip(shown, version_states, strict=True)]
+    versions = [state.node.version for state in states]
+    if versions:
+        span = range(min(versions), max(versions) + 1)
+        repeated = follower.look(lambda history: history.said_of(node_id, span, MAX_LISTED_CHANGE_ROWS))
+        _set_also_by(states, repeated)
+    return NodeHistory(id=node_id, states=states, next_before=found[limit - 1].first if len(found) > limit else None)
+
+
+def _set_also_by(states: Sequence[NodeState], repeated: Iterable[CoAuthorEntry]) -> None:
+    by_version: dict[int, list[RepeatedAuthor]] = {}
+    for each in repeated:
+        author = RepeatedAuthor(created_by=each.created_by, sequence=each.sequence, recorded_at=format_time(each.time))
+        by_version.setdefault(each.version, []).append(author)
+    for state in states:
+        state.also_by = by_version.get(state.node.version, msgspec.UNSET)
+
+
+def get_node_version(graph: StoreHandle, node_id: str, version: int) -> NodeAnswer:
+    """Return one state of a node, without edges. Raises NotFound."""
+    state, standing = _require_version(graph, node_id, version)
+    node = standing.shown_on(row_conversion.to_node(state.row))
+    return NodeAnswer(node=node, outgoing=[], incoming=[], edges_truncated=False)
+
+
+def revert_node(graph: StoreHandle, request: RevertNodeRequest) -> Future[InjectAnswer]:
+    """Write the type, content and attributes of that version as a new state. A deleted node is restored.
+
+    Its edges do not change. Raises NotFound.
+    """
+    state, _ = _require_version(graph, request.node_id, request.version)
+    put = restore_node_put(state.row)
+    batch = WriteBatch(nodes=[put], cost=estimate_bytes([put], []))
+    return graph.submit(batch, lambda report: build_inject_answer(report, 1, 0))
+
+
+def list_changes(graph: StoreHandle, request: ChangesQuery) -> ChangesPage:
+    """Return writes, oldest first, with the rows as each write left them.
+
+    A write of over 1,000 rows reports only their count.
+
+    Raises Gone when the journal no longer holds them.
+    """
+    seen = request.since
+    with graph.lease() as leased:
+        last = leased.state.sequence
+        found: list[ChangeEntry] = []
+        rows = 0
+        for change in JournalTail(leased.layout.journal).read(seen + 1, min(last, seen + MAX_SCANNED_COMMITS)):
+            seen = change.sequence
+            if change.size:
+                found.append(_change_entry(change))
+                rows += min(change.size, MAX_LISTED_CHANGE_ROWS)
+            if len(found) == request.limit or rows >= MAX_CHANGES_PAGE_ROWS:
+                break
+    return ChangesPage(changes=found, next_since=seen if seen < last else None, sequence=last)
+
+
+def prune_history(graph: StoreHandle, request: PruneRequest) -> PruneAnswer:
+    """Delete the states that ended by `before`; without it, those that exceed the retention of the store's settings.
+
+    Current states, states current as of `before` and versions listed in the `conflicts` of a node are kept. Later reads
+    of earlier moments return 410. The journal is not pruned: `changes` still reach back as far as the journal does.
+
+    Raises Conflict when no history is kept, and for an age after the clock was set forward since the server started.
+    """
+    with graph.lease() as leased:
+        present = leased.state.sequence
+        follower = caught_up_history(graph.graphs.historian, leased)
+        now = RETENTION_CLOCK.require() if _is_by_age(request.before) else 0
+        before = follower.due(now) if request.before is None else _parse_moment(follower, request.before, now)
+        pruned = follower.prune(before) if before > 0 else 0
+        return PruneAnswer(
+            store=graph.name, pruned=pruned, oldest=follower.look(lambda history: history.oldest), sequence=present
+        )
+
+
+def _is_by_age(before: str | None) -> bool:
+    """Return whether the pruned states depend on the current time."""
+    return before is None or _DAYS_PATTERN.fullmatch(before) is not None
+
+
+def _parse_moment(follower: HistoryProjection, before: str, now: int) -> int:
+    """Return the sequence for a sequence, a time, or a number of days before ``now``."""
+    if found := _DAYS_PATTERN.fullmatch(before):
+        time_meant = now - int(found[1]) * DAY_MICROSECONDS
+        return follower.look(lambda history: history.sequence_at(time_meant))
+    if before.isascii() and before.isdecimal() and len(before) <= MAX_AS_OF_DIGITS:
+        return int(before)
+    try:
+        moment = parse_time(before)
+    except ValueError as error:
+        message = f"must be a sequence, a number of days such as 30d, or a time: {error}"
+        raise InvalidInput.at("before", message) from None
+    return follower.look(lambda history: history.sequence_at(moment))
+
+
+def _require_version(graph: StoreHandle, node_id: str, version: int) -> tuple[RowState[NodeRow], VersionState]:
+    """Return a state of a node, and whether it is current."""
+    with graph.lease() as leased:
+        follower = caught_up_history(graph.graphs.historian, leased)
+        state = follower.look(lambda history: history.node_version(node_id, version))
+        if state is None:
+            raise NotFound(f"store {graph.name!r} has no version {version} of node {node_id!r} in its history")
+        return state, follower.look(lambda history: find_version_state(history, state))
+
+
+def _node_state(
+    state: RowState[NodeRow], older: RowState[NodeRow] | None, newer_first: int | None, standing: VersionState
+) -> NodeState:
+    follows = older is not None and older.last == state.first
+    return NodeState(
+        node=standing.shown_on(row_conversion.to_node(state.row)),
+        from_sequence=state.first,
+        to_sequence=state.last,
+        recorded_from=format_time(state.started),
+        recorded_to=None if state.ended is None else format_time(state.ended),
+        deleted=state.last not in {None, newer_first} and standing == VersionState(None, is_current=False),
+        diff=_differences(older.row, state.row) if follows and older is not None else [],
+    )
+
+
+def _differences(before: NodeRow, after: NodeRow) -> list[FieldChange]:
+    one, other = _flat_fields(before), _flat_fields(after)
+    paths = dict.fromkeys([*one, *other])
+    return [
+        FieldChange(path=path, before=one.get(path), after=other.get(path))
+        for path in paths
+        if _encoded_value(one, path) != _encoded_value(other, path)
+    ]
+
+
+def _encoded_value(fields: dict[str, Any], path: str) -> bytes | None:
+    # Compared as JSON, because Python treats true and 1 as equal. None means absent, which differs from null.
+    return msgspec.json.encode(fields[path]) if path in fields else None
+
+
+def _flat_fields(row: NodeRow) -> dict[str, Any]:
+    node = row_conversion.to_node(row)
+    attributes = {f"attributes.{key}": value for key, value in node.attributes.items()}
+    extras = {name: value for name in _EXTRAS_WITHOUT_AUTHOR if (value := getattr(node, name)) is not msgspec.UNSET}
+    return {"type": node.type, "content": node.content, **attributes, **extras}
+
+
+def _change_entry(change: ChangeSet) -> ChangeEntry:
+    listed = change.size <= MAX_LISTED_CHANGE_ROWS
+    return ChangeEntry(
+        sequence=change.sequence,
+        time=format_time(change.time),
+        rows=change.size,
+        nodes_created=[row_conversion.to_node(row) for row in change.nodes_created] if listed else [],
+        nodes_updated=[row_conversion.to_node(row) for row in change.nodes_updated] if listed else [],
+        nodes_deleted=change.nodes_deleted if listed else [],
+        edges_created=[row_conversion.to_edge(row) for row in change.edges_created] if listed else [],
+        edges_updated=[row_conversion.to_edge(row) for row in (*change.edges_updated, *change.edges_touched)]
+        if listed
+        else [],
+        edges_deleted=[EdgeKeyAnswer(*key) for key in change.edges_deleted] if listed else [],
+        truncated=not listed,
+    )
+
+
+MAX_STATES_PAGE_BYTES = 16 << 20
+HISTORY_BATCH_STATES = 20
+
+
+class EntityVersionPage(msgspec.Struct, frozen=True):
+    """A page of entity versions; ``next_after`` is the sequence to continue after, or None on the last page."""
+
+    versions: list[EntityVersion]
+    next_after: int | None
+
+
+def list_entity_versions(graph: StoreHandle, request: EntityHistoryRequest) -> EntityVersionPage:
+    """Return the states of an entity that began after a sequence, oldest first.
+
+    For a memory that was superseded, those are its versions, in the order in which they were true.
+
+    A page ends early once its rows exceed 16 MiB. Raises NotFound for an entity that never existed and for a forgotten
+    memory, Conflict when no history is kept (except for a memory), and Unavailable.
+    """
+    entity_id, after = request.entity_id, request.after_sequence
+    require_label(entity_id, "entity_id")
+    with graph.lease() as leased:
+        with leased.reading() as rows:
+            found = _memory_versions(rows, entity_id)
+            above = find_parents(rows, [row.id for row in found or ()])
+        if found is not None and len(found) > 1:
+            return _page_of_versions(found, above, request)
+        try:
+            follower = caught_up_history(graph.graphs.historian, leased)
+        except Conflict:
+            if found is None:
+                raise
+            return _page_of_versions(found, above, request)
+        found, cut = _read_states(follower, entity_id, request.limit, after)
+        above = [_find_parent(leased, follower, state) for state in found]
+    if not found and after == 0:
+        raise NotFound(f"store {graph.name!r} has no entity {entity_id!r}, now or in its history")
+    versions = [_entity_version(*each) for each in zip(found, above, strict=True)]
+    return EntityVersionPage(versions, found[-1].first if cut else None)
+
+
+def _memory_versions(rows: RowsSnapshot, entity_id: str) -> list[NodeRow] | None:
+    """Return the versions of a memory in order, the current one last; None if it is not an active memory.
+
+    Raises NotFound if it was forgotten.
+    """
+    row = rows.node(entity_id)
+    extras = NO_EXTRAS if row is None else row.extras or NO_EXTRAS
+    if row is not None and extras.ended == REASON_SUPERSEDED:
+        row = rows.node(extras.belongs_to)
+        extras = NO_EXTRAS if row is None else row.extras or NO_EXTRAS
+    if row is not None and extras.ended == REASON_FORGOTTEN:
+        raise NotFound(f"memory {row.id!r} was forgotten; restore it with `forget` and `undo`")
+    if row is None or not row.is_memory or extras.ended:
+        return None
+    found = rows.nodes([edge.source for edge in incoming_edges_of_type(rows, row.id, VERSION_OF_RELATION)])
+    former = [each for each in found.values() if (each.extras or NO_EXTRAS).ended == REASON_SUPERSEDED]
+    return [*sort_by_validity(former), row]
+
+
+def _page_of_versions(
+    versions: Sequence[NodeRow], above: Mapping[str, str], request: EntityHistoryRequest
+) -> EntityVersionPage:
+    head = versions[-1].id
+    entries = [_version_of_memory(row, head, above.get(row.id)) for row in versions]
+    first = next((at + 1 for at, each in enumerate(entries) if each.sequence == request.after_sequence), 0)
+    sizes = accumulate(len(row.content) + len(row.attributes) for row in versions[first:])
+    count = sum(1 for size, _ in zip(sizes, range(request.limit), strict=False) if size < MAX_STATES_PAGE_BYTES)
+    last = min(first + max(count, 1), len(entries))
+    counts = Counter(each.sequence for each in entries)
+    while last < len(entries) and counts[entries[last - 1].sequence] > 1:
+        last += 1  # a page must not end between versions of one commit: the next page begins after its last sequence
+    return EntityVersionPage(entries[first:last], entries[last - 1].sequence if last < len(entries) else None)
+
+
+def _version_of_memory(row: NodeRow, head: str, parent: str | None) -> EntityVersion:
+    """Return a version with its own validity.
+
+    An unknown start is replaced by the creation time, if that precedes the end.
+    """
+    extras = row.extras or NO_EXTRAS
+    since = row.created_at if extras.valid_from is None else extras.valid_from
+    is_unknown = extras.valid_from is None and extras.valid_to is not None and since >= extras.valid_to
+    is_head = row.id == head
+    attributes = row_conversion.to_node(row).attributes
+    return EntityVersion(
+        id=f"{row.id}@{row.sequence}" if is_head else row.id,
+        entity_id=head,
+        content=row.content,
+        layer=_layer(row, attributes),
+        parent_id=attributes.get("parent_id") if parent is None else parent,
+        valid_from=None if is_unknown else format_time(since),
+        valid_to=None if extras.valid_to is None else format_time(extras.valid_to),
+        version=row.version,
+        type=row.type,
+        attributes=attributes,
+        sequence=row.sequence if is_head else parse_version_sequence(row.id, row.sequence),
+    )
+
+
+def _read_states(
+    follower: HistoryProjection, entity_id: str, limit: int, after: int
+) -> tuple[list[RowState[NodeRow]], bool]:
+    """Return the next states, read in small batches because one may be large, and whether more may follow."""
+    found: list[RowState[NodeRow]] = []
+    size = 0
+    while len(found) < limit and size < MAX_STATES_PAGE_BYTES:
+        start, most = found[-1].first if found else after, min(limit - len(found), HISTORY_BATCH_STATES)
+        states = follower.look(lambda history, at=start, some=most: history.node_states_after(entity_id, at, some))
+        found += states
+        if len(states) < most:
+            return found, False
+        size += sum(len(state.row.content) + len(state.row.attributes) for state in states)
+    return found, True
+
+
+def _find_parent(store: OpenStore, follower: HistoryProjection, state: RowState[NodeRow]) -> str | None:
+    """Return the parent of a memory when one of its states ended; the current parent for the current state."""
+    if not state.row.is_memory:
+        return None
+    at = store.state.sequence if state.last is None else state.last - 1
+    return AsOfGraph(history_opener_of_lease(store, follower), at).parents((state.row.id,)).get(state.row.id)
+
+
+def _entity_version(state: RowState[NodeRow], parent: str | None) -> EntityVersion:
+    row, extras = state.row, state.row.extras
+    attributes = row_conversion.to_node(row).attributes
+    since = state.started if extras is None or extras.valid_from is None else extras.valid_from
+    until = state.ended if extras is None or extras.valid_to is None else extras.valid_to
+    return EntityVersion(
+        id=f"{row.id}@{state.first}",
+        entity_id=row.id,
+        content=row.content,
+        layer=_layer(row, attributes),
+        parent_id=attributes.get("parent_id") if parent is None else parent,
+        valid_from=format_time(since),
+        valid_to=None if until is None else format_time(until),
+        version=row.version,
+        type=row.type,
+        attributes=attributes,
+        sequence=state.first,
+    )
+
+
+def _layer(row: NodeRow, attributes: Mapping[str, Any]) -> Any:
+    """Return the layer of a memory, or else the attribute of that name, which other nodes may have."""
+    layer = (row.extras or NO_EXTRAS).layer
+    return attributes.get("layer") if layer is None else layer

@@ -1,0 +1,562 @@
+"""Reads of the graph: nodes, edges, traversals, and the types and tags in use.
+
+The end of the module counts, returns or deletes all nodes that match a filter or a list of ids.
+"""
+
+from __future__ import annotations
+
+import time
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Collection, Iterable, Sequence
+from concurrent.futures import Future
+from itertools import islice
+from operator import itemgetter
+
+import msgspec
+import numpy as np
+
+from kgserve.errors import InvalidInput, NotFound
+from kgserve.graph import row_conversion
+from kgserve.graph.answers import (
+    MAX_EXAMPLE_CHARS,
+    MAX_REPORTED_ITEMS,
+    CountAnswer,
+    DeleteNodesAnswer,
+    Edge,
+    ListedNode,
+    ListedNodePage,
+    Node,
+    NodeAnswer,
+    NodePage,
+    NodesAnswer,
+    SchemaDescription,
+    TagList,
+    TraverseAnswer,
+)
+from kgserve.graph.compat.versioned_api import EdgeAnswer, EdgeList
+from kgserve.graph.cross_store_links import find_edge
+from kgserve.graph.federated_traversal import traverse_stores
+from kgserve.graph.graph_reader import CurrentGraph, EdgePageRequest, GraphReader, read_graph, resolve_valid_at
+from kgserve.graph.history_access import MAX_EDGES_PER_DIRECTION, VALID_AT_ANY, describe_moment, encode_redirect
+from kgserve.graph.history_queries import get_node_version
+from kgserve.graph.mutations import list_remaining_memories
+from kgserve.graph.query_parameters import (
+    MAX_NODES_OFFSET,
+    EdgeIdRequest,
+    EdgesRequest,
+    IncomingEdgesRequest,
+    NodeRequest,
+    NodesQuery,
+    TagsQuery,
+)
+from kgserve.graph.request_bodies import CountRequest, DeleteNodesRequest, NodesRequest, TraverseRequest
+from kgserve.graph.request_validation import (
+    FaultCollector,
+    check_label,
+    parse_attribute_filter,
+    parse_attribute_filter_json,
+    require_label,
+    resolve_alias,
+)
+from kgserve.graph.store_handle import EncodedAnswer, StoreHandle, to_encoded_answer
+from kgserve.platform.codecs import json_decoder
+from kgserve.platform.timestamps import parse_time
+from kgserve.storage.model.batch import WriteBatch
+from kgserve.storage.model.fields import AUTHOR_FIELD
+from kgserve.storage.model.filters import NodeFilter, PagePosition
+from kgserve.storage.model.rows import LinkKey, LinkRow, NodeRow, edge_or_link_id, parse_edge_or_link_id
+from kgserve.storage.model.traversal import TraversalRequest, clamp_depth
+from kgserve.storage.model.type_frequencies import MAX_LISTED_TAGS
+from kgserve.storage.rows.edge_page import add_former_versions
+from kgserve.storage.rows.encoding import encode_link
+from kgserve.storage.rows.hierarchy import find_merged_ids, resolve_redirect
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
+from kgserve.stores.open_store import OpenStore
+from kgserve.stores.pool import StoreNotOpen
+
+_Inbound = tuple[str, LinkRow]
+"""A link, and the store that it starts in."""
+
+
+def get_node(graph: StoreHandle, request: NodeRequest) -> EncodedAnswer[NodeAnswer]:
+    """Return the node with at most 1,000 edges in each direction: now, as of a moment, or one version without edges.
+
+    With `follow_symlinks`, incoming edges include those of all stores that you may access. Raises NotFound, Gone for a
+    moment that is no longer in the history, and InvalidInput for a moment combined with `follow_symlinks`.
+    """
+    if request.version is not None:
+        if request.as_of is not None or request.valid_at or request.follow_symlinks:
+            raise InvalidInput("`version` cannot be combined with `as_of`, `valid_at` or `follow_symlinks`")
+        return to_encoded_answer(msgspec.json.encode(get_node_version(graph, request.node_id, request.version)))
+    node_id = require_label(request.node_id)
+    inbound, past, moment = (
+        _read_inbound_links(graph, request),
+        graph.past(request.as_of),
+        _valid_at_or_any(request.valid_at),
+    )
+    with (
+        graph.lease() as store,
+        read_graph(store, past, moment, links=True, max_edges=graph.most_edges) as reader,
+    ):
+        found = _encode_view(reader, request, inbound)
+    if found is None:
+        when = describe_moment(request.as_of, request.valid_at)
+        raise NotFound(f"there is no node {node_id!r} in store {graph.name!r}{when}")
+    return to_encoded_answer(found)
+
+
+def _valid_at_or_any(valid_at: str | None) -> str:
+    """Return the requested valid time, by default any."""
+    return VALID_AT_ANY if valid_at is None else valid_at
+
+
+def _follow_redirects(reader: GraphReader, node_id: str, valid_at: str | None) -> str:
+    """Return a node's id after following merge redirects; unchanged if merged nodes are requested, too."""
+    return node_id if valid_at == VALID_AT_ANY else reader.resolve_redirects((node_id,))[node_id]
+
+
+def _encode_view(reader: GraphReader, wanted: NodeRequest, inbound: Sequence[_Inbound]) -> bytes | None:
+    node_id = _follow_redirects(reader, wanted.node_id, wanted.valid_at)
+    node = reader.encode_node(node_id)
+    if node is None:
+        return None
+    outgoing = reader.encode_edges(node_id, MAX_EDGES_PER_DIRECTION + 1, outgoing=True)
+    outgoing += map(encode_link, reader.valid_links(node_id, MAX_EDGES_PER_DIRECTION + 1))
+    incoming = reader.encode_edges(node_id, MAX_EDGES_PER_DIRECTION + 1, outgoing=False)
+    incoming += [encode_link(row, origin) for origin, row in _valid_inbound(inbound, reader.valid_at)]
+    return b'{"node":%b,"outgoing":[%b],"incoming":[%b],"edges_truncated":%b%b}' % (
+        node,
+        b",".join(outgoing[:MAX_EDGES_PER_DIRECTION]),
+        b",".join(incoming[:MAX_EDGES_PER_DIRECTION]),
+        b"true" if max(len(outgoing), len(incoming)) > MAX_EDGES_PER_DIRECTION else b"false",
+        encode_redirect(wanted.node_id, node_id),
+    )
+
+
+def list_nodes(graph: StoreHandle, request: NodesQuery) -> NodePage | ListedNodePage:
+    """Return nodes page by page in the order of their ids.
+
+    Writes made while paging neither repeat a node nor hide one that is kept. A page ends after 20,000 nodes were
+    scanned: it may be short, or empty, and still have a `next_cursor`.
+
+    Raises InvalidInput for an invalid cursor, and Gone for a moment that is no longer in the history.
+    """
+    nodes, next_cursor = _page_of_nodes(graph, request)
+    if request.compact:
+        return ListedNodePage(
+            nodes=[ListedNode(**{name: getattr(node, name) for name in _COMPACT_FIELDS}) for node in nodes],
+            next_cursor=next_cursor,
+        )
+    return NodePage(nodes=nodes, next_cursor=next_cursor)
+
+
+def _page_of_nodes(graph: StoreHandle, wanted: NodesQuery) -> tuple[list[Node], str | None]:
+    place, past = _start_of_page(wanted), graph.past(wanted.as_of)
+    types, tags = tuple(filter(None, (*wanted.type, *wanted.kind))), tuple(filter(None, dict.fromkeys(wanted.tag)))
+    attributes = parse_attribute_filter_json(wanted.attributes, "attributes")
+    with graph.lease() as leased, read_graph(leased, past, wanted.valid_at) as reader:
+        wanted_nodes = NodeFilter(types, tags, reader.valid_at, attributes)
+        found = reader.list_nodes(wanted_nodes, place, wanted.limit)
+        nodes = reader.to_nodes(found.items, row_conversion.to_node)
+    return nodes, None if found.next is None else _encode_cursor(found.next)
+
+
+def _start_of_page(wanted: NodesQuery) -> PagePosition:
+    faults = FaultCollector()
+    if wanted.offset and wanted.cursor:
+        faults("offset", "can be used for the first page only; it cannot be combined with `cursor`")
+    faults.raise_any()
+    return _decode_cursor(wanted.cursor) if wanted.cursor else PagePosition("", wanted.offset)
+
+
+_OMITTED_FIELDS = {"content", "attributes", "freshness_at", AUTHOR_FIELD, "conflicts", "superseded_by"}
+_COMPACT_FIELDS = [name for name in ListedNode.__struct_fields__ if name not in _OMITTED_FIELDS]
+
+
+def _encode_cursor(place: PagePosition) -> str:
+    after = urlsafe_b64encode(place.after.encode()).decode().rstrip("=")
+    return f"{after}.{place.skip}" if place.skip else after
+
+
+def _decode_cursor(cursor: str) -> PagePosition:
+    text, _, skip = cursor.partition(".")
+    try:
+        after = urlsafe_b64decode((text + "=" * (-len(text) % 4)).encode("ascii")).decode()
+        place = PagePosition(after, int(skip or "0"))
+    except ValueError:
+        place = PagePosition()
+    # The decoder ignores characters outside its alphabet.
+    if not place.after or not 0 <= place.skip <= MAX_NODES_OFFSET or _encode_cursor(place) != cursor:
+        raise InvalidInput.at("cursor", "is not a cursor of this list; use the `next_cursor` of the previous page")
+    return place
+
+
+def list_outgoing_edges(graph: StoreHandle, request: EdgesRequest) -> EncodedAnswer[EdgeList]:
+    """Return the edges that start at a node, by `ordinal`, those without one last, then by `created_at`.
+
+    Only edges of the given relation types are returned, by default of all.
+
+    Raises NotFound, and Gone for a moment that is no longer in the history.
+    """
+    return encode_edge_list(graph, request, outgoing=True)
+
+
+def list_incoming_edges(graph: StoreHandle, request: IncomingEdgesRequest) -> EncodedAnswer[EdgeList]:
+    """Return the edges that end at a node, by `ordinal`, those without one last, then by `created_at`.
+
+    Only edges of the given relation types are returned, by default of all. With `follow_symlinks`, edges of all stores
+    that you may access are included. Raises NotFound, Gone for a moment that is no longer in the history, and
+    InvalidInput for a moment combined with `follow_symlinks`.
+    """
+    return encode_edge_list(graph, request, outgoing=False)
+
+
+def _read_inbound_links(graph: StoreHandle, wanted: NodeRequest | IncomingEdgesRequest) -> Sequence[_Inbound]:
+    """Return the current links to a node, if requested. May block."""
+    if not wanted.follow_symlinks:
+        return ()
+    if wanted.as_of is not None:
+        message = "cannot be combined with `follow_symlinks`: incoming links are known for the current state only"
+        raise InvalidInput.at("as_of", message)
+    if graph.most_edges is not None:  # other stores may have to be opened, which blocks
+        raise StoreNotOpen
+    with graph.lease() as store, store.reading() as rows:
+        node_id = wanted.node_id if wanted.valid_at == VALID_AT_ANY else resolve_redirect(rows, wanted.node_id)
+        ids = [node_id, *(find_merged_ids(rows, node_id) if wanted.valid_at != VALID_AT_ANY else ())]
+    # The store is released first, because other stores may have to be leased.
+    return graph.pool.inbound.to(graph.name, ids)
+
+
+def _valid_inbound(inbound: Sequence[_Inbound], moment: int | None) -> Sequence[_Inbound]:
+    return inbound if moment is None else [each for each in inbound if each[1].edge.holds_at(moment)]
+
+
+def get_edge(graph: StoreHandle, request: EdgeIdRequest) -> EdgeAnswer:
+    """Return one edge by its id.
+
+    The id is `source~relation_type~target`, each percent-encoded, and the whole once more for the path. The id of an
+    edge into another store ends with `~store`.
+
+    Raises InvalidInput for an invalid id, and NotFound.
+    """
+    key = parse_edge_or_link_id(request.edge_id)
+    with graph.lease() as store:
+        row = find_edge(store, key)
+    if row is None:
+        raise NotFound(f"there is no edge {edge_or_link_id(key)} in store {graph.name!r}")
+    return EdgeAnswer(
+        edge=row_conversion.to_link_edge(LinkRow(key.store, row))
+        if isinstance(key, LinkKey)
+        else row_conversion.to_edge(row)
+    )
+
+
+def encode_edge_list(
+    graph: StoreHandle, request: EdgesRequest | IncomingEdgesRequest, *, outgoing: bool
+) -> EncodedAnswer[EdgeList]:
+    """Return a page of a node's edges. Reads all edges of the node. Raises as `list_incoming_edges` does."""
+    require_label(request.node_id)
+    kinds = tuple(filter(None, request.kinds))
+    inbound = () if outgoing or isinstance(request, EdgesRequest) else _read_inbound_links(graph, request)
+    wanted = EdgePageRequest(outgoing, kinds, request.offset, request.limit)
+    past, moment = graph.past(request.as_of), _valid_at_or_any(request.valid_at)
+    with (
+        graph.lease() as store,
+        read_graph(store, past, moment, links=True, max_edges=graph.most_edges) as reader,
+    ):
+        found = _encode_page(reader, request, wanted, inbound)
+    if found is None:
+        when = describe_moment(request.as_of, request.valid_at)
+        raise NotFound(f"there is no node {request.node_id!r} in store {graph.name!r}{when}")
+    return to_encoded_answer(found)
+
+
+def _encode_page(
+    reader: GraphReader,
+    asked: EdgesRequest | IncomingEdgesRequest,
+    wanted: EdgePageRequest,
+    inbound: Sequence[_Inbound],
+) -> bytes | None:
+    node_id = _follow_redirects(reader, asked.node_id, asked.valid_at)
+    if not reader.has_valid(node_id):
+        return None
+    leading = reader.valid_links(node_id) if wanted.outgoing else []
+    links = [
+        encode_link(row, origin)
+        for origin, row in (*((None, row) for row in leading), *_valid_inbound(inbound, reader.valid_at))
+        if not wanted.relation_types or row.edge.relation_type in wanted.relation_types
+    ]
+    if links:
+        page, more = _page_with_links(reader, node_id, wanted, links)
+    else:
+        page, more, _ = reader.encode_edge_page(node_id, wanted)
+    next_offset = b"%d" % (wanted.offset + wanted.limit) if more else b"null"
+    return b'{"edges":[%b],"next_offset":%b%b}' % (
+        b",".join(page),
+        next_offset,
+        encode_redirect(asked.node_id, node_id),
+    )
+
+
+def _page_with_links(
+    reader: GraphReader, node_id: str, wanted: EdgePageRequest, links: list[bytes]
+) -> tuple[list[bytes], bool]:
+    """Return the same as `encode_edge_page`, with links among the edges."""
+    end = wanted.offset + wanted.limit
+    first, _, count = reader.encode_edge_page(node_id, wanted._replace(offset=0, limit=end))
+    merged = [(_edge_order(_decode_edge(text)), text) for text in (*first, *links)]
+    merged.sort(key=itemgetter(0))
+    return [text for _, text in merged[wanted.offset : end]], count + len(links) > end
+
+
+_decode_edge = json_decoder(Edge).decode
+
+
+def _edge_order(edge: Edge) -> tuple[bool, int, int, str, str, str, str, str]:
+    ordinal = None if edge.ordinal is msgspec.UNSET else edge.ordinal
+    created_at = parse_time(edge.attributes["created_at"])
+    ends = edge.source, edge.target, edge.relation_type
+    return ordinal is None, ordinal or 0, created_at, *ends, edge.to_graph or "", edge.store or ""
+
+
+def traverse(graph: StoreHandle, request: TraverseRequest) -> EncodedAnswer[TraverseAnswer]:
+    """Return each reachable node once, at its shortest distance, nearest first, and all edges between them.
+
+    A start that does not exist gives empty arrays. `as_of` is a sequence or an RFC 3339 time: the traversal then sees
+    the graph as of that moment. `valid_at` is an RFC 3339 time: only rows valid at that time are followed.
+
+    Raises NotFound for the store, and Gone for a moment that is no longer in the history.
+    """
+    faults = FaultCollector()
+    check_label(request.start_id, "start_id", faults)
+    # A depth that was left out cannot be distinguished from 1.
+    depth = resolve_alias(
+        faults, "max_depth", request.max_depth, "depth", None if request.depth == 1 else request.depth
+    )
+    kinds = resolve_alias(faults, "edge_kinds", request.edge_kinds or None, "relation_types", request.relation_types)
+    faults.raise_any()
+    types = None if kinds is None else frozenset(kinds)
+    wanted = TraversalRequest(
+        request.start_id,
+        clamp_depth(1 if depth is None else depth),
+        request.direction or "outgoing",
+        types,
+        request.min_weight,
+        request.max_nodes,
+    )
+    if request.follow_symlinks:
+        return to_encoded_answer(traverse_stores(graph, request, wanted))
+    past = graph.past(request.as_of)
+    with (
+        graph.lease() as store,
+        read_graph(store, past, request.valid_at, max_edges=graph.most_edges) as reader,
+    ):
+        start = _follow_redirects(reader, wanted.start, request.valid_at)
+        found = reader.encode_walk(msgspec.structs.replace(wanted, start=start, valid_at=reader.valid_at))
+    return to_encoded_answer(
+        b'{"nodes":[%b],"edges":[%b],"count":%d,"truncated":%b,"sequence":%d%b}'
+        % (
+            found.nodes,
+            found.edges,
+            found.node_count,
+            b"true" if found.truncated else b"false",
+            reader.sequence,
+            encode_redirect(wanted.start, start),
+        )
+    )
+
+
+_MAX_EXAMPLE_CONTENT_CHARS = 1 << 16
+
+
+def summarize_node(row: NodeRow | None) -> str:
+    """Return a short text for a node; empty if its content is very long."""
+    if row is None or len(row.content) > _MAX_EXAMPLE_CONTENT_CHARS:
+        return ""
+    return row_conversion.shorten_text((row.extras.summary if row.extras else "") or row.content, MAX_EXAMPLE_CHARS)
+
+
+def describe_schema(graph: StoreHandle) -> SchemaDescription:
+    """Return types with examples, tag prefixes with values, and tags: 100 of each, most frequent first.
+
+    All counts are maintained with every write, so the cost does not depend on the size of the store.
+    """
+    with graph.lease() as leased:
+        found = leased.listing(
+            lambda catalog, rows: catalog.vocabulary(lambda node_id: summarize_node(rows.node(node_id)))
+        )
+    return SchemaDescription(
+        store=graph.name, node_count=found.nodes, kinds=found.kinds, tag_prefixes=found.tag_prefixes, tags=found.tags
+    )
+
+
+def list_tags(graph: StoreHandle, request: TagsQuery) -> TagList:
+    """Return the tags that start with `prefix`, with their number of nodes: most frequent first, then by name."""
+    limit = request.limit if 0 < request.limit < MAX_LISTED_TAGS else MAX_LISTED_TAGS
+    with graph.lease() as leased:
+        return TagList(tags=leased.listing(lambda catalog, _: catalog.tags(request.prefix, limit)))
+
+
+MAX_EDGES_PER_DELETION = 100_000
+"""Edges deleted with the nodes of one deletion, unless a single node has more."""
+
+
+def count_matching_nodes(graph: StoreHandle, request: CountRequest) -> CountAnswer:
+    """Count the nodes of any of `types`, with all of `tags` and `attributes`; without a filter, all nodes.
+
+    Without `valid_at`, only nodes valid now are counted, as in lists. If more than 500,000 nodes would have to be
+    scanned, `exact` is false, and `count` is a lower bound.
+    """
+    with graph.lease() as store:
+        wanted = _node_filter(store, request)
+        found, sequence = store.listing(
+            lambda catalog, rows: (catalog.count(wanted), rows.at), by_attributes=bool(wanted.attributes)
+        )
+    return CountAnswer(count=found.count, exact=found.exact, sequence=sequence)
+
+
+def get_nodes(graph: StoreHandle, request: NodesRequest) -> NodesAnswer:
+    """Return the nodes of up to 1,000 ids, without edges: now, or as of a moment. `missing` lists ids without a node.
+
+    Raises Gone for a moment that is no longer in the history.
+    """
+    ids = _unique_ids(request.ids)
+    past = graph.past(request.as_of)
+    with graph.lease() as store, read_graph(store, past, _valid_at_or_any(request.valid_at)) as reader:
+        nodes = {node.id: node for node in reader.to_nodes([*reader.valid_nodes(ids).values()], row_conversion.to_node)}
+    return NodesAnswer(nodes=list(nodes.values()), missing=_missing_ids(ids, nodes))
+
+
+def delete_nodes(graph: StoreHandle, request: DeleteNodesRequest) -> Future[DeleteNodesAnswer]:
+    """Delete the nodes that match all filters, with their edges: the first of them by id, at most `limit`.
+
+    One of `ids`, `types`, `tags` and `attributes` is required and must not be empty. A request is one commit and
+    deletes at most 100,000 edges, unless a single node has more; `more` reports whether any nodes are left. Deleting a
+    memory deletes its former versions, which are not counted. With `dry_run`, nothing is deleted, and the answer
+    reports what would be. Without `valid_at`, nodes valid now are deleted.
+
+    Raises InvalidInput without a filter, NotFound for the store.
+    """
+    if not (request.ids or request.types or request.tags or request.attributes):
+        raise InvalidInput(
+            "a filter is required: ids, types, tags or attributes; to delete everything, delete the store"
+        )
+    with graph.lease() as store:
+        wanted = _node_filter(store, request)
+        deletion = _Deletion(request, wanted, _candidates(store, wanted, request))
+
+    def look(leased: OpenStore) -> _DeletionPlan:
+        with leased.reading() as rows:
+            return deletion.chosen(rows)
+
+    def batch(_: OpenStore, chosen: _DeletionPlan) -> WriteBatch:
+        return WriteBatch(delete_nodes=chosen.ids, cost=sum(map(len, chosen.ids)) + 100 * chosen.edges)
+
+    return graph.prepared(look, batch, deletion.answer, dry_run=request.dry_run)
+
+
+class _DeletionPlan(msgspec.Struct, frozen=True):
+    """Nodes to delete and the number of their edges. ``more``: others match. ``unfit``: candidates that do not match.
+
+    ``about``: the active memories about them, which are kept.
+    """
+
+    ids: list[str]
+    edges: int
+    more: bool
+    unfit: list[str]
+    about: list[str]
+
+
+class _Deletion(msgspec.Struct, frozen=True):
+    """A deletion of those ``candidates`` that still match when it runs."""
+
+    request: DeleteNodesRequest
+    wanted: NodeFilter
+    candidates: list[str]
+
+    def chosen(self, rows: RowsSnapshot) -> _DeletionPlan:
+        """Return what to delete of the current rows."""
+        found = rows.nodes(self.candidates)
+        fitting = {node_id: None for node_id, row in found.items() if self.wanted.matches(row)}
+        ids, edges = _limit_edges(rows, islice(fitting, self.request.limit))
+        return _DeletionPlan(
+            ids,
+            edges,
+            len(ids) < len(fitting),
+            _missing_ids(self.candidates, fitting),
+            list_remaining_memories(rows, ids),
+        )
+
+    def answer(self, chosen: _DeletionPlan, sequence: int) -> DeleteNodesAnswer:
+        """Return the answer to the caller."""
+        return DeleteNodesAnswer(
+            dry_run=self.request.dry_run,
+            count=len(chosen.ids),
+            ids=chosen.ids,
+            edges_deleted=chosen.edges,
+            missing=chosen.unfit if self.request.ids else [],
+            more=chosen.more,
+            sequence=sequence,
+            memories_about=len(chosen.about) or msgspec.UNSET,
+            memory_ids=chosen.about[:MAX_REPORTED_ITEMS] or msgspec.UNSET,
+        )
+
+
+def _limit_edges(rows: RowsSnapshot, nodes: Iterable[str]) -> tuple[list[str], int]:
+    """Return the first nodes that fit into one deletion, and the number of their edges."""
+    ids: list[str] = []
+    edges: set[int] = set()
+    for node_id in nodes:
+        more = _deleted_edge_numbers(rows, node_id) - edges
+        if ids and len(edges) + len(more) > MAX_EDGES_PER_DELETION:
+            break
+        edges |= more
+        ids.append(node_id)
+    return ids, len(edges)
+
+
+def _deleted_edge_numbers(rows: RowsSnapshot, node_id: str) -> set[int]:
+    """Return the numbers of the edges deleted with a node, including those of its former versions."""
+    node = np.array([rows.number(each) for each in add_former_versions(rows, (node_id,))])
+    found = [rows.around(node, outgoing=outgoing) for outgoing in (True, False)]
+    return {number for each in found for number in (*each.base.tolist(), *(changed for changed, _ in each.changed))}
+
+
+def _candidates(store: OpenStore, wanted: NodeFilter, request: DeleteNodesRequest) -> list[str]:
+    """Return ids that may match, one more than the limit: the requested ids, or the first matching ones."""
+    if request.ids:
+        return _unique_ids(request.ids)
+    found: list[str] = []
+    place: PagePosition | None = PagePosition()
+    while place is not None and len(found) <= request.limit:
+        with store.reading() as rows:
+            page = CurrentGraph(store, rows, None).list_nodes(wanted, place, request.limit + 1 - len(found))
+        found += [row.id for row in page.items]
+        place = page.next
+    return found
+
+
+def _node_filter(store: OpenStore, request: CountRequest | DeleteNodesRequest) -> NodeFilter:
+    types, tags = tuple(_without_repeats(request.types or ())), tuple(_without_repeats(request.tags or ()))
+    moment = resolve_valid_at(request.valid_at, time.time_ns() // 1000 if store.rows.dated else None)
+    return NodeFilter(types, tags, moment, parse_attribute_filter(request.attributes))
+
+
+def _unique_ids(ids: Iterable[str]) -> list[str]:
+    """Return valid ids, without duplicates. Raises InvalidInput."""
+    faults = FaultCollector()
+    unique = _without_repeats(ids)
+    for place, node_id in enumerate(unique):
+        check_label(node_id, f"ids[{place}]", faults)
+    faults.raise_any()
+    return unique
+
+
+def _without_repeats(texts: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(texts))
+
+
+def _missing_ids(ids: Iterable[str], found: Collection[str]) -> list[str]:
+    existing = frozenset(found)
+    return [node_id for node_id in ids if node_id not in existing]

@@ -1,0 +1,600 @@
+"""Keyword, semantic, hybrid and graph search for nodes, and context for language models."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Generator, Iterable, Sequence
+from contextlib import contextmanager, suppress
+from itertools import islice
+from typing import Literal, NamedTuple, Protocol, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from kgserve.embedding.cache import QueryVectorCache
+from kgserve.errors import InvalidInput, NoStore, Unavailable
+from kgserve.graph import context_rendering as texts
+from kgserve.graph import row_conversion
+from kgserve.graph.answers import (
+    BatchHit,
+    BatchSearchAnswer,
+    ContextAnswer,
+    Edge,
+    Node,
+    SearchAnswer,
+    SearchHit,
+)
+from kgserve.graph.as_of_graph import PastMoment
+from kgserve.graph.federated_traversal import NodeLocation, find_linked_nodes
+from kgserve.graph.graph_reader import GraphReader, read_graph
+from kgserve.graph.request_bodies import BatchSearchRequest, ContextRequest, SearchRequest, SearchVariant
+from kgserve.graph.request_validation import FaultCollector, parse_attribute_filter, resolve_alias
+from kgserve.graph.search import score_fusion
+from kgserve.graph.search.attribute_filter import AttributeFilteredIndex, AttributeMatcher
+from kgserve.graph.search.score_fusion import FUSION_POOL_HITS, EntityMatch, NeighbourWeights, RankedHit
+from kgserve.graph.search.search_index import CommitIndex, ConflictAwareIndex
+from kgserve.graph.store_handle import StoreHandle
+from kgserve.platform.metrics.telemetry import measure_request_part
+from kgserve.projections.conflict_index import ConflictIndex
+from kgserve.projections.indexed_text import IndexFilter
+from kgserve.projections.indexer import IndexWorker
+from kgserve.projections.text_indexes import TextIndexes
+from kgserve.storage.model.attributes import AttributeCondition, matches_all_conditions
+from kgserve.storage.model.batch import conflicting_versions
+from kgserve.storage.model.filters import NodeFilter
+from kgserve.storage.model.rows import NodeRow
+from kgserve.storage.model.traversal import clamp_depth
+from kgserve.stores.open_store import OpenStore
+
+
+class StoreSearch(msgspec.Struct):
+    """A search of a store: its current graph, or as of a commit, and the index of the texts of that graph.
+
+    ``indexes`` are those of the current texts. ``heads`` are versions in conflict, if they are searched, too.
+    """
+
+    store: OpenStore
+    reader: GraphReader
+    index: CommitIndex
+    indexes: TextIndexes
+    words_alone: bool = False
+    heads: ConflictIndex | None = None
+
+    @property
+    def queries(self) -> QueryVectorCache:
+        """Cache of query vectors."""
+        return self.indexes.queries
+
+    @property
+    def sequence(self) -> int:
+        """The commit that was searched, or the last one that the indexes contain."""
+        return self.index.seen(words_alone=self.words_alone)
+
+    def among(self, wanted: tuple[AttributeCondition, ...]) -> AttributeFilteredIndex:
+        """Return the index, limited to nodes that have some attributes."""
+
+        def passing(ids: Collection[str]) -> set[str]:
+            return {
+                row.id
+                for row in self.reader.valid_nodes(ids).values()
+                if matches_all_conditions(row.attributes, wanted)
+            }
+
+        return AttributeFilteredIndex(self.index, AttributeMatcher(self.store, wanted, self.reader), passing)
+
+    @property
+    def degraded(self) -> bool:
+        """True if no embedding model is available for semantic search."""
+        return self.indexes.degraded
+
+
+@contextmanager
+def open_store_search(
+    store: OpenStore, indexer: IndexWorker, past: PastMoment | None, valid_at: str | None
+) -> Generator[StoreSearch]:
+    """Yield a search of a store, whose indexes may still lag behind the commit. Raises what `read_graph` does."""
+    indexes = indexer.of(store)
+    with read_graph(store, past, valid_at) as reader:
+        yield StoreSearch(store, reader, reader.search_index(indexes), indexes)
+
+
+MAX_SEARCH_LIMIT = 100
+MAX_HITS_PER_QUERY = 50
+DEFAULT_SEARCH_LIMIT = 20
+AT_LEAST_TIMEOUT_SECONDS = 10.0
+MAX_GRAPH_STARTS = 5
+MAX_GRAPH_SEARCH_NODES = 1000
+# Additional hits to read, because entities may have been deleted since they were indexed.
+_DELETED_HITS_OVERFETCH = 10
+
+EmbeddingArray = NDArray[np.float32]
+_Asked = TypeVar("_Asked", SearchRequest, SearchVariant)
+
+
+class RankedEntity(msgspec.Struct, frozen=True):
+    """A ranked entity with its original keyword and semantic scores, before normalization."""
+
+    ranked: RankedHit
+    keyword: float | None
+    semantic: float | None
+
+
+def search(graph: StoreHandle, request: SearchRequest) -> SearchAnswer:
+    """Return the best nodes, best first. `hybrid` (the default) combines keywords, meaning and relations.
+
+    `at_least` waits until the indexes contain a write: pass the `sequence` of its answer. With `as_of`, hits, rows and
+    relations are those of that moment; only word frequencies are counted over past and current texts.
+
+    Raises Unavailable while an index is being opened, does not reach `at_least` in time or is rebuilt meanwhile, and
+    Conflict when the store's vectors are of another model.
+    """
+    started = time.perf_counter()
+    request = _with_types(request)
+    attributes = {"kgserve.store": graph.name, "kgserve.search.mode": request.mode}
+    with (
+        open_search(graph, request, words_alone=request.mode == "keyword") as searched,
+        # After the wait, because a waiting request may be suspended and restarted.
+        graph.pool.observation.span("search", attributes),
+    ):
+        searched.heads = _heads(graph, searched, request.at_least)
+        hits = NodeSearch(searched, request).page(max(1, min(request.limit, MAX_SEARCH_LIMIT)), request.offset)
+        degraded, sequence = searched.degraded, searched.sequence
+    return SearchAnswer(hits=hits, degraded=degraded, index_sequence=sequence, took_ms=elapsed_ms(started))
+
+
+def search_batch(graph: StoreHandle, request: BatchSearchRequest) -> BatchSearchAnswer:
+    """Run 1 to 8 variants and combine them by reciprocal rank fusion (k = 60); ties keep the order of appearance.
+
+    Raises what a search raises; an error of one variant fails the whole request.
+    """
+    started = time.perf_counter()
+    nodes: dict[str, Node] = {}
+    rankings: list[list[str]] = []
+    with open_search(graph, request, words_alone=all(each.mode == "keyword" for each in request.queries)) as searched:
+        searched.heads = _heads(graph, searched, request.at_least)
+        for variant in request.queries:
+            hits = NodeSearch(searched, _to_search_request(_with_types(variant))).page(
+                _clamp_limit(variant.limit, MAX_HITS_PER_QUERY), 0
+            )
+            # For a node in conflict, the version found first is used.
+            nodes = {hit.node.id: hit.node for hit in reversed(hits)} | nodes
+            rankings.append([*dict.fromkeys(hit.node.id for hit in hits)])
+        degraded, sequence = searched.degraded, searched.sequence
+    scores = score_fusion.reciprocal_rank_fusion(rankings)
+    best = list(scores)[: _clamp_limit(request.limit, MAX_SEARCH_LIMIT)]
+    return BatchSearchAnswer(
+        hits=[
+            BatchHit(node=nodes[key], score=scores[key], queries_matched=_matching_queries(key, rankings))
+            for key in best
+        ],
+        query_count=len(rankings),
+        unique_hits=len(scores),
+        per_query_hits=[len(ranking) for ranking in rankings],
+        degraded=degraded,
+        index_sequence=sequence,
+        took_ms=elapsed_ms(started),
+    )
+
+
+def _heads(graph: StoreHandle, searched: StoreSearch, at_least: int | None) -> ConflictIndex | None:
+    """Return the index of versions in conflict, if any exist; a search of the past includes them already."""
+    store, historian = searched.store, graph.graphs.historian
+    may_have = store.heads_mark or store.description.conflict_policy == "manual"
+    if historian is None or searched.index.has_conflicts or not may_have:
+        return None
+    history, heads = historian.found(store), searched.indexes.heads
+    if history is None or history.turned_off:
+        return None
+    history.wait(at_least or 0, AT_LEAST_TIMEOUT_SECONDS)
+    # An index that is still being opened contains no conflicts yet.
+    with suppress(Unavailable):
+        return heads if heads.follow(history) else None
+    return None
+
+
+def build_context(graph: StoreHandle, request: ContextRequest) -> ContextAnswer:
+    """Return the best nodes and the edges between them as Markdown or JSON, with ids to cite.
+
+    The text never exceeds the budget. With `also`, the best nodes of several stores are combined, each with its store.
+    With `follow_symlinks`, nodes that edges into and out of other stores connect to them are included.
+
+    Raises what a search raises.
+    """
+    limit = max(1, min(request.limit, MAX_SEARCH_LIMIT))
+    if not request.also:
+        parts = [_search_one_store(graph, request, limit, label=graph.name if request.follow_symlinks else "")]
+    else:
+        graphs = stores_to_search(graph, request.also, request.as_of)
+        by_store = {each.name: request if each is graph else without_at_least(request) for each in graphs}
+        top = max(_search_one_store(each, by_store[each.name], 1).top for each in graphs)
+        parts = [_search_one_store(each, by_store[each.name], limit, top, each.name) for each in graphs]
+    best = sorted((each for part in parts for each in part.found), key=lambda found: -found[0])[:limit]
+    entries = _with_linked(graph, request, best, limit) if request.follow_symlinks else [entry for _, entry in best]
+    made = (texts.render_markdown if request.format == "markdown" else texts.render_json)(entries, request.budget)
+    included = entries[: made.count]
+    return ContextAnswer(
+        text=made.text,
+        tokens=made.tokens,
+        ids=[each.node.id for each in included],
+        stores=[each.store for each in included] if request.also or request.follow_symlinks else msgspec.UNSET,
+        truncated=made.truncated,
+        degraded=any(part.degraded for part in parts),
+        index_sequence=next((part.sequence for part in parts if part.store == graph.name), 0),
+    )
+
+
+def _with_linked(
+    graph: StoreHandle, request: ContextRequest, best: list[tuple[float, texts.ContextEntry]], limit: int
+) -> list[texts.ContextEntry]:
+    """Return the entries with nodes linked to them, at half their score, that match the same filters."""
+    scores = {NodeLocation(entry.store, entry.node.id): score for score, entry in best}
+    found = find_linked_nodes(graph, scores, request, limit)
+    wanted = NodeFilter(types=tuple(request.types or ()), attributes=parse_attribute_filter(request.attributes))
+    more = [
+        (score, texts.ContextEntry(node, (), store)) for score, store, row, node in found.nodes if wanted.matches(row)
+    ]
+    entries = [entry for _, entry in sorted((*best, *more), key=lambda each: -each[0])[:limit]]
+    return texts.attach_links(entries, found.links)
+
+
+class _StoreMatches(NamedTuple):
+    """Matches of one store with scores, best first; ``top`` is the best keyword score."""
+
+    store: str
+    found: list[tuple[float, texts.ContextEntry]]
+    top: float
+    degraded: bool
+    sequence: int
+
+
+def _search_one_store(
+    graph: StoreHandle, request: ContextRequest, limit: int, top: float = 0.0, label: str = ""
+) -> _StoreMatches:
+    wanted = SearchRequest(query=request.query, types=request.types, attributes=request.attributes)
+    with open_search(graph, request, words_alone=False) as searched:
+        finder = NodeSearch(searched, wanted, top)
+        hits = finder.page(limit, 0)
+        nodes = [hit.node for hit in hits]
+        entries = texts.build_context_entries(nodes, _edges_between(searched.reader, nodes), label)
+        scores = [hit.score for hit in hits]
+        found = [*zip(scores, entries, strict=True)]
+        return _StoreMatches(graph.name, found, finder.top, searched.degraded, searched.sequence)
+
+
+def stores_to_search(graph: StoreHandle, also: Sequence[str], as_of: int | str | None) -> list[StoreHandle]:
+    """Return the stores to search together, the store of the request first, if it exists.
+
+    Raises NoStore for a missing one, and InvalidInput for a sequence, which is specific to one store.
+    """
+    if as_of is not None and PastMoment(None, as_of).is_sequence:
+        raise InvalidInput.at("as_of", "a sequence applies to one store only; with `also`, use a time")
+    return graph.beside(also)
+
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+def without_at_least(request: R) -> R:
+    """Return the request for another store; `at_least` applies only to the store of the request."""
+    return msgspec.structs.replace(request, at_least=None)
+
+
+class SearchArguments(Protocol):
+    """Parameters that every kind of search has."""
+
+    @property
+    def at_least(self) -> int | None:
+        """The commit that the indexes must contain."""
+
+    @property
+    def as_of(self) -> int | str | None:
+        """The commit, or the time, to read the store as of."""
+
+    @property
+    def valid_at(self) -> str | None:
+        """The valid time."""
+
+
+@contextmanager
+def open_search(
+    graph: StoreHandle, asked: SearchArguments, *, words_alone: bool, patience: float = 0.0
+) -> Generator[StoreSearch]:
+    """Yield a search of the store at the requested moment, once its indexes contain the required commit.
+
+    words_alone: wait for the keyword index only. patience: seconds to wait for the indexes to catch up with the store,
+    if the request names no commit.
+    """
+    indexer = graph.graphs.indexer
+    if indexer is None:
+        raise Unavailable("indexes are turned off on this server; search is not available", retry_after=3600)
+    with graph.lease() as store:
+        indexes = indexer.of(store)
+        indexes.require()
+        with measure_request_part("index_wait"):
+            require_indexed_sequence(indexes, asked.at_least, words_alone=words_alone)
+            if patience > 0 and asked.at_least is None and asked.as_of is None:
+                indexes.catch_up(patience, words_alone=words_alone)
+        with open_store_search(store, indexer, graph.past(asked.as_of), asked.valid_at) as searched:
+            searched.words_alone = words_alone
+            if searched.index.required_sequence is not None:
+                require_indexed_sequence(
+                    indexes, searched.index.required_sequence, words_alone=words_alone, why="as_of"
+                )
+            yield searched
+            if (needed := asked.at_least) is not None and indexes.seen(words_alone=words_alone) < needed:
+                # The indexes were rebuilt meanwhile: suspend the request, if possible, until they contain the commit.
+                require_indexed_sequence(indexes, needed, words_alone=words_alone)
+                raise Unavailable("the indexes were rebuilt meanwhile; try again", retry_after=1)
+
+
+def elapsed_ms(started: float) -> float:
+    """Return the milliseconds since a reading of the performance counter."""
+    return round((time.perf_counter() - started) * 1000, 3)
+
+
+def _edges_between(reader: GraphReader, nodes: list[Node]) -> list[Edge]:
+    ids = {node.id for node in nodes}
+    return [row_conversion.to_edge(row) for node in nodes for row in reader.outgoing(node.id) if row.target in ids]
+
+
+def _to_search_request(variant: SearchVariant) -> SearchRequest:
+    return SearchRequest(
+        query=variant.query,
+        mode=variant.mode,
+        types=variant.types,
+        id_prefix=variant.id_prefix,
+        min_similarity=variant.min_similarity,
+        tags=variant.tags,
+        attributes=variant.attributes,
+        fresh_only=variant.fresh_only,
+    )
+
+
+def _with_types(asked: _Asked) -> _Asked:
+    """Return the request with `kinds` moved to `types`; empty `kinds` mean all. Raises InvalidInput if both differ."""
+    if not asked.kinds:
+        return asked
+    faults = FaultCollector()
+    types = resolve_alias(faults, "kinds", asked.kinds, "types", asked.types)
+    faults.raise_any()
+    return msgspec.structs.replace(asked, types=types, kinds=None)
+
+
+def _clamp_limit(limit: int, most: int) -> int:
+    return DEFAULT_SEARCH_LIMIT if limit <= 0 else min(limit, most)
+
+
+def _matching_queries(key: str, rankings: list[list[str]]) -> list[int]:
+    return [place for place, ranking in enumerate(rankings) if key in ranking]
+
+
+def require_indexed_sequence(
+    indexes: TextIndexes, sequence: int | None, *, words_alone: bool, why: Literal["at_least", "as_of"] = "at_least"
+) -> None:
+    """Wait until both indexes, or the keyword index alone, contain a commit.
+
+    Raises Unavailable after ten seconds, Conflict when the vectors are of another model, and InvalidInput for a future
+    commit.
+    """
+    indexes.store.reach(sequence or 0)
+    current = indexes.store.state.sequence
+    if sequence is not None and sequence > current:
+        raise InvalidInput.at("at_least", f"is a sequence that the store has not reached; it is at {current}")
+    # The first search after opening a store waits until its indexes are loaded.
+    if indexes.reach(sequence or 0, AT_LEAST_TIMEOUT_SECONDS, why, words_alone=words_alone):
+        return
+    if not words_alone and indexes.has_meaning:
+        indexes.vector.require()
+    if sequence is not None:
+        raise indexes.not_seen(sequence, words_alone=words_alone)
+
+
+def wait_for_indexes(graph: StoreHandle, sequence: int, seconds: float) -> None:
+    """Wait up to some seconds for the indexes to contain a commit, and return either way. Raises NotFound."""
+    if graph.graphs.indexer is not None:
+        with graph.lease() as store:
+            graph.graphs.indexer.of(store).reach(min(sequence, store.state.sequence), seconds, "own")
+
+
+def count_unindexed_commits(graph: StoreHandle, seen: int) -> int:
+    """Return the number of commits after the last one indexed. Raises NotFound, except for a default store."""
+    try:
+        with graph.lease() as store:
+            return max(store.state.sequence - seen, 0)
+    except NoStore:
+        if graph.is_default:
+            return 0
+        raise
+
+
+class NodeSearch:
+    """One search of one store."""
+
+    def __init__(self, searched: StoreSearch, request: SearchRequest, top: float = 0.0) -> None:
+        """``top``: the best keyword score in other stores, used to normalize the scores of this one."""
+        self.top = top
+        self._searched = searched
+        self._reader = searched.reader
+        self._attributes = parse_attribute_filter(request.attributes) if request.attributes else ()
+        index = searched.among(self._attributes) if self._attributes else searched.index
+        self._heads = searched.heads
+        self._index = index if self._heads is None else ConflictAwareIndex(index, searched.indexes, self._heads)
+        self._queries = searched.queries
+        self._request = request
+        types = None if request.types is None else frozenset(request.types)
+        fresh_at = time.time_ns() // 1000 if request.fresh_only else None
+        tags = frozenset(request.tags or ())
+        self._filter = IndexFilter(types, request.id_prefix, tags, self._reader.valid_at, fresh_at)
+        self._is_filtered = not self._filter.is_empty or bool(self._attributes)
+        self._vector: EmbeddingArray | None = None
+
+    def page(self, limit: int, offset: int) -> list[SearchHit]:
+        """Return a page of hits."""
+        ranked = self._rank(limit + offset)
+        rows = [*islice(self._passing(ranked, limit + min(offset, MAX_SEARCH_LIMIT)), offset, offset + limit)]
+        nodes = self._reader.to_nodes([row for _, row in rows], row_conversion.to_node)
+        return [self._hit(found, node) for (found, _), node in zip(rows, nodes, strict=True)]
+
+    def _rank(self, wanted: int) -> list[RankedEntity]:
+        match self._request.mode:
+            case "keyword":
+                return [
+                    _single_score_entity(EntityMatch(s, keyword=s), key, s, None)
+                    for key, s in self._keyword_hits(wanted + _DELETED_HITS_OVERFETCH).items()
+                ]
+            case "semantic":
+                return [
+                    _single_score_entity(EntityMatch(s, semantic=s), key, None, s)
+                    for key, s in self._semantic_hits(wanted + _DELETED_HITS_OVERFETCH).items()
+                ]
+            case "hybrid":
+                return self._hybrid_until_enough(wanted + _DELETED_HITS_OVERFETCH)
+            case "graph":
+                return self._graph_hits()
+
+    def _keyword_hits(self, pool: int) -> dict[str, float]:
+        request = self._request
+        if request.syntax:
+            return self._index.words(request.query, pool, self._filter, "syntax")
+        return self._index.words(request.query, pool, self._filter, "plain" if request.mode == "keyword" else "forms")
+
+    def _semantic_hits(self, pool: int) -> dict[str, float]:
+        self._searched.indexes.require(meaning=True)
+        least = self._request.min_similarity
+        found = self._index.meaning(self._query_vector(), pool, self._filter)
+        return found if least is None else {key: near for key, near in found.items() if near >= least}
+
+    def _query_vector(self) -> EmbeddingArray:
+        vector = self._vector
+        if vector is None:
+            vector = self._vector = self._queries.of(self._request.query)
+        return vector
+
+    def _similarities(self, ids: Iterable[str]) -> dict[str, float]:
+        vectors = self._index.vectors_of(list(ids)) if self._searched.indexes.has_meaning else {}
+        if not vectors:
+            return {}
+        near = np.stack(list(vectors.values())) @ self._query_vector()
+        return dict(zip(vectors, near.tolist(), strict=True))
+
+    def _hybrid_until_enough(self, wanted: int) -> list[RankedEntity]:
+        found: dict[str, RankedEntity] = {}
+        for pool in FUSION_POOL_HITS:
+            hits = self._hybrid(pool)
+            for hit in hits:
+                found.setdefault(hit.ranked.id, hit)
+            if len(found) >= wanted or len(hits) < pool:
+                break
+        return list(found.values())
+
+    def _hybrid(self, pool: int) -> list[RankedEntity]:
+        words, meaning = (
+            self._keyword_hits(pool),
+            self._semantic_hits(pool) if self._searched.indexes.has_meaning else {},
+        )
+        # Keyword-only hits get a similarity, too; semantic-only hits mostly contain none of the words.
+        meaning |= self._similarities(key for key in words if key not in meaning)
+        self.top = max(self.top, max(words.values(), default=0.0))
+        matches = (
+            score_fusion.fuse_weighted(words, meaning, self._request.alpha, self.top)
+            if self._request.fusion == "weighted"
+            else score_fusion.fuse_reciprocal(words, meaning)
+        )
+        nearby = None
+        if self._request.neighbours:
+            scores = {key: match.score for key, match in matches.items()}
+            nearby = score_fusion.propagate_scores(scores, score_fusion.fetch_neighbourhood(scores, self._neighbours))
+        return [
+            RankedEntity(hit, words.get(hit.id), meaning.get(hit.id))
+            for hit in score_fusion.rank_matches(matches, nearby)
+        ]
+
+    def _neighbours(self, keys: Sequence[str]) -> NeighbourWeights:
+        if self._heads is None:
+            return self._reader.neighbours(keys)
+        return self._reader.neighbours([key for key in keys if self._head(key) is None])
+
+    def _graph_hits(self) -> list[RankedEntity]:
+        starts = self._graph_starts()
+        reached: dict[str, list[tuple[str, float]]] = {}
+        for start in starts:
+            for one, other, weight in self._edges_around(start):
+                reached.setdefault(one, []).append((other, weight))
+                reached.setdefault(other, []).append((one, weight))
+        ways = score_fusion.best_paths(starts, reached)
+        similar = self._similarities(ways)
+        found = [
+            RankedEntity(_ranked_by_path(key, strength * max(similar.get(key, 0.0), 0.0), hops), None, similar.get(key))
+            for key, (strength, hops) in ways.items()
+        ]
+        return sorted(found, key=lambda hit: (-hit.ranked.score, hit.ranked.hops, hit.ranked.id))
+
+    def _graph_starts(self) -> dict[str, float]:
+        if self._request.start_id is not None:
+            start = self._reader.resolve_redirect(self._request.start_id)
+            if not self._reader.valid_nodes([start]):
+                raise InvalidInput.at("start_id", f"there is no node {self._request.start_id!r}")
+            return {start: 1.0}
+        ranked = self._hybrid(score_fusion.MIN_FUSION_POOL_HITS)
+        best = islice(self._passing(ranked, 2 * MAX_GRAPH_STARTS), MAX_GRAPH_STARTS)
+        return {row.id: found.ranked.score for found, row in reversed([*best])}
+
+    def _edges_around(self, start: str) -> list[tuple[str, str, float]]:
+        depth = max(1, clamp_depth(self._request.depth))
+        edges = self._reader.walk(start, depth, MAX_GRAPH_SEARCH_NODES)
+        return [(edge.source, edge.target, edge.weight) for edge in edges]
+
+    def _passing(self, ranked: Sequence[RankedEntity], batch_size: int) -> Iterable[tuple[RankedEntity, NodeRow]]:
+        """Yield the entities that exist and match the filter, with their rows, looked up in batches."""
+        for first in range(0, len(ranked), batch_size):
+            some = ranked[first : first + batch_size]
+            rows = self._rows([found.ranked.id for found in some])
+            for found in some:
+                row = rows.get(found.ranked.id)
+                if row is not None and (not self._is_filtered or self._matches_filter(row)):
+                    yield found, row
+
+    def _rows(self, keys: Sequence[str]) -> dict[str, NodeRow]:
+        """Return the rows of some keys: existing nodes, and versions that are still in conflict."""
+        heads = {key: row for key in keys if (row := self._head(key)) is not None}
+        if not heads:
+            return self._reader.valid_nodes(keys)
+        current = self._reader.nodes([row.id for row in heads.values()])
+        named = {
+            key: row
+            for key, row in heads.items()
+            if row.id in current and row.version in conflicting_versions(current[row.id])
+        }
+        held = {key: row for key, row in named.items() if self._filter.passes_row(row)}
+        return self._reader.valid_nodes([key for key in keys if key not in heads]) | held
+
+    def _head(self, key: str) -> NodeRow | None:
+        return None if self._heads is None else self._heads.row(key)
+
+    def _matches_filter(self, row: NodeRow) -> bool:
+        had = not self._attributes or matches_all_conditions(row.attributes, self._attributes)
+        return had and self._filter.passes_row(row)
+
+    def _hit(self, found: RankedEntity, node: Node) -> SearchHit:
+        explained = self._request.mode in {"graph", "hybrid"}
+        if self._head(found.ranked.id) is not None:
+            node.is_current = True
+        return SearchHit(
+            node=node,
+            score=found.ranked.score,
+            keyword_score=found.keyword,
+            semantic_score=found.semantic,
+            hops=found.ranked.hops if explained else None,
+            why=found.ranked.why if self._request.explain else None,
+        )
+
+
+def _single_score_entity(match: EntityMatch, key: str, keyword: float | None, semantic: float | None) -> RankedEntity:
+    return RankedEntity(RankedHit(key, match.score, match), keyword, semantic)
+
+
+def _ranked_by_path(key: str, score: float, hops: int) -> RankedHit:
+    if hops == 0:
+        return RankedHit(key, score, EntityMatch(score))
+    return RankedHit(key, score, None, (score_fusion.ProximityGain(score, "the start", hops),))

@@ -1,0 +1,264 @@
+"""Base classes of the indexes of a store's texts, each in a folder of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sized
+from pathlib import Path
+from typing import Generic, Literal, TypeVar
+
+import msgspec
+from typing_extensions import override
+
+from kgserve.errors import Conflict, Unavailable
+from kgserve.platform.settings import IndexedContent
+from kgserve.projections.background_projection import AnnouncingProjection, BackgroundProjection
+from kgserve.projections.base import FollowedStore
+from kgserve.projections.indexed_text import IndexedText
+from kgserve.storage.model.change import ChangeSet
+from kgserve.storage.model.rows import NodeRow
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
+
+IndexName = Literal["keyword", "vector", "past-keyword", "past-vector"]
+Index = TypeVar("Index", bound=Sized)
+
+
+class TextIndexState(msgspec.Struct, frozen=True):
+    """State of an index: the last applied commit, and the work that remains of the current step.
+
+    ``entities`` is the number of indexed entities, ``pending`` that of entities still to be indexed, ``bytes`` the size
+    on disk, ``error`` the last failure until a step succeeds.
+    """
+
+    name: IndexName
+    sequence: int
+    entities: int
+    pending: int
+    bytes: int
+    model: str
+    error: str | None
+
+
+def index_setting_of(store: FollowedStore) -> IndexedContent:
+    """Return what is indexed of a store: its own setting, or else the server's."""
+    chosen = store.description.indexes
+    return store.settings.indexes if chosen == "default" else chosen
+
+
+def explain_missing_index(store: FollowedStore) -> str:
+    """Return a message that explains why something is not indexed."""
+    kept = index_setting_of(store)
+    what = "nothing" if kept == "none" else "only words"
+    change = f"kgserve settings {store.name} indexes=words+meaning"
+    return f"store {store.name!r} indexes {what} (setting `indexes`: {kept}); to change that, run `{change}`"
+
+
+class StoreTextIndex(BackgroundProjection, Generic[Index]):
+    """Index of the texts of one store, in a folder of its own."""
+
+    folder: IndexName
+    needs: frozenset[IndexedContent] = frozenset({"words", "words+meaning"})
+    """Values of the `indexes` setting with which the store has this index."""
+    being_opened: str
+    """Message for searches while the index is being opened."""
+    _index: Index | None = None
+    _indexed: tuple[str, ...] | None = None
+    """Attributes whose values the texts include; None until the index is opened."""
+
+    def __init__(self, store: FollowedStore) -> None:
+        super().__init__(store)
+        self._folder = store.layout.views / self.folder
+
+    @property
+    def is_kept(self) -> bool:
+        """True if the settings of the store include this index; otherwise the next step deletes its files."""
+        return index_setting_of(self.store) in self.needs
+
+    @override
+    def step(self) -> bool:
+        if self.is_kept:
+            return super().step()
+        self._remove_files()
+        return False
+
+    @override
+    def wait(self, sequence: int, seconds: float) -> bool:
+        return self.is_kept and super().wait(sequence, seconds)
+
+    def _remove_files(self) -> None:
+        """Delete the index with all files until the settings include it again."""
+        self.rebuild_wanted = True  # prevents `close` from saving
+        self.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self.rebuild_wanted, self.pending, self.error = False, 0, None
+        self._move(-1)
+
+    @property
+    def files(self) -> Path:
+        """The folder of the index."""
+        return self._folder
+
+    @property
+    @abstractmethod
+    def model(self) -> str:
+        """Name of the tokenizer or embedding model that the index is built with."""
+
+    def state(self) -> TextIndexState:
+        """Return the state of the index."""
+        entities = 0 if self._index is None else len(self._index)
+        size = folder_bytes(self._folder)
+        return TextIndexState(self.folder, self.reached, entities, self.pending, size, self.model, self.error)
+
+    def check_model(self) -> None:
+        """Raise Conflict if the index was built with another model than the server's."""
+
+    def reconsider(self) -> None:
+        """Create, delete or rebuild the index if changed settings require it."""
+        if self.is_kept != (self.sequence >= 0):
+            self.wake()
+        if self._indexed is not None and self._indexed != self.store.description.indexed_attributes:
+            self.rebuild_wanted = True
+            self.wake()
+
+    def _opened(self) -> Index:
+        if self._index is None:
+            if not self.is_kept:
+                raise Conflict(explain_missing_index(self.store))
+            self.check_model()
+            raise Unavailable(self.being_opened, retry_after=1)
+        return self._index
+
+    def _made_of(self, *parts: str) -> str:
+        """Return a string that identifies the content of the index: its model and the indexed attributes."""
+        self._indexed = self.store.description.indexed_attributes
+        return " ".join([*parts, *([msgspec.json.encode(self._indexed).decode()] if self._indexed else ())])
+
+    def _text(self, row: NodeRow, since: int | None = None, until: int | None = None) -> IndexedText:
+        """Return the texts of a state."""
+        return IndexedText.of(row, self._indexed or (), since, until)
+
+    def _texts_of(self, rows: RowsSnapshot) -> Iterator[IndexedText]:
+        """Return the texts of all entities that have words."""
+        return (text for row in rows.all_nodes() if (text := self._text(row)).has_words)
+
+    @abstractmethod
+    def _clear(self) -> None:
+        """Delete all entries."""
+
+
+class IndexUpdate(msgspec.Struct, frozen=True):
+    """Net effect of change sets up to ``sequence``; entities without any words are removed."""
+
+    put: list[IndexedText]
+    removed: list[str]
+    sequence: int
+
+
+class CurrentIndexProjection(AnnouncingProjection, StoreTextIndex[Index]):
+    """Index of the current texts of a store."""
+
+    def __init__(self, store: FollowedStore) -> None:
+        super().__init__(store)
+        self._opening = threading.Lock()
+        self._begun_sequence = 0
+
+    @property
+    def visible_up_to(self) -> int:
+        """Last commit that a search may have seen parts of; `sequence` advances only at the end of a step."""
+        return max(self.sequence, self._begun_sequence)
+
+    @override
+    def wait(self, sequence: int, seconds: float) -> bool:
+        if not self.is_kept:
+            return False
+        deadline = time.monotonic() + seconds
+        # A failed opening is left to the follower thread, which retries it with backoff and reports the reason.
+        if self.sequence < 0 and self.error is None and self._opening.acquire(timeout=seconds):
+            try:
+                with contextlib.suppress(Exception):
+                    super()._open_if_closed()
+            finally:
+                self._opening.release()
+        return super().wait(sequence, max(deadline - time.monotonic(), 0))
+
+    @override
+    def _remove_files(self) -> None:
+        with self._opening:
+            super()._remove_files()
+
+    @abstractmethod
+    def _fill(self, texts: Iterator[IndexedText], sequence: int) -> None:
+        """Add all texts, after `_clear`."""
+
+    @abstractmethod
+    def _follow(self, step: IndexUpdate) -> None:
+        """Apply a step. Must be idempotent."""
+
+    @property
+    @abstractmethod
+    def _saved(self) -> int:
+        """Last commit that the files contain."""
+
+    @abstractmethod
+    def _save(self, sequence: int) -> None:
+        """Save the files as of a commit; nothing that they hold has changed since the commit they contain."""
+
+    @override
+    def _open_if_closed(self) -> None:
+        with self._opening:
+            super()._open_if_closed()
+
+    @override
+    def _apply(self, changes: Iterable[ChangeSet], sequence: int) -> None:
+        step = self._net_effect(changes)
+        self._begun_sequence = sequence
+        if step.put or step.removed:
+            self._follow(step)
+        elif self._saved < self.store.journal.oldest - 1:
+            # The files could otherwise no longer be continued from the journal.
+            self._save(sequence)
+
+    @override
+    def _apply_all(self, rows: RowsSnapshot) -> int:
+        self._begun_sequence = rows.at
+        # First, so that a caller that needs a commit does not read an index that is being cleared.
+        self._move(0)
+        self._clear()
+        self._fill(self._texts_of(rows), rows.at)
+        return rows.at
+
+    def _net_effect(self, changes: Iterable[ChangeSet]) -> IndexUpdate:
+        """Return the net effect of consecutive change sets."""
+        rows, sequence = collapse_changes(changes)
+        texts = (self._text(row) for row in rows.values() if row is not None)
+        put = {text.id: text for text in texts if text.has_words}
+        return IndexUpdate(list(put.values()), [node_id for node_id in rows if node_id not in put], sequence)
+
+
+def collapse_changes(changes: Iterable[ChangeSet]) -> tuple[dict[str, NodeRow | None], int]:
+    """Return the final row of each node that consecutive change sets name, and their last sequence.
+
+    The row of a deleted node is None.
+    """
+    rows: dict[str, NodeRow | None] = {}
+    sequence = 0
+    for change in changes:
+        rows.update(dict.fromkeys(change.nodes_deleted))
+        rows.update((row.id, row) for row in change.nodes_created)
+        rows.update((row.id, row) for row in change.nodes_updated)
+        sequence = change.sequence
+    return rows, sequence
+
+
+def folder_bytes(folder: Path) -> int:
+    """Return the total size of a folder's files in bytes. Files may appear and disappear concurrently."""
+    size = 0
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            with contextlib.suppress(OSError):
+                size += path.stat().st_size if path.is_file() else 0
+    return size

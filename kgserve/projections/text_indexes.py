@@ -1,0 +1,866 @@
+"""Keyword and vector indexes of one open store, for current and past texts."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import sqlite3
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from kgserve.embedding.cache import EmbeddingCache, QueryVectorCache, embed_cached
+from kgserve.embedding.embedder import Embedder
+from kgserve.errors import Conflict, Unavailable
+from kgserve.platform.durable_files import write_file_atomically
+from kgserve.platform.settings import IndexedContent
+from kgserve.platform.sqlite_files import remove_path
+from kgserve.platform.timestamps import format_time
+from kgserve.projections.background_projection import BackgroundProjection
+from kgserve.projections.base import EraseRequest, FollowedStore
+from kgserve.projections.conflict_index import ConflictIndex
+from kgserve.projections.history.history import RowState
+from kgserve.projections.history.reader import EndedStateBatch, HistoryPosition, read_ended_states
+from kgserve.projections.history_follower import HistoryProjection
+from kgserve.projections.indexed_text import NO_TEXT_FILTER, IndexedText, IndexFilter, parse_past_key
+from kgserve.projections.keyword import DocumentFrequencies, KeywordHit, KeywordIndex, QueryInterpretation
+from kgserve.projections.read_your_writes import wait_or_raise_not_caught_up
+from kgserve.projections.recent_vectors import RecentVectors
+from kgserve.projections.text_index_base import (
+    CurrentIndexProjection,
+    Index,
+    IndexUpdate,
+    StoreTextIndex,
+    TextIndexState,
+    explain_missing_index,
+)
+from kgserve.projections.vector.index import MAX_EXACT_VECTORS, VectorHit, VectorIndex
+from kgserve.projections.vector.past_vectors import PastTextVectorIndex, delete_past_vectors
+from kgserve.storage.model.rows import NodeRow
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
+
+Found = TypeVar("Found")
+
+EMBEDDING_BATCH_SIZE = 128
+MAX_WAITED_COMMITS = 16
+"""Maximum lag, in commits, for which a search waits: indexes further behind rarely catch up in time."""
+PAST_VECTORS_BATCH_STATES = 2_000
+INDEX_BATCH_TEXTS = 500
+INDEX_SAVE_INTERVAL_SECONDS = 300.0
+PAST_INDEX_TIMEOUT_SECONDS = 10.0
+_MODEL_WITH_CHECKSUM_PATTERN = re.compile(r"([0-9a-f]{16}) (.+)")
+_BARE_MODEL_PATTERN = re.compile(r"(?![0-9a-f]{16}|[0-9a-f]+$)[\w./:@+-]{1,256}")
+"""Format of older files, which hold only the name. Text that begins like a checksum is a damaged file."""
+
+
+VECTOR_INDEX_OPEN_TIMEOUT_SECONDS = 2.0
+"""Maximum time that a write waits for the vector index to be opened."""
+
+
+class StoreKeywordIndex(StoreTextIndex[KeywordIndex]):
+    """Base of the keyword indexes, for current or past texts."""
+
+    @property
+    @override
+    def model(self) -> str:
+        return "tantivy"
+
+    def search(
+        self,
+        text: str,
+        limit: int,
+        only: IndexFilter = NO_TEXT_FILTER,
+        *,
+        reading: QueryInterpretation = "plain",
+        other: DocumentFrequencies | None = None,
+    ) -> list[KeywordHit]:
+        """Return the best entities for a text, as `KeywordIndex.search`. Raises Unavailable until the index is open."""
+        return self._opened().search(text, limit, only, reading=reading, other=other)
+
+    def frequencies(self, text: str, reading: QueryInterpretation) -> DocumentFrequencies:
+        """Return the document frequencies of the terms of a text."""
+        index = self._opened()
+        return index.frequencies(index.terms(text, reading))
+
+    def worths(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
+        """Return term scores by text, as `KeywordIndex.worths`. Raises Unavailable until the index is open."""
+        return self._opened().worths(query, texts)
+
+    @override
+    def close(self) -> None:
+        self._index = None
+
+    @contextlib.contextmanager
+    def _rewritten(self) -> Generator[KeywordIndex]:
+        """Yield an empty index that replaces this one at the end; concurrent searches use the old one."""
+        aside = self._folder.with_name(f"{self._folder.name}.new")
+        shutil.rmtree(aside, ignore_errors=True)
+        yield self._open_index(aside)
+        shutil.rmtree(self._folder)
+        aside.rename(self._folder)
+        self._index = self._open_index(self._folder)
+
+    def _open_index(self, folder: Path) -> KeywordIndex:
+        # Left by an unfinished rewrite.
+        shutil.rmtree(folder.with_name(f"{folder.name}.new"), ignore_errors=True)
+        return KeywordIndex(folder, made_of=self._made_of())
+
+
+class KeywordProjection(CurrentIndexProjection[KeywordIndex], StoreKeywordIndex):
+    """Keyword index of current texts (tantivy)."""
+
+    name = folder = "keyword"
+    being_opened = "the keyword index is being opened"
+
+    @override
+    def _open(self) -> int:
+        self._index = self._open_index(self._folder)
+        self.rebuild_wanted = self.rebuild_wanted or (self._index.fresh and self._is_rebuild_shorter())
+        return self._index.sequence
+
+    @override
+    def close(self) -> None:
+        if self._index is not None and self.sequence > self._saved and not self.rebuild_wanted:
+            self._save(self.sequence)
+        super().close()
+
+    @override
+    def _erase(self, erasure: EraseRequest) -> None:
+        # Rewrite the whole index: tantivy keeps deleted texts until it merges segments.
+        if not self._opened().holds(erasure.ids):
+            return
+        with self._rewritten() as rewritten, self.store.reading() as rows:
+            self.pending = rows.state.nodes
+            try:
+                rewritten.write(self._with_progress(self._texts_of(rows)), (), rows.at, bulk=True)
+            finally:
+                self.pending = 0
+            self._begun_sequence = rows.at
+        self._move(self._opened().sequence)
+
+    @property
+    @override
+    def _saved(self) -> int:
+        return self._opened().sequence
+
+    @override
+    def _save(self, sequence: int) -> None:
+        self._opened().seal(sequence)
+
+    @override
+    def _clear(self) -> None:
+        self._opened().clear(self._made_of())
+
+    @override
+    def _fill(self, texts: Iterator[IndexedText], sequence: int) -> None:
+        self._opened().write(self._with_progress(texts), (), sequence, bulk=True)
+
+    @override
+    def _follow(self, step: IndexUpdate) -> None:
+        self.pending = len(step.put)
+        self._opened().write(
+            self._with_progress(step.put), step.removed, step.sequence, bulk=len(step.put) > EMBEDDING_BATCH_SIZE
+        )
+
+    def _with_progress(self, texts: Iterable[IndexedText]) -> Iterator[IndexedText]:
+        started = time.perf_counter()
+        for number, text in enumerate(texts, 1):
+            self._continue()
+            self.pending -= 1
+            yield text
+            if number % INDEX_BATCH_TEXTS == 0:
+                self._yield_to_requests(time.perf_counter() - started)
+                started = time.perf_counter()
+
+
+_MEANING: frozenset[IndexedContent] = frozenset({"words+meaning"})
+
+
+class VectorProjection(CurrentIndexProjection[VectorIndex]):
+    """Vector index of current texts.
+
+    A store records the model of its vectors; switching to another model requires `kgserve reindex`.
+    """
+
+    name = folder = "vector"
+    needs = _MEANING
+    being_opened = "the vector index is being opened"
+    _cache: EmbeddingCache | None = None
+
+    def __init__(self, store: FollowedStore, embedder: Embedder, *, exact_up_to: int = MAX_EXACT_VECTORS) -> None:
+        """Compare exactly up to ``exact_up_to`` vectors; beyond that, build a graph for approximate search."""
+        super().__init__(store)
+        self._embedder = embedder
+        self._exact_up_to = exact_up_to
+        self._model_file = store.layout.views / "model"
+        self._saved_at = time.monotonic()
+
+    def search(self, vector: NDArray[np.float32], limit: int, only: IndexFilter = NO_TEXT_FILTER) -> list[VectorHit]:
+        """Return the nearest entities, as `VectorIndex.search`.
+
+        Raises Unavailable until the index is open, and Conflict if its vectors are of another model.
+        """
+        return self._opened().search(vector, limit, only)
+
+    def vectors_of(self, ids: list[str], as_of: int | None = None) -> dict[str, NDArray[np.float32]]:
+        """Return the vectors of entities, as `VectorIndex.vectors_of`. Raises what `search` raises."""
+        return self._opened().vectors_of(ids, as_of)
+
+    def embedded(self, texts: list[str], embedder: Embedder) -> NDArray[np.float32]:
+        """Return the vectors of texts, embedded with the same model. They are cached for indexing."""
+        return embedder.embed(texts) if self._cache is None else embed_cached(embedder, self._cache, texts)
+
+    def passing(self, only: IndexFilter, most: int) -> list[str] | None:
+        """Return the ids that pass a filter, as `VectorIndex.passing`. Raises what `search` raises."""
+        return self._opened().passing(only, most)
+
+    def near(self, ids: Sequence[str], above: float, most: int) -> dict[str, list[VectorHit]]:
+        """Return similar entities for each id, as `VectorIndex.near`. Raises what `search` raises."""
+        return self._opened().near(ids, above, most)
+
+    def require(self) -> None:
+        """Raise what `search` would raise now, if anything."""
+        self._opened()
+
+    @property
+    def degraded(self) -> bool:
+        """True if texts cannot be embedded, as `Embedder.degraded`."""
+        return self._embedder.degraded
+
+    @property
+    def is_loading(self) -> bool:
+        """True while the embedding model is loading."""
+        return self._embedder.is_loading
+
+    @property
+    @override
+    def model(self) -> str:
+        return self._recorded_model() or self._embedder.model_id
+
+    def change_model(self) -> None:
+        """Switch to the server's model: the next step rebuilds all vectors."""
+        remove_path(self._model_file)
+        self.rebuild_wanted = True
+
+    @override
+    def close(self) -> None:
+        if self._index is not None and self.sequence > self._saved and not self.rebuild_wanted:
+            self._save(self.sequence)
+        self._index = None
+        if self._cache is not None:
+            self._cache.close()
+            self._cache = None
+
+    @override
+    def _erase(self, erasure: EraseRequest) -> None:
+        self._opened().remove(erasure.ids)
+        self._save(self.sequence)
+
+    @override
+    def _open(self) -> int:
+        self.check_model()
+        # Ask for the dimensions first: an embedding service may not respond, and so far nothing needs to be closed.
+        dimensions = self._embedder.dimensions
+        self._cache = self._cache or EmbeddingCache(self.store.layout.embeddings)
+        made_of = self._made_of(self._embedder.model_id)
+        self._index = VectorIndex(
+            self._folder, dimensions, made_of, self._exact_up_to, between=self._pause_between_batches
+        )
+        self.rebuild_wanted = self.rebuild_wanted or (self._index.fresh and self._is_rebuild_shorter())
+        return self._index.sequence
+
+    @property
+    @override
+    def _saved(self) -> int:
+        return self._opened().sequence
+
+    @override
+    def _save(self, sequence: int) -> None:
+        self._opened().save(sequence)
+        self._saved_at = time.monotonic()
+
+    @override
+    def _clear(self) -> None:
+        self._opened().clear(self._made_of(self._embedder.model_id))
+
+    @override
+    def _fill(self, texts: Iterator[IndexedText], sequence: int) -> None:
+        self._record_model()
+        self._embed(text for text in texts if text.meaning)
+        self._save(sequence)
+
+    @override
+    def _follow(self, step: IndexUpdate) -> None:
+        self.check_model()
+        self._record_model()
+        put = [text for text in step.put if text.meaning]
+        self.pending = len(put)
+        self._opened().remove([*step.removed, *(text.id for text in step.put if not text.meaning)])
+        self._embed(iter(put))
+        self.pending = 0
+        if time.monotonic() - self._saved_at > INDEX_SAVE_INTERVAL_SECONDS:
+            self._save(step.sequence)
+
+    def _embed(self, texts: Iterator[IndexedText]) -> None:
+        worked = 0.0
+        while some := list(islice(texts, EMBEDDING_BATCH_SIZE)):
+            self._pause_between_batches(worked)
+            started = time.perf_counter()
+            self._embed_some(some)
+            worked = time.perf_counter() - started
+
+    def _pause_between_batches(self, worked: float) -> None:
+        """Pause between two parts of long work, the last of which took ``worked`` seconds."""
+        self._continue()
+        if worked:
+            self._yield_to_requests(worked)
+
+    def _embed_some(self, texts: list[IndexedText]) -> None:
+        if self._cache is None:
+            raise Unavailable("the embedding cache is closed")
+        vectors = embed_cached(self._embedder, self._cache, [text.meaning for text in texts])
+        ids, types = [text.id for text in texts], [text.type for text in texts]
+        self._opened().put(ids, types, vectors, [text.since for text in texts], [text.facets for text in texts])
+        self.pending = max(self.pending - len(texts), 0)
+
+    @override
+    def check_model(self) -> None:
+        recorded = self._recorded_model()
+        if recorded is not None and recorded != self._embedder.model_id:
+            raise Conflict(
+                f"store {self.store.name!r} was indexed with model {recorded}, but the server uses "
+                f"{self._embedder.model_id}; run `kgserve reindex {self.store.name}` to rebuild its vectors"
+            )
+
+    def _recorded_model(self) -> str | None:
+        return read_model_name(self._model_file)
+
+    def _record_model(self) -> None:
+        if self._recorded_model() is None:
+            write_model_name(self._model_file, self._embedder.model_id)
+
+
+class PastIndexProjection(StoreTextIndex[Index]):
+    """Base of the indexes of past texts; applies ended states as the history advances."""
+
+    def __init__(self, store: FollowedStore) -> None:
+        super().__init__(store)
+        self._history = store.layout.history
+        self._place = HistoryPosition(0)
+        self._pruned_up_to = 0
+        self._more = False
+
+    @property
+    def is_wanted(self) -> bool:
+        """True if the store keeps a history and its settings include this index."""
+        return self.is_kept and self.store.settings.history and self.store.description.history != "none"
+
+    @property
+    @override
+    def woken_by(self) -> list[Callable[[], None]]:
+        return self.store.after_history
+
+    @override
+    def wait(self, sequence: int, seconds: float) -> bool:
+        if self.sequence < sequence:
+            self.wake()
+        return super().wait(sequence, seconds)
+
+    def count(self) -> int:
+        """Return the number of indexed texts. Raises Unavailable until the index is open."""
+        return len(self._opened())
+
+    @abstractmethod
+    def _put(self, texts: list[IndexedText], sequence: int, ended: int) -> None:
+        """Add texts, record the commit ``sequence``, and delete the texts that had ended by the commit ``ended``."""
+
+    def _compact(self) -> None:
+        """Compact the files, if pruning has left them mostly empty."""
+
+    @override
+    def _begin_at(self, sequence: int) -> None:
+        self._place, self._pruned_up_to = HistoryPosition(sequence + 1), 0
+        super()._begin_at(sequence)
+
+    @override
+    def _is_out_of_reach(self, last: int) -> bool:
+        return self.sequence > (last if self.is_wanted else 0)
+
+    @override
+    def _apply_all(self, rows: RowsSnapshot) -> int:
+        # First, so that a concurrent search detects that the index was incomplete.
+        self._begin_at(0)
+        self._more = self.is_wanted
+        self._clear()
+        return 0
+
+    @override
+    def _advance(self, last: int) -> None:
+        started = time.perf_counter()
+        found = read_ended_states(self._history, self._place, PAST_VECTORS_BATCH_STATES) if self.is_wanted else None
+        self._more = found is not None and found.more
+        if found is None:
+            return
+        pruned, self._place = self._pruned_up_to < found.oldest, found.place
+        if found.states or pruned:
+            self._apply((found,), found.sequence)
+        self._pruned_up_to = found.oldest
+        self._move(found.sequence)
+        if pruned and not found.more:
+            self._compact()
+        self._yield_to_requests(time.perf_counter() - started)
+
+    @override
+    def _apply(self, changes: Iterable[EndedStateBatch], sequence: int) -> None:
+        for found in changes:
+            texts = self._merge_equal_texts(state for state in found.states if (state.last or 0) > found.oldest)
+            self._put(texts, sequence, found.oldest)
+
+    @override
+    def _is_behind(self) -> bool:
+        return self._more
+
+    def _merge_equal_texts(self, states: Iterable[RowState[NodeRow]]) -> list[IndexedText]:
+        """Return the texts of ended states in the order of their ends. Consecutive equal texts are merged."""
+        found: dict[str, list[IndexedText]] = {}
+        for state in states:
+            text = self._text(state.row, state.first, state.last)
+            before = found.setdefault(text.id, [])
+            if before and before[-1].until == text.since and before[-1].digest == text.digest:
+                text = msgspec.structs.replace(text, since=before.pop().since)
+            before.append(text)
+        return [text for texts in found.values() for text in texts]
+
+
+class PastKeywordProjection(PastIndexProjection[KeywordIndex], StoreKeywordIndex):
+    """Keyword index of past texts (tantivy)."""
+
+    name = "past keyword"
+    folder = "past-keyword"
+    being_opened = "the keyword index of the past is being opened"
+
+    @override
+    def _open(self) -> int:
+        self._index = self._open_index(self._folder)
+        return self._index.sequence
+
+    @override
+    def _open_index(self, folder: Path) -> KeywordIndex:
+        return KeywordIndex(folder, lambda key: parse_past_key(key).id, self._made_of())
+
+    @override
+    def _erase(self, erasure: EraseRequest) -> None:
+        # The history no longer contains the nodes.
+        if self._opened().holds(erasure.ids):
+            self._rewrite()
+
+    @override
+    def _compact(self) -> None:
+        if self._opened().is_mostly_removed:
+            self._rewrite()
+
+    def _rewrite(self) -> None:
+        place = HistoryPosition(0)
+        with self._rewritten() as rewritten:
+            while (
+                found := read_ended_states(self._history, place, PAST_VECTORS_BATCH_STATES) if self.is_wanted else None
+            ):
+                self._continue()
+                texts = self._merge_equal_texts(state for state in found.states if (state.last or 0) > found.oldest)
+                _write_past_texts(rewritten, texts, found.sequence, found.oldest)
+                place = found.place
+                if not found.more:
+                    break
+        self._place = place
+        self._move(max(self._opened().sequence, 0))
+
+    @override
+    def _clear(self) -> None:
+        self._index = None
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._open()
+
+    @override
+    def _put(self, texts: list[IndexedText], sequence: int, ended: int) -> None:
+        _write_past_texts(self._opened(), texts, sequence, ended)
+
+
+def _write_past_texts(index: KeywordIndex, texts: Iterable[IndexedText], sequence: int, ended: int) -> None:
+    put = [index.lengthened(text) for text in texts if text.has_words]
+    index.write(put, (), sequence, bulk=len(put) > EMBEDDING_BATCH_SIZE, ended=ended)
+
+
+class PastVectorProjection(PastIndexProjection[PastTextVectorIndex]):
+    """Vector index of past texts. Most vectors are cached, because the texts were current before."""
+
+    name = "past vector"
+    folder = "past-vector"
+    needs = _MEANING
+    being_opened = "the vectors of the past are being opened"
+    _cache: EmbeddingCache | None = None
+
+    def __init__(self, store: FollowedStore, embedder: Embedder, check_model: Callable[[], None]) -> None:
+        """Embed with ``embedder``; ``check_model`` raises Conflict if the store's vectors are of another model."""
+        super().__init__(store)
+        self._embedder = embedder
+        self._check_model = check_model
+
+    def search(self, vector: NDArray[np.float32], limit: int, only: IndexFilter) -> list[VectorHit]:
+        """Return the nearest past texts, as `PastTextVectorIndex.search`.
+
+        Raises Unavailable until the index is open.
+        """
+        return self._query(lambda index: index.search(vector, limit, only))
+
+    def vectors_of(self, ids: Sequence[str], as_of: int) -> dict[str, NDArray[np.float32]]:
+        """Return the vectors of entities as of a commit, as `PastTextVectorIndex.vectors_of`.
+
+        Raises what `search` raises.
+        """
+        return self._query(lambda index: index.vectors_of(ids, as_of))
+
+    @property
+    @override
+    def model(self) -> str:
+        return self._embedder.model_id
+
+    @override
+    def check_model(self) -> None:
+        self._check_model()
+
+    @override
+    def close(self) -> None:
+        for each in (self._index, self._cache):
+            if each is not None:
+                each.close()
+        self._index = self._cache = None
+
+    @override
+    def step(self) -> bool:
+        try:
+            return super().step()
+        except sqlite3.DatabaseError:
+            self.rebuild_wanted = True
+            raise
+
+    @override
+    def _open(self) -> int:
+        self.check_model()
+        self.close()
+        self._cache = EmbeddingCache(self.store.layout.embeddings)
+        made_of = self._made_of(self._embedder.model_id)
+        self._index = PastTextVectorIndex(self._folder, self._embedder.dimensions, made_of)
+        return self._index.sequence
+
+    @override
+    def _clear(self) -> None:
+        if self._index is not None:
+            self._index.close()
+            self._index = None
+        delete_past_vectors(self._folder)
+        self._open()
+
+    @override
+    def _put(self, texts: list[IndexedText], sequence: int, ended: int) -> None:
+        self.check_model()
+        index, cache = self._opened(), self._cache
+        if cache is None:
+            raise Unavailable("the embedding cache is closed")
+        texts = [text for text in texts if text.meaning]
+        started = time.perf_counter()
+        for first in range(0, len(texts), EMBEDDING_BATCH_SIZE):
+            self._continue()
+            if first:
+                self._yield_to_requests(time.perf_counter() - started)
+                started = time.perf_counter()
+            some = texts[first : first + EMBEDDING_BATCH_SIZE]
+            meanings = sorted({text.meaning for text in some} - index.known(some))
+            vectors = embed_cached(self._embedder, cache, meanings)
+            index.write(some, dict(zip(meanings, vectors, strict=True)), index.sequence, 0)
+        index.write((), {}, sequence, ended)
+
+    @override
+    def _erase(self, erasure: EraseRequest) -> None:
+        self._opened().erase(erasure.ids)
+
+    def _query(self, question: Callable[[PastTextVectorIndex], Found]) -> Found:
+        try:
+            return question(self._opened())
+        except sqlite3.DatabaseError as error:
+            self.rebuild_wanted = True
+            self.wake()
+            raise Unavailable("the past vector index is damaged and is being rebuilt", retry_after=2) from error
+
+
+MIN_SYNC_MARKER_INTERVAL_SECONDS = 1.0
+
+
+class IndexSyncNotifier:
+    """Publisher of ``sync_complete`` on the change feed.
+
+    It publishes when the current indexes contain all written rows, at most once a second.
+    """
+
+    def __init__(self, store: FollowedStore, views: Sequence[StoreTextIndex[Any]]) -> None:
+        self._store = store
+        self._views = views
+        # Each index announces its own readiness for the rows that existed when the store was opened.
+        self._published = store.rows_sequence
+        self._published_at = 0.0
+
+    def look(self) -> None:
+        """Publish the marker if the indexes have caught up."""
+        written, now = self._store.rows_sequence, time.monotonic()
+        if written <= self._published or now - self._published_at < MIN_SYNC_MARKER_INTERVAL_SECONDS:
+            return
+        kept = [view for view in self._views if view.is_kept]
+        if kept and all(view.reached >= written for view in kept):
+            self._published, self._published_at = written, now
+            self._store.feed.publish_marker("sync_complete", {"timestamp": format_time(time.time_ns() // 1000)})
+
+
+class TextIndexes:
+    """Current and past indexes of a store."""
+
+    has_conflicts: bool = False
+    required_sequence: int | None = None
+
+    def __init__(self, store: FollowedStore, queries: QueryVectorCache, patient: Embedder) -> None:
+        self.store = store
+        self.queries = queries
+        self.keyword = KeywordProjection(store)
+        self.vector = VectorProjection(store, patient)
+        self.recent = RecentVectors()
+        self.heads = ConflictIndex(store, lambda texts: self.vector.embedded(texts, queries.embedder))
+        self.past_keyword = PastKeywordProjection(store)
+        self.past_vector = PastVectorProjection(store, patient, self.vector.check_model)
+        store.each_second.append(IndexSyncNotifier(store, (self.keyword, self.vector)).look)
+        for view in self.views:
+            store.after_change.append(view.reconsider)
+
+    def states(self) -> list[TextIndexState]:
+        """Return the state of each index; past ones only while the store keeps a history."""
+        past = [view.state() for view in (self.past_keyword, self.past_vector) if view.is_wanted]
+        return [*(view.state() for view in (self.keyword, self.vector) if view.is_kept), *past]
+
+    @property
+    def views(self) -> tuple[StoreTextIndex[Any], ...]:
+        """All four indexes, current ones first."""
+        return self.keyword, self.vector, self.past_keyword, self.past_vector
+
+    @property
+    def has_meaning(self) -> bool:
+        """True if texts are indexed by vectors, not only by words."""
+        return self.vector.is_kept
+
+    def require(self, *, meaning: bool = False) -> None:
+        """Raise Conflict if no index is kept, or with ``meaning`` no vector index."""
+        if not (self.vector if meaning else self.keyword).is_kept:
+            raise Conflict(explain_missing_index(self.store))
+
+    @property
+    def degraded(self) -> bool:
+        """True if vectors are indexed, but no model is available to embed queries."""
+        return self.has_meaning and self.queries.embedder.degraded
+
+    @property
+    def understands(self) -> bool:
+        """True if vectors are indexed and queries can be embedded."""
+        return self.has_meaning and not self.queries.embedder.degraded
+
+    def _followers(self, *, words_alone: bool) -> tuple[CurrentIndexProjection[Any], ...]:
+        return (self.keyword,) if words_alone or not self.has_meaning else (self.keyword, self.vector)
+
+    def seen(self, *, words_alone: bool = False) -> int:
+        """Return the last commit that both current indexes, or only the keyword index, have applied."""
+        return max(min(each.sequence for each in self._followers(words_alone=words_alone)), 0)
+
+    def not_seen(self, sequence: int, *, words_alone: bool = False) -> Unavailable:
+        """Return the error for a commit that the indexes have not applied in time."""
+        seen = self.seen(words_alone=words_alone)
+        if not words_alone and self.has_meaning and (self.vector.is_loading or self.queries.embedder.is_loading):
+            message = f"the embedding model is loading; meaning is indexed only up to sequence {seen} so far"
+            return Unavailable(f"{message}. Try again shortly, or search by keyword", retry_after=2)
+        return Unavailable(f"the indexes have not seen sequence {sequence} yet, only {seen}", retry_after=2)
+
+    def wait(self, sequence: int, seconds: float, *, words_alone: bool = False) -> bool:
+        """Block until the current indexes have applied a commit. Return whether they have.
+
+        With ``words_alone``, only the keyword index is considered.
+        """
+        deadline = time.monotonic() + seconds
+        followers = self._followers(words_alone=words_alone)
+        return all(follower.wait(sequence, max(deadline - time.monotonic(), 0)) for follower in followers)
+
+    def reach(self, sequence: int, seconds: float, why: str, *, words_alone: bool = False) -> bool:
+        """Wait as `wait`, but release the thread where the request can be retried.
+
+        ``why`` distinguishes the waits of one request. Raises NotCaughtUp in place of blocking.
+        """
+        followers = self._followers(words_alone=words_alone)
+        return wait_or_raise_not_caught_up(followers, sequence, seconds, (why, self.store.name))
+
+    def catch_up(self, seconds: float, *, words_alone: bool = False) -> None:
+        """Wait briefly until the current indexes have applied the last commit.
+
+        Returns at once if they are far behind or have failed.
+        """
+        followers = self._followers(words_alone=words_alone)
+        present = self.store.state.sequence
+        near = present - self.seen(words_alone=words_alone) <= MAX_WAITED_COMMITS
+        if near and all(each.error is None and each.pending <= EMBEDDING_BATCH_SIZE for each in followers):
+            self.reach(present, seconds, "present", words_alone=words_alone)
+
+    def words(
+        self, query: str, limit: int, only: IndexFilter, reading: QueryInterpretation = "plain"
+    ) -> dict[str, float]:
+        """Return the best entities for the words of a query with BM25 scores. Raises what `search` raises."""
+        return {hit.id: hit.score for hit in self.keyword.search(query, limit, only, reading=reading)}
+
+    def worths(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
+        """Return term scores by text, as `KeywordIndex.worths`. Raises what `search` raises."""
+        return self.keyword.worths(query, texts)
+
+    def meaning(self, vector: NDArray[np.float32], limit: int, only: IndexFilter) -> dict[str, float]:
+        """Return the nearest entities with cosine similarities, nearest first. Raises what `search` raises."""
+        return {hit.id: hit.similarity for hit in self.vector.search(vector, limit, only)}
+
+    def vectors_of(self, ids: list[str]) -> dict[str, NDArray[np.float32]]:
+        """Return the vectors of the given entities that have one."""
+        return self.vector.vectors_of(ids)
+
+    def passing(self, only: IndexFilter, most: int) -> list[str] | None:
+        """Return the ids of the entities that pass, from the vector index; None if more than ``most`` pass."""
+        return self.vector.passing(only, most)
+
+    def vectors(self, texts: list[str]) -> NDArray[np.float32]:
+        """Return a vector of each text, cached for indexing. Raises Unavailable, and Conflict as `search`.
+
+        The first call opens the vector index but does not wait for pending commits.
+        """
+        self.vector.wait(0, VECTOR_INDEX_OPEN_TIMEOUT_SECONDS)
+        self.vector.require()
+        return self.vector.embedded(texts, self.queries.embedder)
+
+    def memories_near(self, vector: NDArray[np.float32], limit: int) -> dict[str, float]:
+        """Return the nearest indexed memories with cosine similarities. Raises what `search` raises."""
+        return self.meaning(vector, limit, IndexFilter(memories=True))
+
+
+class TextIndexesAsOf:
+    """Indexes of a store as of a commit, with the interface of `TextIndexes`.
+
+    A text leaves the current index when it ends, and enters the past index later. So the current index is searched
+    first, then the past index once it has applied everything that the current one may have: no text is missed, some
+    occur twice.
+    """
+
+    has_conflicts: bool = True
+
+    def __init__(self, indexes: TextIndexes, history: HistoryProjection, at: int) -> None:
+        self.required_sequence: int | None = at
+        self._indexes = indexes
+        self._history = history
+        self._at = at
+
+    def seen(self, *, words_alone: bool = False) -> int:  # noqa: ARG002
+        """Return the commit that is searched."""
+        return self._at
+
+    def words(
+        self, query: str, limit: int, only: IndexFilter, reading: QueryInterpretation = "plain"
+    ) -> dict[str, float]:
+        """Return the best entities for the words of a query with BM25 scores, best first.
+
+        Raises InvalidInput for an invalid query, and Unavailable while an index is behind.
+        """
+        only = msgspec.structs.replace(only, as_of=self._at)
+        now, then = self._indexes.keyword, self._indexes.past_keyword
+        # Wait beforehand as well: the weights of words must be the same on the next page.
+        self._wait_until_applied(then, now.visible_up_to)
+        hits = now.search(query, limit, only, reading=reading, other=then.frequencies(query, reading))
+        with self._require_complete(now, then):
+            hits += then.search(query, limit, only.of_the_past, reading=reading, other=now.frequencies(query, reading))
+        return _best_hits([(hit.id, hit.score) for hit in hits], limit)
+
+    def worths(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
+        """Return term scores by text, as `KeywordIndex.worths`; the rarity of words is the current one."""
+        return self._indexes.worths(query, texts)
+
+    def meaning(self, vector: NDArray[np.float32], limit: int, only: IndexFilter) -> dict[str, float]:
+        """Return the nearest entities with cosine similarities. Raises Unavailable while an index is behind."""
+        only = msgspec.structs.replace(only, as_of=self._at)
+        now, then = self._indexes.vector, self._indexes.past_vector
+        hits = now.search(vector, limit, only)
+        with self._require_complete(now, then):
+            hits += then.search(vector, limit, only.of_the_past)
+        return _best_hits([(hit.id, hit.similarity) for hit in hits], limit)
+
+    def vectors_of(self, ids: list[str]) -> dict[str, NDArray[np.float32]]:
+        """Return the vectors that the given entities had. Raises Unavailable while an index is behind."""
+        now, then = self._indexes.vector, self._indexes.past_vector
+        found = now.vectors_of(ids, self._at)
+        with self._require_complete(now, then):
+            return found | then.vectors_of([node_id for node_id in ids if node_id not in found], self._at)
+
+    @contextlib.contextmanager
+    def _require_complete(self, now: CurrentIndexProjection[Any], then: PastIndexProjection[Any]) -> Generator[None]:
+        """Wrap the search of the past index, which follows that of the current one.
+
+        Raises Unavailable unless both were complete.
+        """
+        _check(now, now.reached, self._at)
+        seen = now.visible_up_to
+        self._wait_until_applied(then, seen)
+        yield
+        _check(then, then.sequence, seen)
+
+    def _wait_until_applied(self, then: PastIndexProjection[Any], sequence: int) -> None:
+        for view in (self._history, then):
+            view.wait(sequence, PAST_INDEX_TIMEOUT_SECONDS)
+            _check(view, view.sequence, sequence)
+
+
+def _check(view: BackgroundProjection, sequence: int, wanted: int) -> None:
+    if sequence < wanted:
+        seen = max(sequence, 0)
+        raise Unavailable(f"the {view.name} index has not seen sequence {wanted} yet, only {seen}", retry_after=2)
+
+
+def _best_hits(scored: list[tuple[str, float]], limit: int) -> dict[str, float]:
+    # The sort is stable, so the next page, taken from longer lists, continues where this one ends.
+    found: dict[str, float] = {}
+    for node_id, score in sorted(scored, key=lambda hit: -hit[1]):
+        if len(found) == limit:
+            break
+        found.setdefault(node_id, score)
+    return found
+
+
+def read_model_name(path: Path) -> str | None:
+    """Return the model name in a file; None if the file is missing or damaged."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        text = path.read_text(encoding="utf-8").strip()
+        if found := _MODEL_WITH_CHECKSUM_PATTERN.fullmatch(text):
+            return found[2] if found[1] == _checksum(found[2]) else None
+        return text if _BARE_MODEL_PATTERN.fullmatch(text) else None
+    return None
+
+
+def write_model_name(path: Path, name: str) -> None:
+    """Write the model name with its checksum, atomically."""
+    write_file_atomically(path, f"{_checksum(name)} {name}\n".encode())
+
+
+def _checksum(name: str) -> str:
+    return xxhash.xxh3_64_hexdigest(name.encode())

@@ -1,0 +1,394 @@
+"""Decoding of requests: path, query, headers and body as Structs.
+
+Every decoding error has a message and, where known, the name of the field.
+"""
+
+from __future__ import annotations
+
+import re
+from codecs import BOM_UTF8
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar, cast
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+from litestar import Request
+
+from kgserve.api.operation import SEQUENCE_HEADER, STORE_HEADER, STORE_PARAMETER, Operation
+from kgserve.errors import FieldError, InvalidInput, NoStore, TooLarge, Unsupported
+from kgserve.graph.compat.versioned_field_names import FIELD_NAMES_PARAMETER, VERSIONED_FIELD_NAMES
+from kgserve.graph.store_handle import StoreHandles
+from kgserve.platform.access.authentication import HiddenStore
+from kgserve.platform.codecs import convert, decode_json, find_lone_surrogate, locate_validation_error
+from kgserve.platform.media_types import EVENT_STREAM_MEDIA_TYPE
+from kgserve.platform.settings import MEBIBYTE
+from kgserve.server.http.error_responses import ClientDisconnected
+from kgserve.server.http.fair_callbacks import FairCallbackQueue
+from kgserve.server.http.sse import EventStreamRegistry
+from kgserve.server.proxy import NodeHttpClient
+from kgserve.storage.model.store_names import check_store_name
+from kgserve.stores.cluster_api import MIN_SEQUENCE_HEADER, READ_SOURCE_HEADER
+from kgserve.stores.scoped_stores import ReplicaRead
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from litestar.types import HTTPScope, Receive
+
+    from kgserve.graph.store_handle import StoreHandle
+    from kgserve.platform.access.authentication import Caller, RequestContext
+    from kgserve.server.admission import AdmissionControl
+    from kgserve.server.http.error_responses import Header
+
+    Headers = Iterable[tuple[bytes, bytes]]
+
+Into = TypeVar("Into", bound=msgspec.Struct)
+SERVICES_STATE_KEY = "service"
+"""Key of a request's state for its `RequestServices`."""
+REPLICA_READ_STATE_KEY = "replica_read"
+"""Key of a request's state for its `ReplicaRead`; set if a replica may serve it."""
+READ_FROM_HEADER_BYTES, MIN_SEQUENCE_HEADER_BYTES = (
+    READ_SOURCE_HEADER.lower().encode(),
+    MIN_SEQUENCE_HEADER.lower().encode(),
+)
+_COPY_HEADERS = frozenset({READ_FROM_HEADER_BYTES, MIN_SEQUENCE_HEADER_BYTES})
+_SEQUENCE = SEQUENCE_HEADER.lower().encode()
+NO_PARAMETERS: frozenset[str] = frozenset()
+STORE_SELECTION_PARAMETERS = frozenset({STORE_PARAMETER})
+"""Query parameters that `select_store` reads."""
+RENAMING_PARAMETERS = frozenset({FIELD_NAMES_PARAMETER})
+"""Query parameters that `asks_versioned_names` reads."""
+FIELD_NAMES_PARAMETER_BYTES = FIELD_NAMES_PARAMETER.encode()
+"""Substring of every query that contains such a parameter."""
+MAX_INLINE_JSON_BYTES = 64 << 10  # decoding this much (0.1 ms) is faster than a switch to a thread and back
+FORM_MEDIA_TYPE = "application/x-www-form-urlencoded"
+NDJSON_TYPES = frozenset({"application/x-ndjson", "application/ndjson", "application/jsonl"})
+_JSON = re.compile(r"application/json|[a-z0-9.+!#$&^_-]+/[a-z0-9.+!#$&^_-]+\+json")
+_SEPARATOR = re.compile(r"(?<!\\),")
+
+
+class RequestServices(NamedTuple):
+    """Dependencies of request handlers: stores that the caller may access, threads, event streams and other nodes."""
+
+    graphs: StoreHandles
+    admission: AdmissionControl
+    callbacks: FairCallbackQueue
+    streams: EventStreamRegistry
+    proxy: NodeHttpClient
+
+
+def get_services(request: Request[Any, Any, Any]) -> RequestServices:
+    """Return the service, restricted to the stores of the request's caller."""
+    return cast("RequestServices", request.scope["state"][SERVICES_STATE_KEY])
+
+
+def get_caller(request: Request[Any, Any, Any]) -> Caller:
+    """Return the caller that the gateway authenticated."""
+    return cast("RequestContext", request.scope["state"]["request_context"]).caller
+
+
+def decode_path_parameter(request: Request[Any, Any, Any], name: str) -> str:
+    """Return the path parameter ``name``, percent-decoded once, after routing; it may contain slashes."""
+    return decode_path_segment(request.path_params[name], name)
+
+
+def decode_path_segment(segment: str, name: str) -> str:
+    """Return a path segment, percent-decoded once. Raises InvalidInput."""
+    try:
+        return unquote(segment, errors="strict")
+    except UnicodeDecodeError:
+        fault = FieldError(name, "percent-encoded bytes are not UTF-8")
+        raise InvalidInput(f"the {name} in the path is not UTF-8", (fault,)) from None
+
+
+def parse_replica_headers(scope: HTTPScope, operation: Operation) -> ReplicaRead | None:
+    """Return the conditions under which a replica may answer; None if none may. Raises InvalidInput."""
+    if operation.role != "read" or operation.answer.media == EVENT_STREAM_MEDIA_TYPE:
+        return None
+    sent = {name: value for name, value in scope["headers"] if name in _COPY_HEADERS}
+    if sent[READ_FROM_HEADER_BYTES] != b"copy":
+        _refuse_header(READ_SOURCE_HEADER, "must be `copy`, or omitted")
+    at_least = sent.get(MIN_SEQUENCE_HEADER_BYTES, b"0")
+    if not at_least.isdigit():
+        _refuse_header(MIN_SEQUENCE_HEADER, "must be the `sequence` of a commit")
+    return ReplicaRead(int(at_least))
+
+
+def replica_sequence_header(scope: HTTPScope, headers: Headers = ()) -> tuple[Header, ...]:
+    """Return the header with the commit sequence that a replica answered from, unless ``headers`` has it already."""
+    copies: ReplicaRead | None = scope["state"].get(REPLICA_READ_STATE_KEY)
+    if copies is None or copies.sequence is None or any(name == _SEQUENCE for name, _ in headers):
+        return ()
+    return ((_SEQUENCE, str(copies.sequence).encode()),)
+
+
+def _refuse_header(name: str, message: str) -> NoReturn:
+    raise InvalidInput(f"{name} {message}", (FieldError(name, message),))
+
+
+class StoreSelection(NamedTuple):
+    """Store of a request; ``named`` unless it is the default store."""
+
+    name: str
+    named: bool
+
+
+def select_store(scope: HTTPScope, default: str) -> StoreSelection:
+    """Return the store of a request whose path names none: from the query, else the header, else the default.
+
+    Raises InvalidInput for a header that is not a valid store name, even if the query names the store.
+    """
+    header = STORE_HEADER.lower().encode()
+    sent = next((value.decode("latin-1") for name, value in scope["headers"] if name == header), None)
+    if sent is not None:
+        _check_header(sent)
+    if b"store" in scope["query_string"]:
+        given = [value for name, value in _pairs(scope["query_string"]) if name == STORE_PARAMETER]
+        _once([STORE_PARAMETER] * len(given))
+        if given:
+            return StoreSelection(given[0], named=True)
+    return StoreSelection(default, named=False) if sent is None else StoreSelection(sent, named=True)
+
+
+def _check_header(name: str) -> None:
+    try:
+        check_store_name(name)
+    except InvalidInput as error:
+        raise InvalidInput.at(STORE_HEADER, str(error)) from None
+
+
+def get_graph(scope: HTTPScope, service: RequestServices) -> StoreHandle:
+    """Return the store of a request: from its path, or else as `select_store` finds it."""
+    given = scope["path_params"].get("store")
+    if given is not None:
+        return service.graphs.graph(decode_path_segment(given, "store"))
+    asked = select_store(scope, service.graphs.settings.default_store)
+    return service.graphs.graph(asked.name, is_default=not asked.named)
+
+
+def get_store_name(scope: HTTPScope, service: RequestServices) -> str:
+    """Return the name of the store of a request."""
+    return get_graph(scope, service).name
+
+
+def is_missing_default_store(error: NoStore, graph: StoreHandle) -> bool:
+    """Return whether the missing store is the default one, and the request did not name it."""
+    return graph.is_default and error.store == graph.name and not isinstance(error, HiddenStore)
+
+
+def asks_versioned_names(query: bytes) -> bool:
+    """Return whether the response uses the field names of versioned writes. Raises InvalidInput for unknown values."""
+    given = (
+        [value for name, value in _pairs(query) if name == FIELD_NAMES_PARAMETER]
+        if FIELD_NAMES_PARAMETER_BYTES in query
+        else []
+    )
+    _once([FIELD_NAMES_PARAMETER] * len(given))
+    if given and given != [VERSIONED_FIELD_NAMES]:
+        message = f"must be {VERSIONED_FIELD_NAMES}, or omitted"
+        raise InvalidInput(f"query: {FIELD_NAMES_PARAMETER}: {message}", (FieldError(FIELD_NAMES_PARAMETER, message),))
+    return bool(given)
+
+
+def decode_query(
+    text: bytes,
+    into: type[Into],
+    lists: frozenset[str] = NO_PARAMETERS,
+    repeated: frozenset[str] = NO_PARAMETERS,
+    passed: frozenset[str] = NO_PARAMETERS,
+) -> Into:
+    """Decode the query as ``into``. Raises InvalidInput for parameters that are unknown, repeated or out of bounds.
+
+    lists: parameters that may be repeated; their values are joined with commas.
+    repeated: list parameters; they may be repeated, and each value may hold several items (`split_lists`).
+    passed: parameters to ignore, because other code reads them.
+    """
+    names = get_field_aliases(into)
+    pairs = [(names.get(name, name), value) for name, value in _pairs(text) if name not in passed]
+    _once(name for name, _ in pairs if name not in lists | repeated)
+    values: dict[str, list[str]] = {}
+    for name, value in pairs:
+        values.setdefault(name, []).append(value)
+    given = {name: split_lists(found) if name in repeated else ",".join(found) for name, found in values.items()}
+    try:
+        return convert(given, into, strict=False)
+    except msgspec.ValidationError as error:
+        fault = locate_validation_error(error, into)
+        raise InvalidInput(f"query: {fault.path}: {fault.message}", (fault,)) from None
+
+
+def split_lists(values: Iterable[str]) -> list[str]:
+    r"""Return the items of lists whose items are separated by commas; ``\,`` is a comma within an item.
+
+    Empty items are omitted.
+    """
+    items = (item for value in values for item in _SEPARATOR.split(value))
+    return [item.replace(r"\,", ",") for item in items if item]
+
+
+def _pairs(text: bytes) -> list[tuple[str, str]]:
+    try:
+        return parse_qsl(text.decode("ascii"), keep_blank_values=True, errors="strict")
+    except UnicodeDecodeError:
+        raise InvalidInput("the query is not percent-encoded UTF-8") from None
+    except ValueError:
+        raise InvalidInput("the query has too many fields") from None
+
+
+def _once(names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise InvalidInput(f"query: {name} is given more than once", (FieldError(name, "given more than once"),))
+        seen.add(name)
+
+
+async def decode_json_body(
+    headers: Headers, receive: Receive, service: RequestServices, into: type[Into], *, optional: bool = False
+) -> Into:
+    """Decode the JSON body as ``into``; if ``optional``, an empty body yields the defaults.
+
+    Raises Unsupported, TooLarge, InvalidInput, or ClientLeft when the client disconnects before the end.
+    """
+    if not optional:
+        _check_headers(headers, _is_json)
+    body = await _body(headers, receive, service)
+    if optional and not body:
+        return into()
+    if optional:
+        _check_headers(headers, _is_json)
+    return await _decode_in_thread_if_large(service, body, into)
+
+
+def iter_body_chunks(request: Request[Any, Any, Any], media: frozenset[str]) -> AsyncIterator[bytes]:
+    """Return an iterator over the chunks of a body of one of these media types, without a limit of its length.
+
+    Raises Unsupported immediately. The iterator raises ClientLeft when the client disconnects before the end.
+    """
+    _check_headers(request.scope["headers"], media.__contains__)
+    return _chunks(request.receive)
+
+
+def decode_json_text(body: bytes, into: type[Into]) -> Into:
+    """Decode JSON text as ``into``; for duplicate keys the last value counts. Raises InvalidInput."""
+    body = body.removeprefix(BOM_UTF8)
+    if not body.strip():
+        raise InvalidInput("the body is empty; send a JSON object")
+    try:
+        return _decode_either(body, into)
+    except msgspec.ValidationError as error:
+        fault = locate_validation_error(error, into)
+        raise InvalidInput(f"{fault.path}: {fault.message}" if fault.path else fault.message, (fault,)) from None
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"the body is not UTF-8: {error.reason}") from None
+    except msgspec.DecodeError as error:
+        raise InvalidInput(f"the body {find_lone_surrogate(body) or f'is not JSON: {error}'}") from None
+    except RecursionError:
+        raise InvalidInput("the body is nested too deeply") from None
+
+
+def _decode_either(body: bytes, into: type[Into]) -> Into:
+    """Decode a body by field names, or by field aliases if that fails."""
+    try:
+        return decode_json(body, into)
+    except msgspec.ValidationError:
+        if renamed := _decode_aliases(body, into):
+            return renamed
+        raise
+
+
+def get_field_aliases(into: type[msgspec.Struct]) -> Mapping[str, str]:
+    """Return the aliases of a request's fields: alias to field name."""
+    return getattr(into, "field_aliases", {})
+
+
+def _decode_aliases(body: bytes, into: type[Into]) -> Into | None:
+    """Return the request of a body that uses field aliases; None if it uses none.
+
+    Raises InvalidInput for invalid values, and for an alias whose value differs from that of its field.
+    """
+    names = get_field_aliases(into)
+    if not names:
+        return None
+    given = decode_json(body)
+    if not isinstance(given, dict) or names.keys().isdisjoint(cast("dict[str, Any]", given)):
+        return None
+    values: dict[str, Any] = {}
+    for name, value in cast("dict[str, Any]", given).items():
+        own = names.get(name, name)
+        if values.setdefault(own, value) != value:
+            raise InvalidInput.at(name, f"is an alias of {own}, which has a different value; send one of them")
+    try:
+        return convert(values, into)
+    except msgspec.ValidationError as error:
+        fault = locate_validation_error(error, into)
+        raise InvalidInput(f"{fault.path}: {fault.message}", (fault,)) from None
+
+
+def _check_headers(headers: Headers, fits: Callable[[str], bool]) -> None:
+    encoding = _header(headers, b"content-encoding").strip().lower()
+    if encoding not in {"", "identity"}:
+        raise Unsupported(f"content-encoding {encoding[:40]} is not supported; send the body unencoded")
+    media = _header(headers, b"content-type").partition(";")[0].strip().lower()
+    if media and not fits(media) and not (media == FORM_MEDIA_TYPE and not _from_browser(headers)):
+        raise Unsupported(f"content-type {media[:80]} is not supported here")
+
+
+def _is_json(media: str) -> bool:
+    return _JSON.fullmatch(media) is not None
+
+
+def _from_browser(headers: Headers) -> bool:
+    """Return whether a web page may have sent the request; forms need no preflight, but browsers add these headers."""
+    return any(name in {b"origin", b"sec-fetch-site"} for name, _ in headers)
+
+
+def _header(headers: Headers, wanted: bytes) -> str:
+    """Return the value of the first header of this name, or an empty text."""
+    return next((value.decode("latin-1") for name, value in headers if name == wanted), "")
+
+
+async def _body(headers: Headers, receive: Receive, service: RequestServices) -> bytes:
+    limit = service.graphs.settings.max_body_mb * MEBIBYTE
+    announced = _header(headers, b"content-length")
+    if announced.isdecimal() and int(announced[:20]) > limit:
+        raise _too_large(limit)
+    parts: list[bytes] = []
+    size = 0
+    async for part in _chunks(receive):
+        size += len(part)
+        if size > limit:
+            raise _too_large(limit)
+        parts.append(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def _decode_in_thread_if_large(service: RequestServices, body: bytes, into: type[Into]) -> Into:
+    return (
+        decode_json_text(body, into)
+        if len(body) <= MAX_INLINE_JSON_BYTES
+        else await service.admission.run("reads", decode_json_text, body, into)
+    )
+
+
+def _too_large(limit: int) -> TooLarge:
+    return TooLarge(
+        f"the body exceeds {limit // MEBIBYTE} MiB; send smaller batches, use import, or raise --max-body-mb"
+    )
+
+
+async def wait_for_disconnect(receive: Receive) -> None:
+    """Wait until the client disconnects, discarding what it sends."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _chunks(receive: Receive) -> AsyncIterator[bytes]:
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnected
+        if part := message.get("body", b""):
+            yield part
+        more = message.get("more_body", False)

@@ -1,0 +1,416 @@
+"""Streaming endpoints: import and export of stores, and Cypher statements."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import asynccontextmanager, closing
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
+
+import anyio
+import msgspec
+from litestar import Request, Response, get, post
+from litestar.response.base import ASGIResponse
+from typing_extensions import override
+
+from kgserve.api import examples
+from kgserve.api.operation import READ_ERRORS, WRITE_ERRORS, ExampleBody, Operation, operation_opt
+from kgserve.errors import Unsupported
+from kgserve.graph.answers import CypherAnswer, ImportAnswer
+from kgserve.graph.cypher.read_statements import (
+    MAX_RESULT_MEMORY_BYTES,
+    ResultTextFormat,
+    ResultTextStream,
+    StatementCancellation,
+    stream_statement,
+)
+from kgserve.graph.cypher.write_transaction import run_cypher_request
+from kgserve.graph.request_bodies import NODES_VALID_AT_HELP, AsOfText, CypherRequest
+from kgserve.graph.transfer.import_export import (
+    ARCHIVE_FORMAT,
+    ConvertedExport,
+    ConvertedImport,
+    ExportStream,
+    StreamingImport,
+    open_export,
+)
+from kgserve.platform.gil import fair_pause_seconds
+from kgserve.platform.media_types import (
+    CSV_MEDIA_TYPE,
+    JSON_MEDIA_TYPE,
+    NDJSON_MEDIA_TYPE,
+    XML_MEDIA_TYPE,
+    ZIP_MEDIA_TYPE,
+)
+from kgserve.projections.cypher_engine.engine.fair_pool import current_caller
+from kgserve.server.http.endpoints import json_response
+from kgserve.server.http.error_responses import ClientDisconnected
+from kgserve.server.http.request_decoding import (
+    NDJSON_TYPES,
+    RequestServices,
+    decode_json_body,
+    decode_path_parameter,
+    decode_query,
+    get_caller,
+    get_services,
+    iter_body_chunks,
+    wait_for_disconnect,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from litestar.types import Receive, Scope, Send
+
+    from kgserve.server.http.gateway import Gateway
+
+OpenExport = ExportStream | ConvertedExport
+ExportFormat = Literal["ndjson", "graphml", "csv", "parquet", "memory-server"]
+ImportFormat = Literal["ndjson", "graphml", "csv", "parquet", "memory-server"]
+
+_GRAPHML_TYPES = frozenset({XML_MEDIA_TYPE, "text/xml", "application/graphml+xml"})
+_EXPORT_MEDIA_TYPES: dict[str, str] = {
+    "ndjson": NDJSON_MEDIA_TYPE,
+    "graphml": XML_MEDIA_TYPE,
+    "csv": ZIP_MEDIA_TYPE,
+    "parquet": ZIP_MEDIA_TYPE,
+    "memory-server": NDJSON_MEDIA_TYPE,
+}
+_FILE_SUFFIXES = {
+    "ndjson": "ndjson",
+    "graphml": "graphml",
+    "csv": "csv.zip",
+    "parquet": "parquet.zip",
+    "memory-server": "jsonl",
+}
+_ANY = "application/octet-stream"
+_LINES = {"ndjson", "memory-server"}
+"""Formats that `StreamingImport` reads line by line; it detects which one it is."""
+_SENT_MEDIA_TYPES: dict[str, frozenset[str]] = {
+    "ndjson": NDJSON_TYPES,
+    "graphml": _GRAPHML_TYPES | {_ANY},
+    "csv": frozenset({ZIP_MEDIA_TYPE, _ANY}),
+    "parquet": frozenset({ZIP_MEDIA_TYPE, _ANY}),
+    "memory-server": NDJSON_TYPES | {_ANY},
+}
+_SENT_TYPES = _GRAPHML_TYPES | NDJSON_TYPES | {ZIP_MEDIA_TYPE}
+
+
+_GRAPHML = (
+    '<graphml xmlns="http://graphml.graphdrawing.org/xmlns"><key id="node.type" for="node" attr.name="type" '
+    'attr.type="string"/><graph edgedefault="directed"><node id="feat-jwt"><data key="node.type">code_symbol</data>'
+    "</node></graph></graphml>\n"
+)
+_ARCHIVE = "nodes.csv and edges.csv, or nodes.parquet and edges.parquet, in a zip archive"
+
+
+class ImportQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The query of an import."""
+
+    format: (
+        Annotated[ImportFormat, msgspec.Meta(description="Format of the body; default: from its media type")] | None
+    ) = None
+
+
+class ExportQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The query of an export."""
+
+    as_of: AsOfText | None = None
+    valid_at: Annotated[str, msgspec.Meta(max_length=64, description=NODES_VALID_AT_HELP)] | None = None
+    format: (
+        Annotated[ExportFormat, msgspec.Meta(description="Format of the export; default: from Accept, else JSON lines")]
+        | None
+    ) = None
+
+
+_IMPORT = Operation(
+    id="importStore",
+    role="write",
+    tag="transfer",
+    summary="Import nodes and edges, as NDJSON of any length or in another format",
+    note="`application/x-ndjson`, or another [format](formats.md).",
+    query=ImportQuery,
+    request=ExampleBody(None, examples.NDJSON_LINES_EXAMPLE, NDJSON_MEDIA_TYPE),
+    answer=ExampleBody(ImportAnswer, examples.IMPORT_ANSWER_EXAMPLE),
+    errors=WRITE_ERRORS,
+)
+_EXPORT = Operation(
+    id="exportStore",
+    role="read",
+    tag="transfer",
+    summary="Export a store from one snapshot, as NDJSON or in another format",
+    note=(
+        "`format` is `graphml`, `csv` or `parquet`; default: JSON lines. "
+        "`as_of`: as recorded then. `valid_at`: what was true then."
+    ),
+    query=ExportQuery,
+    answer=ExampleBody(None, examples.NDJSON_LINES_EXAMPLE, NDJSON_MEDIA_TYPE),
+    others=(ExampleBody(None, _GRAPHML, XML_MEDIA_TYPE), ExampleBody(None, _ARCHIVE, ZIP_MEDIA_TYPE)),
+    errors=(*READ_ERRORS, "conflict", "gone", "storage_full"),
+    headers=(("Kgserve-Sequence", "The commit number of the snapshot"),),
+)
+
+
+@post("/api/memory/{store:str}/import", status_code=200, opt=operation_opt(_IMPORT))
+async def import_store(request: Request[Any, Any, Any]) -> Response[bytes]:
+    """Import one JSON object per line, `"kind": "node"` or `"kind": "edge"`, nodes before the edges that need them.
+
+    The server commits lines in batches while the body arrives. It skips invalid lines and lists their numbers. If the
+    connection breaks, committed batches stay: send the same file again to complete the import.
+
+    Lines of the official MCP memory server are accepted as well. Other formats, by media type or `format`: GraphML
+    (`application/xml`), and a zip archive of `nodes.csv` and `edges.csv` or of `nodes.parquet` and `edges.parquet`
+    (`application/zip`). These are read once they have arrived completely; errors name the row or line of the file.
+    """
+    wanted = decode_query(request.scope["query_string"], ImportQuery)
+    kind = _sent_format(request, wanted.format)
+    with get_services(request).admission.transfer_slot():
+        return await (_import_lines(request, kind) if kind in _LINES else _import_converted(request, kind))
+
+
+async def _import_lines(request: Request[Any, Any, Any], kind: str) -> Response[bytes]:
+    chunks = iter_body_chunks(request, _SENT_MEDIA_TYPES[kind])
+    service, others = get_services(request), _others(request)
+    importer = await service.admission.run(
+        "transfers", StreamingImport, service.graphs.graph(decode_path_parameter(request, "store")), others=others
+    )
+    async with _abandoned_on_failure(service, importer):
+        async for chunk in chunks:
+            if importer.feed(chunk):
+                begun = time.perf_counter()
+                await service.admission.run("transfers", importer.flush)
+                await asyncio.sleep(fair_pause_seconds(time.perf_counter() - begun, others()))
+        done = await service.admission.run("transfers", importer.finish)
+    return json_response(msgspec.json.encode(done))
+
+
+async def _import_converted(request: Request[Any, Any, Any], kind: str) -> Response[bytes]:
+    chunks = iter_body_chunks(request, _SENT_TYPES | {_ANY})
+    service, others = get_services(request), _others(request)
+    graph = service.graphs.graph(decode_path_parameter(request, "store"))
+    importer = await service.admission.run("transfers", ConvertedImport, graph, kind, others)
+    async with _abandoned_on_failure(service, importer):
+        async for chunk in chunks:
+            await service.admission.run("transfers", importer.write, chunk)
+        done = await service.admission.run("transfers", importer.finish)
+    return json_response(msgspec.json.encode(done))
+
+
+def _others(request: Request[Any, Any, Any]) -> Callable[[], int]:
+    """Return a function that counts the other callers that are active during this request."""
+    use = cast("Gateway", request.app.state["edge"]).use
+    return partial(use.others, current_caller.get(), use.begun)
+
+
+@asynccontextmanager
+async def _abandoned_on_failure(
+    service: RequestServices, importer: StreamingImport | ConvertedImport
+) -> AsyncGenerator[None]:
+    """Abort the import if its body breaks off or its client disconnects; this releases the store."""
+    try:
+        yield
+    except BaseException:
+        with anyio.CancelScope(shield=True):
+            await service.admission.run("transfers", importer.abort)
+        raise
+
+
+def _sent_format(request: Request[Any, Any, Any], wanted: str | None) -> str:
+    """Return the format of a body; CSV and Parquet are one format, an archive. Raises Unsupported."""
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if wanted is None:
+        wanted = "graphml" if media in _GRAPHML_TYPES else "csv" if media == ZIP_MEDIA_TYPE else "ndjson"
+    elif wanted != "ndjson" and media and media not in _SENT_MEDIA_TYPES[wanted]:
+        raise Unsupported(f"content-type {media[:80]} is not supported for format={wanted}")
+    return ARCHIVE_FORMAT if wanted in {"csv", "parquet"} else wanted
+
+
+@get("/api/memory/{store:str}/export", media_type=NDJSON_MEDIA_TYPE, opt=operation_opt(_EXPORT))
+async def export_store(request: Request[Any, Any, Any]) -> ASGIResponse:
+    """Export a store as lines that import accepts; importing them elsewhere gives an equal store.
+
+    The export excludes later writes. If it fails, the response ends without the closing chunk, so that clients detect
+    it. GraphML, zip archives of CSV or Parquet, and the file of the official MCP memory server
+    (`format=memory-server`) are written to disk first: the response begins when they are complete.
+    """
+    service = get_services(request)
+    graph = service.graphs.graph(decode_path_parameter(request, "store"))
+    wanted = decode_query(request.scope["query_string"], ExportQuery)
+    kind = wanted.format or _accepted(request.headers.get("accept", ""))
+    with service.admission.transfer_slot():
+        stream = await service.admission.run("transfers", open_export, graph, wanted.valid_at, graph.past(wanted.as_of))
+        if kind == "ndjson":
+            return ExportResponse(service, graph.name, stream)
+        converted = await service.admission.run("transfers", ConvertedExport, graph, stream, kind)
+        return ExportResponse(service, graph.name, converted, kind)
+
+
+def _accepted(accept: str) -> str:
+    """Return the first format that the Accept header names; application/zip means CSV."""
+    for part in accept.split(","):
+        media = part.partition(";")[0].strip().lower()
+        if media in _GRAPHML_TYPES:
+            return "graphml"
+        if media == ZIP_MEDIA_TYPE:
+            return "csv"
+        if media == NDJSON_MEDIA_TYPE or media.endswith("/*"):
+            return "ndjson"
+    return "ndjson"
+
+
+class _BlockStreamResponse(ASGIResponse):
+    """Response that sends the blocks of a stream until it ends or the client disconnects."""
+
+    _should_set_content_length = False
+    _service: RequestServices
+    _stream: Iterable[bytes]
+
+    @override
+    async def send_body(self, send: Send, receive: Receive) -> None:
+        # ``send`` waits while the client is slow.
+        leaving = anyio.CancelScope()
+
+        async def watch() -> None:
+            await wait_for_disconnect(receive)
+            leaving.cancel()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(watch)
+            with leaving:
+                await self._send_blocks(send)
+            group.cancel_scope.cancel()
+
+    async def _send_blocks(self, send: Send) -> None:
+        blocks = iter(self._stream)
+        while block := await self._service.admission.run("transfers", next, blocks, b""):
+            await send({"type": "http.response.body", "body": block, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class ExportResponse(_BlockStreamResponse):
+    """Streams an export, and closes it in any case."""
+
+    def __init__(self, service: RequestServices, store: str, stream: OpenExport, kind: str = "ndjson") -> None:
+        headers = {
+            "content-disposition": f'attachment; filename="{store}.{_FILE_SUFFIXES[kind]}"',
+            "kgserve-sequence": str(stream.sequence),
+        }
+        super().__init__(media_type=_EXPORT_MEDIA_TYPES[kind], headers=headers)
+        self._service = service
+        self._stream = self._export = stream
+
+    @override
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            with self._service.admission.transfer_slot():
+                await super().__call__(scope, receive, send)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._service.admission.run("transfers", self._export.__exit__, None, None, None)
+
+
+WorkResult = TypeVar("WorkResult")
+
+CYPHER_INTERRUPT_SECONDS = 0.05
+_encode = msgspec.json.Encoder().encode
+_FORMATS: dict[str, ResultTextFormat] = {NDJSON_MEDIA_TYPE: "ndjson", CSV_MEDIA_TYPE: "csv"}
+_ANY_FORM = {JSON_MEDIA_TYPE, "application/*", "*/*"}
+
+_CYPHER = Operation(
+    id="cypher",
+    role="read",
+    tag="cypher",
+    summary="Run one Cypher statement",
+    note="Syntax and limits: [Cypher](cypher.md).",
+    request=ExampleBody(CypherRequest, examples.CYPHER_REQUEST_EXAMPLE),
+    answer=ExampleBody(CypherAnswer, examples.CYPHER_ANSWER_EXAMPLE),
+    others=(
+        ExampleBody(None, examples.CYPHER_NDJSON_EXAMPLE, NDJSON_MEDIA_TYPE),
+        ExampleBody(None, examples.CYPHER_CSV_EXAMPLE, CSV_MEDIA_TYPE),
+    ),
+    errors=(*READ_ERRORS, "conflict", "too_large", "unsupported", "storage_full"),
+)
+
+
+@post("/api/memory/{store:str}/cypher", status_code=200, opt=operation_opt(_CYPHER))
+async def cypher(request: Request[Any, Any, Any]) -> ASGIResponse:
+    """Run a Cypher statement that reads or, with `"mode": "write"`, changes the graph in one atomic write.
+
+    With `Accept: application/x-ndjson` or `text/csv` the rows of a reading statement are streamed. Files, settings,
+    transactions and data definition are not available. A statement is interrupted when its client disconnects.
+    """
+    service, control = get_services(request), StatementCancellation()
+    asked = await decode_json_body(request.scope["headers"], request.receive, service, CypherRequest)
+    if asked.mode == "write":
+        get_caller(request).require("write")
+    graph, media = (
+        service.graphs.graph(decode_path_parameter(request, "store")),
+        _media(request.headers.get("accept", "")),
+    )
+    if asked.mode == "write" and media is None:
+        written = service.admission.run("writing_statements", run_cypher_request, graph, asked, control)
+        return _json(_encode(await _while_present(request, control, written)))
+    form = "json" if media is None else _FORMATS[media]
+    reading = service.admission.run("statements", stream_statement, graph, asked, form, control)
+    rows = await _while_present(request, control, reading)
+    if media is None and rows.size <= MAX_RESULT_MEMORY_BYTES:
+        with closing(rows):
+            return _json(b"".join(rows))
+    return RowStreamResponse(service, rows, media or JSON_MEDIA_TYPE)
+
+
+def _json(body: bytes) -> ASGIResponse:
+    return ASGIResponse(body=body, media_type=JSON_MEDIA_TYPE)
+
+
+def _media(accept: str) -> str | None:
+    """Return the first supported media type of an Accept header; None means JSON."""
+    wanted = (part.partition(";")[0].strip().lower() for part in accept.split(","))
+    known = next((media for media in wanted if media in _FORMATS or media in _ANY_FORM), JSON_MEDIA_TYPE)
+    return known if known in _FORMATS else None
+
+
+async def _while_present(
+    request: Request[Any, Any, Any], control: StatementCancellation, work: Awaitable[WorkResult]
+) -> WorkResult:
+    """Return the result of work in a thread. If the client disconnects, interrupt the statement; raise ClientLeft."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(wait_for_disconnect(request.receive))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        await _stop(control, working)
+        raise ClientDisconnected
+    except asyncio.CancelledError:
+        with anyio.CancelScope(shield=True):
+            await _stop(control, working)
+        raise
+    finally:
+        leaving.cancel()
+
+
+async def _stop(control: StatementCancellation, working: asyncio.Future[Any]) -> None:
+    while not working.done():
+        control.interrupt()
+        await asyncio.wait({working}, timeout=CYPHER_INTERRUPT_SECONDS)
+    if not working.cancelled() and working.exception() is None and isinstance(working.result(), ResultTextStream):
+        working.result().close()
+
+
+class RowStreamResponse(_BlockStreamResponse):
+    """Streams the rows of a statement, and closes it in any case."""
+
+    def __init__(self, service: RequestServices, rows: ResultTextStream, media: str) -> None:
+        super().__init__(media_type=media)
+        self._service = service
+        self._stream = self._rows = rows
+
+    @override
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._rows.close()

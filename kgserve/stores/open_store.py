@@ -1,0 +1,635 @@
+"""One open store, with its write path: plan, journal, apply, report."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Collection, Container, Generator, Iterable
+from concurrent.futures import Future
+from functools import partial
+from typing import Protocol, TypeVar
+
+import msgspec
+import structlog
+
+from kgserve.errors import Unavailable
+from kgserve.platform.durable_files import translate_storage_errors
+from kgserve.platform.metrics.telemetry import PhaseTimer, StoreWriteCounters, Telemetry
+from kgserve.platform.settings import Settings
+from kgserve.projections.base import EraseRequest
+from kgserve.projections.catalog.catalog import NodeCatalog
+from kgserve.projections.catalog.projection import CatalogProjection
+from kgserve.projections.cypher_engine.projection import EngineProjection
+from kgserve.projections.links.links import LinkReader
+from kgserve.projections.links.projection import LinkProjection
+from kgserve.projections.memory_index.decay import HalfLives, half_lives_of
+from kgserve.projections.memory_index.projection import MemoryProjection
+from kgserve.projections.tombstones import Tombstones
+from kgserve.storage.changefeed import ChangeFeed
+from kgserve.storage.commit_clock import CommitClock, newest_segment_time, wall_time
+from kgserve.storage.journal import snapshot
+from kgserve.storage.layout import STORE_FORMAT, StoreLayout, open_journal, require_write_room
+from kgserve.storage.model.batch import WriteBatch, WriteRules
+from kgserve.storage.model.change import ChangeSet, LinksState, StoreState
+from kgserve.storage.model.digest import measure_rows
+from kgserve.storage.model.rows import EdgeKey
+from kgserve.storage.model.store_settings import StoreSettings
+from kgserve.storage.plan import PlanningWorkspace, WriteReport, check_batch, plan_batch
+from kgserve.storage.rebuild import create_empty_folder, open_current_rows, rebuild_current_rows, take_snapshot
+from kgserve.storage.rows.edge_page import add_former_versions
+from kgserve.storage.rows.encoding import RowsDamaged
+from kgserve.storage.rows.hierarchy import find_redirects
+from kgserve.storage.rows.rows_snapshot import MIN_BATCH_LOOKUPS, RowsSnapshot
+from kgserve.stores.access_buffer import AccessBuffer
+from kgserve.stores.compaction import Compactor, DeltaMerger
+from kgserve.stores.pending_state import PendingState
+from kgserve.stores.placement import Placement
+from kgserve.stores.purge_record import PurgeResult, PurgeTargets
+from kgserve.stores.scratch_database import ScratchCopyCache, ScratchDatabase
+from kgserve.stores.writer import PlannedWrite, QueuedWrite, ReplicatedCommits, WriterThread, prepare_write
+
+log = structlog.get_logger()
+
+IDLE_MERGE_DELAY_SECONDS = 2.0
+"""Time since the last commit after which even a small delta is merged into a new base, for faster reads and opens."""
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+_Listed = TypeVar("_Listed")
+ScheduleInBackground = Callable[[Callable[[], None]], object]
+
+
+class CheckResult(msgspec.Struct, frozen=True):
+    """Result of comparing all rows with the journal's digest; ``time`` is in microseconds."""
+
+    time: int
+    ok: bool
+
+
+class NodePurger(Protocol):
+    """Purges nodes from a store."""
+
+    def erase(self, find: Callable[[RowsSnapshot], PurgeTargets]) -> Future[PurgeResult]:
+        """Purge the nodes that ``find`` returns. The future completes when all is gone.
+
+        ``find`` is called in the writer thread.
+        """
+        ...
+
+
+class StoreDependencies(msgspec.Struct, frozen=True):
+    """Dependencies shared by the stores of a pool. ``background`` schedules low-priority work."""
+
+    settings: Settings
+    background: ScheduleInBackground
+    observation: Telemetry
+    copies: ScratchCopyCache
+    placement: Placement
+
+
+class OpenStore:
+    """An open store. All changes happen in its writer thread; any thread may read concurrently."""
+
+    def __init__(self, layout: StoreLayout, feed: ChangeFeed, around: StoreDependencies) -> None:
+        """Open a store from its local files, repairing what a crash left behind."""
+        settings, background = around.settings, around.background
+        self.observation = around.observation
+        self.count = StoreWriteCounters()
+        self.name = layout.name
+        self.feed = feed
+        self.layout = layout
+        self.settings = settings
+        self.description = layout.described()
+        self._placement = around.placement
+        self._describing = threading.Lock()
+        # Called in the changing thread after a change of settings. Must not block.
+        self.after_change: list[Callable[[], None]] = []
+        # Set by the component that implements purging.
+        self.eraser: NodePurger | None = None
+        # Ids of running consolidations. An unfinished one that is not listed was interrupted.
+        self.runs: set[str] = set()
+        self.last_check: CheckResult | None = None
+        # Called in the writer thread after every group, once its callers have their reports. Must not block.
+        self.after_commit: list[Callable[[], None]] = [self.feed.wake]
+        # Called in the purging thread once the purged data has left the journal. Must not block.
+        self.after_erasing: list[Callable[[], None]] = []
+        # Called in the history's thread after it has applied commits. Must not block.
+        self.after_history: list[Callable[[], None]] = []
+        # Changes whenever the set of conflicting versions changes; 0 while no conflict exists.
+        self.heads_mark = 0
+        # Called about once a second while the store is open. Must not block.
+        self.each_second: list[Callable[[], None]] = []
+        # Each returns the first sequence that its consumer still has to read from the journal.
+        self.needed_from: list[Callable[[], int]] = []
+        shutil.rmtree(layout.scratch, ignore_errors=True)
+        with contextlib.ExitStack() as undo:
+            self.journal = open_journal(layout, settings.journal_segment_mb)
+            self.journal.before_packing = self._raise_format
+            undo.callback(self.journal.close)
+            self.commits = around.placement.commits(layout.name, self.journal)
+            self.rows = open_current_rows(layout, self.journal)
+            layout.mark_open()
+            undo.pop_all()
+        self._background = background
+        self._closing = threading.Event()
+        # Ids of nodes being purged, which snapshots must omit.
+        self._forgotten: frozenset[str] = frozenset()
+        self._committed_at = time.monotonic()
+        newest = max(self.rows.state.time, newest_segment_time(layout.journal))
+        self.clock = CommitClock(layout.name, newest, is_shared=around.placement.is_shared)
+        self.rows_sequence = self.rows.state.sequence
+        self.folding, self.rows.on_damage = (
+            DeltaMerger(layout.name, self.rows, self._renew_rows),
+            self._schedule_rebuild,
+        )
+        self.engine = EngineProjection(layout, self.journal, self.rows, settings, self.observation.slow, self._closing)
+        self.copy = ScratchDatabase(layout, self.journal, self.engine, self.rows, around.copies)
+        self.catalog = CatalogProjection(layout, self.journal, self.rows)
+        self.memories = MemoryProjection(layout, self.journal, self.rows, self._half_lives)
+        self.links = LinkProjection(layout, self.journal, self.rows)
+        self.ended = Tombstones(layout, self.journal, self.rows)
+        self.needed_from.append(lambda: self.rows.base_sequence + 1)
+        self.feed.opened(self.state.sequence)
+        take = self._take_snapshot
+        self.compactor = Compactor(layout, self.journal, self.engine, take, settings, background, self.needed_from)
+        self.accesses = AccessBuffer(self.submit, self.memories.accesses, self.name, counts=not self.commits.is_copy)
+        self._writer = WriterThread(
+            self.name, self._commit, self.compactor.start_if_wanted, settings.write_queue, self.count
+        )
+
+    @property
+    def state(self) -> StoreState:
+        """State as of the last commit that readers see."""
+        return self.rows.state
+
+    @property
+    def queued(self) -> int:
+        """Number of queued writes."""
+        return self._writer.queued
+
+    @property
+    def writing(self) -> bool:
+        """True if a write is running or queued."""
+        return self._writer.busy
+
+    def submit(self, batch: WriteBatch, wait: float = 0.0) -> Future[WriteReport]:
+        """Queue a write; the future returns its report once it is durable and applied.
+
+        wait: seconds to block while the queue is full before raising Unavailable. The future raises InvalidInput,
+        StorageFull or Unavailable.
+        """
+        return self._writer.submit(QueuedWrite(batch, Future()), wait)
+
+    def submit_prepared(
+        self, prepare: Callable[[], WriteBatch | PlannedWrite | ReplicatedCommits], wait: float = 0.0
+    ) -> Future[WriteReport]:
+        """Queue a write whose batch or plan ``prepare`` builds in the writer thread.
+
+        All earlier writes are committed by then, and no other write runs meanwhile. Raises the errors of `submit`; so
+        does the future, along with those of ``prepare``.
+        """
+        return self._writer.submit(QueuedWrite(WriteBatch(), Future(), prepare), wait)
+
+    def submit_decided(
+        self, decide: Callable[[PendingState], WriteBatch], cost: int, wait: float = 0.0
+    ) -> Future[WriteReport]:
+        """Queue a write whose batch ``decide`` builds in the writer thread, from the pending state of its group.
+
+        It is committed together with other writes, so ``decide`` must be quick. ``cost`` is the approximate size of its
+        batch in bytes. Raises the errors of `submit`; so does the future, along with those of ``decide``.
+        """
+        return self._writer.submit(QueuedWrite(WriteBatch(cost=cost), Future(), decide=decide), wait)
+
+    def follow(self, changes: list[ChangeSet]) -> None:
+        """Apply commits made by another server, and block until readers see them.
+
+        Raises StorageFull and Unavailable.
+        """
+        self.submit_prepared(lambda: ReplicatedCommits(changes)).result()
+
+    def reach(self, sequence: int) -> None:
+        """Wait until a replica has applied a commit.
+
+        Raises Unavailable, and ServedElsewhere if the commit has not arrived yet.
+        """
+        if self.commits.is_copy and self.state.sequence < sequence:
+            self.commits.catch_up(self)
+            if self.state.sequence < sequence:
+                self.commits.confirm()
+
+    def require_own(self) -> None:
+        """Raise ServedElsewhere for a replica. Call it before operations that only the serving node supports."""
+        if self.commits.is_copy:
+            self.commits.confirm()
+
+    def change_settings(self, change: Callable[[StoreSettings], StoreSettings]) -> bool:
+        """Replace the settings by the result of ``change``, durably. Return whether they differ.
+
+        Concurrent changes of settings wait; writes continue, and those planned later use the new settings. Raises
+        StorageFull, Unavailable and the errors of ``change``.
+        """
+        with self._describing:
+            before = self.description
+            after = before.with_settings(change(before.settings), self.state.sequence)
+            # Compared as JSON, since True == 1 in Python.
+            if _encode(before.settings) == _encode(after.settings):
+                return False
+            with translate_storage_errors(f"changing the settings of store {self.name!r}"):
+                self.description = self._placement.describe(self.layout, after)
+            self.feed.publish_marker("store_changed", msgspec.to_builtins(after.settings))
+        for wake in self.after_change:
+            wake()
+        return True
+
+    @contextlib.contextmanager
+    def reading(self) -> Generator[RowsSnapshot]:
+        """Yield the rows of the last commit. Raises Unavailable if they are damaged; they are then rebuilt."""
+        try:
+            with self.rows.reading() as rows:
+                yield rows
+        except RowsDamaged as error:
+            raise self._schedule_rebuild(error) from error
+
+    @contextlib.contextmanager
+    def reading_links(self) -> Generator[tuple[RowsSnapshot, LinkReader | None]]:
+        """Yield the rows of the last commit and its links; None if the store has no links. Raises Unavailable."""
+        try:
+            with self.links.reading() as (links, rows):
+                yield rows, links
+        except RowsDamaged as error:
+            raise self._schedule_rebuild(error) from error
+
+    def _schedule_rebuild(self, error: RowsDamaged) -> Unavailable:
+        """Schedule a rebuild of damaged rows, and return the error for their reader."""
+        self._background(self._renew_rows)
+        return Unavailable(
+            f"the current rows are damaged and are being rebuilt; try again shortly: {error}", retry_after=2
+        )
+
+    def listing(
+        self, question: Callable[[NodeCatalog, RowsSnapshot], _Listed], *, by_attributes: bool = False
+    ) -> _Listed:
+        """Query the catalog, with an index on attributes if ``by_attributes``.
+
+        Raises the errors of `CatalogProjection.ask`.
+        """
+        return self.catalog.ask_by_attributes(question) if by_attributes else self.catalog.ask(question)
+
+    def tend(self) -> None:
+        """Bring engine, scratch copy, catalog and memory index up to date, and merge the delta, where due. Blocks."""
+        for look in self.each_second:
+            look()
+        self._follow_settings()
+        if self._is_idle():
+            self.folding.begin_if_wanted(idle=True)
+            self.rows.forget()
+            self.rows.sync()
+        self.engine.tend(writing=self.writing)
+        self.copy.tend()
+        self.catalog.tend()
+        self.memories.tend()
+        self.compactor.start_again()
+
+    def _follow_settings(self) -> None:
+        """Apply changed settings of the store to its replica."""
+        if self.commits.is_copy and (away := self._placement.away(self.name)) is not None:
+            if away.description == self.description:
+                return
+            self.description = self.layout.describe(away.description)
+            for wake in self.after_change:
+                wake()
+
+    def check(self) -> CheckResult:
+        """Compare current rows and the open engine's rows with the journal's digest. Blocks.
+
+        Rebuilds what differs.
+        """
+        ok = all([self.check_rows(), self.links.check(), self.ended.check(), self.check_engine()])
+        self.last_check = CheckResult(wall_time(), ok)
+        self.observation.checks.add("agreed" if ok else "failed")
+        if ok:
+            log.info("check_agreed", store=self.name, sequence=self.state.sequence)
+        return self.last_check
+
+    def check_rows(self) -> bool:
+        """Return whether the current rows match the journal's digest, and rebuild them otherwise. Blocks."""
+        reason = "they do not match the digest"
+        with self.rows.reading() as rows:
+            state = rows.state
+            try:
+                rows.base.check()
+                found = measure_rows(rows.all_nodes(), rows.all_edges())
+            except (RowsDamaged, msgspec.MsgspecError, ValueError) as error:
+                found, reason = None, str(error)
+        if found == (state.digest, state.nodes, state.edges):
+            return True
+        log.error("check_failed", store=self.name, view="rows", sequence=state.sequence, reason=reason)
+        self._renew_rows()
+        return False
+
+    def check_engine(self) -> bool:
+        """Return whether the engine's rows match the journal's digest, and rebuild them otherwise. Blocks.
+
+        Returns True if the engine is not open.
+        """
+        if not self.engine.is_open:
+            return True
+        folder = create_empty_folder(self.layout.scratch / "check")
+        try:
+            with self.engine.reading(timeout=0, asked=False) as session:
+                state = session.dump(folder)
+            ok = snapshot.measure_row_files(folder) == (state.digest, state.nodes, state.edges)
+            ok = ok and self._matches_links(snapshot.measure_links(folder), state.sequence)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        if not ok:
+            log.error("check_failed", store=self.name, view="engine", sequence=state.sequence)
+            with self.engine.commits:
+                self.engine.heal("its rows do not match the digest")
+        return ok
+
+    def _matches_links(self, found: LinksState | None, sequence: int) -> bool:
+        """Return whether links as of a commit match the journal. Links that have changed since count as matching."""
+        if found is None:
+            return True
+        with self.reading_links() as (_, links):
+            if links is None:
+                return found == LinksState()
+            return links.changed > sequence or found == links.state
+
+    def end_segment(self) -> int:
+        """Start a new journal segment, and return the last commit before it. Blocks."""
+        ended: list[int] = []
+
+        def prepare() -> WriteBatch:
+            self.journal.begin_segment()
+            ended.append(self.state.sequence)
+            return WriteBatch()
+
+        self.submit_prepared(prepare).result()
+        return ended[0]
+
+    def erase(self, before: int, ids: Collection[str]) -> None:
+        """Remove all data that is no longer current as of commit ``before``, from all files and listeners. Blocks.
+
+        Nodes in ``ids`` are removed including their last version. A journal segment must end at ``before``. Reads and
+        writes continue meanwhile. The operation is idempotent. Raises Unavailable, StorageFull, and the errors of
+        taking a snapshot and of building an engine file.
+        """
+        try:
+            self.folding.erase()
+        except RowsDamaged:
+            log.exception("rows_damaged", store=self.name)
+            self._renew_rows()
+        self.copy.close()
+        erasure = EraseRequest((*ids,), (), before)
+        self.catalog.erase(erasure)
+        self.memories.erase(erasure)
+        self.links.erase(erasure)
+        self.ended.erase(erasure)
+        self._forgotten = frozenset(ids)
+        try:
+            self.compactor.erase(before)
+        finally:
+            self._forgotten = frozenset()
+        self.feed.forget()
+        for mark in self.after_erasing:
+            mark()
+
+    def break_off(self) -> None:
+        """Cancel snapshots and engine files in progress, because the store is about to close."""
+        self._closing.set()
+
+    def close(self) -> None:
+        """Finish the queued writes, close everything and write the clean-close marker."""
+        self.break_off()
+        self._writer.stop()
+        self.compactor.wait()
+        self.folding.settle()
+        self.copy.close()
+        self.engine.close()
+        links = self._links_at_close()
+        self.links.close()
+        self.ended.close()
+        self.rows.close()
+        self.catalog.close()
+        self.memories.close()
+        self.commits.note()
+        end = self.journal.end
+        self.journal.close()
+        self.layout.mark_closed(self.state, end, *links)
+        log.info("store_closed", store=self.name, sequence=self.state.sequence, clean=True)
+
+    def _links_at_close(self) -> tuple[int, int]:
+        """Return the number of links and the last commit that changed any; (-1, -1) if unknown."""
+        try:
+            with self.reading_links() as (_, links):
+                return (0, 0) if links is None else (links.state.count, links.changed)
+        except (Unavailable, sqlite3.Error):
+            log.exception("links_not_counted", store=self.name)
+            return -1, -1
+
+    # Commits (writer thread)
+
+    def _commit(self, writes: list[QueuedWrite]) -> None:
+        laps = PhaseTimer()
+        for write in writes:
+            self.observation.waited(write.origin, laps.started - write.queued_at)
+        self.folding.hold_back()
+        laps.lap("held_back")
+        if any(write.prepare is not None for write in writes):
+            writes = [ready for write in writes if (ready := prepare_write(write)) is not None]
+            laps.lap("prepare")
+        changes, reports = self._plan(writes, self.clock.now())
+        laps.lap("plan")
+        size = sum(each.size for each in changes)
+        if changes:
+            require_write_room(self.layout.root, sum(write.batch.cost for write in writes))
+            self.commits.append(changes)
+            self.clock.stamped(changes[-1].time)
+            laps.lap("journal")
+            planned = writes[0].plan
+            show = partial(self.rows.apply, changes) if planned is None else partial(planned.show, changes[0])
+            with self.links.taking(changes):
+                show()
+            self.ended.take(changes)
+            laps.lap("rows")
+            self._committed_at = time.monotonic()
+            self.rows_sequence = max((each.sequence for each in changes if each.size), default=self.rows_sequence)
+            self.engine.committed(size)
+            self.catalog.note_committed(size)
+            self._update_memory_index(changes)
+        self.feed.record(changes, self.state.sequence)
+        if changes:
+            self.observation.committed(self.name, self.count, [write.origin for write in writes], laps, size)
+        for write, report in reports:
+            write.future.set_result(report)
+        if changes:
+            for wake in self.after_commit:
+                wake()
+            self.folding.begin_if_wanted()
+            if self.compactor.wanted():
+                self._writer.wake_when_idle()
+
+    def _update_memory_index(self, changes: list[ChangeSet]) -> None:
+        """Pass the changes to the memory index and the access buffer, if in use."""
+        if self.memories.is_asked:
+            self.memories.committed(changes)
+        if self.accesses.waiting:
+            self.accesses.committed(changes)
+
+    def _is_idle(self) -> bool:
+        return not self.writing and time.monotonic() - self._committed_at > IDLE_MERGE_DELAY_SECONDS
+
+    def _take_snapshot(self) -> int:
+        """Take a snapshot and merge the delta into a new base. Return the snapshot's sequence."""
+        closing, idle, forgotten = self._closing, self._is_idle, self._forgotten
+        # During a purge the snapshot is not replicated; the purge does that itself once all data is gone.
+        with contextlib.nullcontext() if forgotten else self.commits.keeping():
+            taken = take_snapshot(self.layout, self.journal, self.rows, closing, idle, forgotten)
+        self.folding.at_once()
+        return taken.sequence
+
+    def _renew_rows(self) -> None:
+        """Rebuild the current rows in the writer thread, and wait for it."""
+
+        def prepare() -> WriteBatch:
+            self._renew_rows_now()
+            return WriteBatch()
+
+        self.submit_prepared(prepare).result()
+
+    def _renew_rows_now(self) -> None:
+        self.folding.wait()
+        rebuild_current_rows(self.rows, self.layout, self.journal)
+
+    def _raise_format(self) -> None:
+        """Raise the store's format so that older versions of kgserve refuse to open it. Durable on return.
+
+        Raises StorageFull and Unavailable.
+        """
+        with self._describing:
+            if self.description.format < STORE_FORMAT:
+                newer = msgspec.structs.replace(self.description, format=STORE_FORMAT)
+                with translate_storage_errors(f"raising the format of store {self.name!r}"):
+                    self.description = self.layout.describe(newer)
+
+    def _plan(
+        self, writes: list[QueuedWrite], now: int
+    ) -> tuple[list[ChangeSet], list[tuple[QueuedWrite, WriteReport]]]:
+        if writes and (followed := writes[0].followed) is not None:
+            return followed.changes, [(writes[0], WriteReport(sequence=followed.changes[-1].sequence))]
+        if writes and (planned := writes[0].plan) is not None:
+            change, report = planned.change(self.state, now)
+            if self.rows.rows().linked and change.nodes_deleted:
+                change = self.links.with_cut(change)
+                report.edges_deleted += len(change.links_deleted)
+            return [change], [(writes[0], report)]
+        pending = PendingState(self.rows.rows(), self.memories, now) if any(write.decide for write in writes) else None
+        workspace = self.__gather_workspace(
+            [write.batch for write in writes if write.decide is None], settle=pending is None
+        )
+        state, rules = self.state, self._rules()
+        changes: list[ChangeSet] = []
+        reports: list[tuple[QueuedWrite, WriteReport]] = []
+        for write in writes:
+            try:
+                if pending is not None:
+                    pending.sequence = state.sequence + 1
+                batch = write.batch if pending is None else self._decide_batch(write, pending, workspace)
+                check_batch(batch, workspace, rules)
+            except Exception as error:  # noqa: BLE001  # passed on to the caller
+                write.future.set_exception(error)
+                continue
+            change, report = plan_batch(batch, workspace, state, now, rules)
+            if change is not None:
+                changes.append(change)
+                state = change.state
+                if pending is not None:
+                    pending.took(change)
+            reports.append((write, report))
+        return changes, reports
+
+    def _decide_batch(self, write: QueuedWrite, pending: PendingState, workspace: PlanningWorkspace) -> WriteBatch:
+        """Return the batch of a write, after adding the rows it needs to the workspace."""
+        if write.decide is None:
+            return write.batch
+        try:
+            batch = write.decide(pending)
+        except RowsDamaged as error:
+            raise self._schedule_rebuild(error) from error
+        workspace.join(self.__gather_workspace([batch], settle=False))
+        return batch
+
+    def __gather_workspace(self, batches: list[WriteBatch], *, settle: bool) -> PlanningWorkspace:
+        try:
+            workspace = _gather_rows(self.rows.rows(), batches, settle=settle)
+        except RowsDamaged:
+            log.exception("rows_damaged", store=self.name)
+            self._renew_rows_now()
+            workspace = _gather_rows(self.rows.rows(), batches, settle=settle)
+        linked = self.rows.rows().linked
+        if any(batch.links or (linked and (batch.delete_nodes or batch.delete_links)) for batch in batches):
+            self.links.gather(workspace, batches)
+        if not self.ended.is_empty:
+            new = {put.id for batch in batches for put in batch.nodes if put.id not in workspace.nodes}
+            workspace.ended = self.ended.versions(new, self.state.sequence) if new else {}
+        return workspace
+
+    def _half_lives(self) -> HalfLives:
+        return half_lives_of(self.description.memory)
+
+    def _rules(self) -> WriteRules:
+        chosen = self.description
+        keeps_history = self.settings.history and chosen.history != "none"
+        return WriteRules(frozenset(chosen.kind_whitelist), chosen.conflict_policy == "manual", keeps_history)
+
+
+def _gather_rows(rows: RowsSnapshot, batches: Iterable[WriteBatch], *, settle: bool) -> PlanningWorkspace:
+    """Return a workspace with all rows needed to plan these batches. Raises RowsDamaged.
+
+    Without ``settle``, further batches may follow, and no edge is treated as unchanged.
+    """
+    workspace = PlanningWorkspace()
+    batches = list(batches)
+    deleted_ids = [node_id for batch in batches for node_id in batch.delete_nodes]
+    deleted = {*add_former_versions(rows, deleted_ids)} if deleted_ids else set[str]()
+    named = deleted.union(*({put.id for put in batch.nodes} for batch in batches))
+    # Insertion order keeps keys that are used together close in memory.
+    keys = dict.fromkeys([put.key for batch in batches for put in batch.edges])
+    keys |= dict.fromkeys(key for batch in batches for key in batch.delete_edges)
+    ends = {*[key[0] for key in keys], *[key[1] for key in keys]} - named
+    ends.update(put.edge.key[0] for batch in batches for put in batch.links if put.edge.key[0] not in named)
+    ends.update(access.id for batch in batches for access in batch.accesses if access.id not in named)
+    rows.base.look_up(named | ends)
+    if rows.know_merges and (merged := find_redirects(rows, named | ends)):
+        workspace.merged = merged
+        keys |= dict.fromkeys(map(workspace.followed, [*keys]))
+        ends.update(merged.values())
+    workspace.nodes = rows.nodes(named)
+    workspace.present = workspace.nodes.keys() | {node_id for node_id in ends if rows.has(node_id)}
+    numbers = rows.edge_numbers([*keys])
+    if settle and len(numbers) >= MIN_BATCH_LOOKUPS and not workspace.merged and all(map(_only_puts, batches)):
+        settled = workspace.settled = _unchanged_edges(batches, rows.unchanged_weights(numbers))
+        numbers = {key: number for key, number in numbers.items() if key not in settled}
+    workspace.edges = {**rows.numbered_edges(numbers)}
+    # An earlier batch of the same group may add edges to a node that is deleted here.
+    for node_id in deleted:
+        incident = {row.key: row for row in (*rows.outgoing(node_id), *rows.incoming(node_id))}
+        workspace.edges.update(incident)
+        workspace.incident[node_id] = set(incident)
+    return workspace
+
+
+def _only_puts(batch: WriteBatch) -> bool:
+    """Return whether a batch neither deletes rows nor needs more than the keys of unchanged ones."""
+    return not (batch.delete_nodes or batch.delete_edges or batch.touch or batch.return_rows)
+
+
+def _unchanged_edges(batches: list[WriteBatch], weights: dict[EdgeKey, float]) -> Container[EdgeKey]:
+    """Return the edges that all puts leave unchanged, so that their rows need not be read."""
+    puts = [put for batch in batches for put in batch.edges]
+    other = {put.key for put in puts if not put.says_nothing_new(weights.get(put.key))}
+    return weights if other.isdisjoint(weights) else weights.keys() - other

@@ -1,0 +1,359 @@
+"""Handles to the stores of a data folder, filtered by what the caller may access."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from typing_extensions import override
+
+from kgserve.errors import Conflict
+from kgserve.platform.access.authentication import Caller
+from kgserve.platform.metrics.telemetry import Telemetry
+from kgserve.platform.settings import Settings
+from kgserve.projections.inbound_links import InboundLinkLookup
+from kgserve.storage.changefeed import ChangeFeed, ChangeFeedLookup, NamedWakeCallback, WakeCallback
+from kgserve.storage.layout import StoreLayout
+from kgserve.storage.model.rows import LinkRow
+from kgserve.storage.model.store_names import check_store_name
+from kgserve.storage.model.store_settings import StoreSettings
+from kgserve.stores.cluster_api import DrainAnswer, MoveAnswer, RepairAnswer
+from kgserve.stores.open_store import OpenStore
+from kgserve.stores.placement import Placement
+
+
+class CreateIfMissing:
+    """Request to create a store with the ``chosen`` settings if missing; ``made`` is set to whether it was created."""
+
+    def __init__(self, chosen: StoreSettings | None = None) -> None:
+        self.chosen = chosen
+        self.made = False
+
+
+class ReplicaRead:
+    """Permission to read from replicas that have applied commit ``at_least``.
+
+    ``sequence`` is set to the last commit of the store that was read.
+    """
+
+    def __init__(self, at_least: int = 0) -> None:
+        self.at_least = at_least
+        self.sequence: int | None = None
+
+
+class StoreRegistry(Protocol):
+    """The stores of a data folder. Methods raise NotFound for stores that are missing or hidden from the caller."""
+
+    settings: Settings
+    """Settings of the server or of the program that opened the folder."""
+    usual: StoreSettings
+    """Default settings of new stores."""
+    data_dir: Path
+    placement: Placement
+    observation: Telemetry
+
+    @property
+    def inbound(self) -> InboundLinkLookup:
+        """Index of links between stores, by target."""
+        ...
+
+    @property
+    def feeds(self) -> ChangeFeedLookup:
+        """Change feeds of the stores."""
+        ...
+
+    def acquire(self, name: str, *, create: CreateIfMissing | bool = False, at_least: int | None = None) -> OpenStore:
+        """Return the open store of this name; give it back with `release`. Blocks while it is being opened.
+
+        With ``at_least``, it may be a replica of another server's store that has applied this commit.
+        """
+        ...
+
+    def acquire_open(self, name: str, *, at_least: int | None = None) -> OpenStore:
+        """Return an open store like `acquire`, without blocking. Raises NotOpen if the store is not open."""
+        ...
+
+    def release(self, store: OpenStore) -> None:
+        """Release a store."""
+        ...
+
+    def release_or_discard(self, store: OpenStore) -> bool:
+        """Release a store, and remove it if it has no commits and is unused. Return whether it was removed."""
+        ...
+
+    @contextmanager
+    def lease(self, name: str, *, create: CreateIfMissing | bool = False) -> Generator[OpenStore]:
+        """Acquire a store for the duration of a block."""
+        store = self.acquire(name, create=create)
+        try:
+            yield store
+        finally:
+            self.release(store)
+
+    def create(self, name: str, chosen: StoreSettings | None = None) -> bool:
+        """Create a store with the ``chosen`` or default settings. Return False if it exists."""
+        request = CreateIfMissing(chosen)
+        with self.lease(name, create=request):
+            return request.made
+
+    def drop(self, name: str) -> None:
+        """Close a store and delete its files. Raises NotFound, and Conflict while it is in use."""
+        ...
+
+    def move(self, name: str, node: str) -> MoveAnswer:
+        """Move a store to another node of the cluster, and wait up to 30 s until that node has opened it.
+
+        Raises NotFound, ServedElsewhere, Conflict.
+        """
+        ...
+
+    def drain(self, *, undo: bool) -> DrainAnswer:
+        """Move all stores of this node to other nodes; with ``undo``, let it take over stores again.
+
+        Raises Conflict.
+        """
+        ...
+
+    def repair(self, name: str) -> RepairAnswer:
+        """Rebuild the log of a store in the cluster from its local files. Raises NotFound, Conflict and Unavailable."""
+        ...
+
+    def staging(self, name: str) -> Path:
+        """Return a path in the data folder for preparing a store, to be passed to `adopt`.
+
+        Leftovers are removed when the next pool opens.
+        """
+        ...
+
+    def adopt(self, name: str, folder: Path) -> None:
+        """Turn a prepared folder within the data folder into the named store. Raises Conflict if the store exists."""
+        ...
+
+    def held_open(self, name: str) -> AbstractContextManager[OpenStore | None]:
+        """Yield the named store if it is open, else None. Its idle time continues."""
+        ...
+
+    def unopened(self, name: str) -> AbstractContextManager[bool]:
+        """Yield whether a store is closed; if so, it stays closed within the block."""
+        ...
+
+    def require(self, name: str) -> None:
+        """Raise NotFound unless the store exists."""
+        ...
+
+    def require_files(self, name: str) -> StoreLayout:
+        """Return the layout of a store whose local files are up to date. Raises NotFound and ServedElsewhere."""
+        ...
+
+    def layout(self, name: str) -> StoreLayout:
+        """Return the layout of a store, whether it exists or not."""
+        ...
+
+    def names(self) -> list[str]:
+        """Return the names of all stores, sorted."""
+        ...
+
+    def here(self) -> list[str]:
+        """Return the names of the stores that this server serves, sorted; in a cluster, those of this node."""
+        ...
+
+    def open_stores(self) -> Mapping[str, OpenStore]:
+        """Return the stores that are open now, except replicas of other servers' stores."""
+        ...
+
+
+def scope_stores(stores: StoreRegistry, caller: Caller, copies: ReplicaRead | None = None) -> StoreRegistry:
+    """Return the stores that a caller may access; with ``copies``, replicas may serve the reads."""
+    return stores if caller.sees_all and copies is None else ScopedStores(stores, caller, copies)
+
+
+class ScopedStores(StoreRegistry):
+    """The stores that one caller may access. Hidden stores are indistinguishable from missing ones."""
+
+    def __init__(self, stores: StoreRegistry, caller: Caller, copies: ReplicaRead | None = None) -> None:
+        """Filter ``stores`` by what ``caller`` may access; with ``copies``, read from replicas too."""
+        self.settings = stores.settings
+        self.usual = stores.usual
+        self.data_dir = stores.data_dir
+        self.placement = stores.placement
+        self.observation = stores.observation
+        self._stores = stores
+        self._caller = caller
+        self._copies = copies
+        self._inbound = ScopedInboundLinks(stores.inbound, caller.sees)
+        self._feeds = ScopedFeeds(stores.feeds, self._check, caller.sees)
+
+    @property
+    @override
+    def inbound(self) -> InboundLinkLookup:
+        return self._inbound
+
+    @property
+    @override
+    def feeds(self) -> ChangeFeedLookup:
+        return self._feeds
+
+    @override
+    def acquire(self, name: str, *, create: CreateIfMissing | bool = False, at_least: int | None = None) -> OpenStore:
+        stores = self._visible(name)
+        try:
+            return self._note_read(stores.acquire(name, create=create, at_least=self._at_least(at_least)))
+        except Conflict:
+            self._hide_twin(name)
+            raise
+
+    @override
+    def acquire_open(self, name: str, *, at_least: int | None = None) -> OpenStore:
+        return self._note_read(self._visible(name).acquire_open(name, at_least=self._at_least(at_least)))
+
+    @override
+    def release(self, store: OpenStore) -> None:
+        self._stores.release(store)
+
+    @override
+    def release_or_discard(self, store: OpenStore) -> bool:
+        return self._stores.release_or_discard(store)
+
+    @override
+    def drop(self, name: str) -> None:
+        self._visible(name).drop(name)
+
+    @override
+    def move(self, name: str, node: str) -> MoveAnswer:
+        return self._visible(name).move(name, node)
+
+    @override
+    def drain(self, *, undo: bool) -> DrainAnswer:
+        self._caller.require_every_store("draining a node")
+        return self._stores.drain(undo=undo)
+
+    @override
+    def repair(self, name: str) -> RepairAnswer:
+        return self._visible(name).repair(name)
+
+    @override
+    def staging(self, name: str) -> Path:
+        return self._visible(name).staging(name)
+
+    @override
+    def adopt(self, name: str, folder: Path) -> None:
+        stores = self._visible(name)
+        try:
+            stores.adopt(name, folder)
+        except Conflict:
+            self._hide_twin(name)
+            raise
+
+    @override
+    def held_open(self, name: str) -> AbstractContextManager[OpenStore | None]:
+        return self._visible(name).held_open(name)
+
+    @override
+    def unopened(self, name: str) -> AbstractContextManager[bool]:
+        return self._visible(name).unopened(name)
+
+    @override
+    def require(self, name: str) -> None:
+        self._visible(name).require(name)
+
+    @override
+    def require_files(self, name: str) -> StoreLayout:
+        return self._visible(name).require_files(name)
+
+    @override
+    def layout(self, name: str) -> StoreLayout:
+        return self._visible(name).layout(name)
+
+    @override
+    def names(self) -> list[str]:
+        return [name for name in self._stores.names() if self._caller.sees(name)]
+
+    @override
+    def here(self) -> list[str]:
+        return [name for name in self._stores.here() if self._caller.sees(name)]
+
+    @override
+    def open_stores(self) -> Mapping[str, OpenStore]:
+        return {name: store for name, store in self._stores.open_stores().items() if self._caller.sees(name)}
+
+    def _check(self, name: str) -> None:
+        check_store_name(name)
+        self._caller.require_store(name)
+
+    def _visible(self, name: str) -> StoreRegistry:
+        """Return the underlying stores if the caller may access this one. Raises NotFound otherwise."""
+        self._check(name)
+        return self._stores
+
+    def _at_least(self, at_least: int | None) -> int | None:
+        return at_least if self._copies is None else self._copies.at_least
+
+    def _note_read(self, store: OpenStore) -> OpenStore:
+        if self._copies is not None:
+            self._copies.sequence = store.state.sequence
+        return store
+
+    def _hide_twin(self, name: str) -> None:
+        """Raise Conflict without a reason if a hidden store's name differs only in case."""
+        if not self.placement.exists(name) and any(
+            other.lower() == name.lower() and not self._caller.sees(other) for other in self._stores.names()
+        ):
+            raise Conflict(f"the store name {name!r} is not available; choose another name") from None
+
+
+class ScopedInboundLinks(InboundLinkLookup):
+    """Links into a store from the stores that a caller ``sees``."""
+
+    def __init__(self, links: InboundLinkLookup, sees: Callable[[str], bool]) -> None:
+        self._links = links
+        self._sees = sees
+
+    @override
+    def to(self, store: str, targets: Collection[str]) -> list[tuple[str, LinkRow]]:
+        return [each for each in self._links.to(store, targets) if self._sees(each[0])]
+
+    @override
+    def counts(self, store: str, *, may_open: bool = True) -> list[tuple[str, int]]:
+        return [each for each in self._links.counts(store, may_open=may_open) if self._sees(each[0])]
+
+    @override
+    def position(self, stores: Collection[str]) -> dict[str, int]:
+        return self._links.position(stores)
+
+
+class ScopedFeeds(ChangeFeedLookup):
+    """Change feeds of the stores that a caller ``sees``; ``check`` raises NotFound for other stores."""
+
+    def __init__(self, feeds: ChangeFeedLookup, check: Callable[[str], None], sees: Callable[[str], bool]) -> None:
+        self._feeds = feeds
+        self._check = check
+        self._sees = sees
+
+    @property
+    @override
+    def turn(self) -> int:
+        return self._feeds.turn
+
+    @override
+    def of(self, store: str) -> ChangeFeed:
+        self._check(store)
+        return self._feeds.of(store)
+
+    @override
+    def arrival(self, store: str) -> int | None:
+        self._check(store)
+        return self._feeds.arrival(store)
+
+    @override
+    def listen(self, wake: WakeCallback) -> Callable[[], None]:
+        return self._feeds.listen(wake)
+
+    @override
+    def listen_by_name(self, wake: NamedWakeCallback) -> Callable[[], None]:
+        def choose(store: str) -> None:
+            if self._sees(store):
+                wake(store)
+
+        return self._feeds.listen_by_name(choose)
