@@ -279,7 +279,7 @@ def _imports(text: str) -> str:
 
 # Not imported from the package, whose import needs these methods.
 IMPORTS = """import kgserve.client.asynchronous as awaited
-import kgserve.client.blocking as waiting
+import kgserve.client.synchronous as waiting
 import kgserve.client.operations as ask
 import kgserve.client.streams as by_hand
 """

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from kgserve.client.answers import BatchHits, CypherResult, Hits, Traversal
 from kgserve.client.asynchronous import AsyncStream
-from kgserve.client.blocking import Stream, Subscription, WriteHandler, subscribe
 from kgserve.client.clients import AsyncClient, AsyncStore, Client, Store
 from kgserve.client.errors import Interrupted, Refused, Retries, Unintelligible, Unreachable
 from kgserve.client.event_stream import Event
+from kgserve.client.synchronous import Stream, Subscription, WriteHandler, subscribe
 
 __all__ = [
     "AsyncClient",

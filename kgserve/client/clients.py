@@ -8,7 +8,6 @@ from typing import Self
 from typing_extensions import override
 
 from kgserve.client.asynchronous import AsyncConnection
-from kgserve.client.blocking import BlockingConnection, CallTransport
 from kgserve.client.errors import Retries
 from kgserve.client.methods import (
     AsyncServerMethods,
@@ -17,6 +16,7 @@ from kgserve.client.methods import (
     StoreMethods,
 )
 from kgserve.client.streams import export
+from kgserve.client.synchronous import BlockingConnection, CallTransport
 from kgserve.client.wire import DEFAULT_REQUEST_TIMEOUT_SECONDS, ServerTarget
 
 

@@ -28,12 +28,12 @@ from typing_extensions import override
 
 from kgserve.admin.composition import open_services
 from kgserve.api.table import USE_CASES
-from kgserve.client.blocking import CallTransport, Stream
 from kgserve.client.clients import Store
 from kgserve.client.errors import Retries, RetryState
 from kgserve.client.event_stream import Event, EventStreamState
 from kgserve.client.lines import Upload, json_body, write_atomically
 from kgserve.client.methods import StoresMethods
+from kgserve.client.synchronous import CallTransport, Stream
 from kgserve.client.wire import ClientRequest, StreamedRequest
 from kgserve.errors import Conflict, InvalidInput, KgserveError, StoreOpening
 from kgserve.graph import answers
