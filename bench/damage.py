@@ -146,7 +146,7 @@ def open_library(data: Path) -> Library:
 def _write_records(data: Path, name: str) -> None:
     add_key(data, create_api_key(name, "write", ["*"], 1_700_000_000_000_000)[0])
     with closing(AuditLog(data)) as audit:
-        audit.administered("key.create", "done", key=name)
+        audit.record_admin_action("key.create", "done", key=name)
 
 
 def _write_first(library: Library) -> None:

@@ -151,7 +151,7 @@ class RequestField(msgspec.Struct, frozen=True):
         return items[0] if str in parts and items and _is_struct(items[0]) else None
 
     @property
-    def only(self) -> tuple[str, str, Any] | None:
+    def single_inner_field(self) -> tuple[str, str, Any] | None:
         """For a Struct with a single field: its name, and the name and type of the field that callers pass."""
         found = next((kind for kind in map(_bare, (self.type, *get_args(self.type))) if _is_struct(kind)), None)
         inside = () if found is None else msgspec.structs.fields(found)
@@ -160,8 +160,8 @@ class RequestField(msgspec.Struct, frozen=True):
     @property
     def parameter(self) -> str:
         """Source text of the parameter in a signature."""
-        kind, default = _source(self.only[2] if self.only else self.type), self.default
-        if self.only and type(None) in get_args(self.type):
+        kind, default = _source(self.single_inner_field[2] if self.single_inner_field else self.type), self.default
+        if self.single_inner_field and type(None) in get_args(self.type):
             kind += " | None"
         if self.name in MOMENTS and "str" in kind:
             kind = "int | str | None" if "None" in kind else "int | str"
@@ -176,8 +176,9 @@ class RequestField(msgspec.Struct, frozen=True):
         """Source text of the value in the request."""
         if self.listed_struct is not None:
             return f"{self.name} if isinstance({self.name}, str) else list({self.name})"
-        if self.only:
-            return f"None if {self.name} is None else {self.only[0]}({self.only[1]}={self.name})"
+        if self.single_inner_field:
+            struct, field, _ = self.single_inner_field
+            return f"None if {self.name} is None else {struct}({field}={self.name})"
         if self._item is not None:
             may_be_none = type(None) in get_args(self.type) and not self.holds_structs
             return f"_listed({self.name})" if may_be_none else f"list({self.name})"
@@ -206,9 +207,9 @@ def _fields(case: UseCase) -> list[RequestField]:
                 default is not None and not _is_positional(case, each.name),
             ),
         )
-        if field.only or not any(_is_struct(_bare(part)) for part in (field.type, *get_args(field.type)))
+        if field.single_inner_field or not any(_is_struct(_bare(part)) for part in (field.type, *get_args(field.type)))
     ]
-    found.sort(key=lambda field: (field.name not in case.in_path.values(), field.named))
+    found.sort(key=lambda field: (field.name not in case.path_fields.values(), field.named))
     if case.name == "drop":
         return [RequestField("confirm", "confirm", str, None, named=True)]
     return found
@@ -270,7 +271,7 @@ def _imports(text: str) -> str:
         fields = _fields(case) if case.name not in BY_HAND else []
         items = [_bare(each._item) for each in fields if each.holds_structs]  # noqa: SLF001 - of this module
         items += [each.listed_struct for each in fields if each.listed_struct is not None]
-        singles = [part for each in fields if each.only for part in map(_bare, get_args(each.type))]
+        singles = [part for each in fields if each.single_inner_field for part in map(_bare, get_args(each.type))]
         for kind in (case.answer, case.request, *items, *singles):
             if kind is not None and _is_struct(kind) and kind.__name__ in text:
                 modules.setdefault(kind.__module__, set()).add(kind.__name__)

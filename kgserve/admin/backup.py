@@ -79,7 +79,7 @@ def backup_stores(graphs: StoreHandles, request: BackupRequest) -> BackupAnswer:
     for name in request.stores or ():
         graphs.caller.require_store(name)
     with _folder(graphs, request.to) as folder:
-        names = filter(graphs.caller.sees, pool.names()) if request.stores is None else request.stores
+        names = filter(graphs.caller.can_access, pool.names()) if request.stores is None else request.stores
         done = back_up_stores(pool, folder, names, BackupOptions(live=True, full=request.full, keep=request.keep))
     if not graphs.confined:
         return done
@@ -103,7 +103,7 @@ def restore_backup(graphs: StoreHandles, request: RestoreBackupRequest) -> Resto
     with _folder(graphs, request.source) as folder:
         if request.store is not None:
             caller.require_store(request.store)
-        found = list_restore_sources(folder, request.store, request.into, request.until, caller.sees)
+        found = list_restore_sources(folder, request.store, request.into, request.until, caller.can_access)
         for source in found:
             caller.require_store(source.into)
         return restore_stores(graphs.pool, folder, found)

@@ -91,7 +91,7 @@ def _check_store(pool: StorePool, layout: StoreLayout, repairs: RepairOptions) -
         yield from _journal(layout.journal)
     left, sizes = layout.engine_mark(), (files.file_size(layout.engine), files.file_size(wal_path(layout.engine)))
     if repairs.rebuild:
-        layout.forget_views()
+        layout.invalidate_projections()
     yield _check_part("rows", lambda: _rows(pool, layout.name))
     yield _check_part("links", lambda: _links(pool, layout.name))
     yield _check_part("history", lambda: _history(layout))
@@ -175,7 +175,7 @@ def _salvage_history(layout: StoreLayout) -> Iterator[DoctorFinding]:
 
 
 def _history(layout: StoreLayout) -> str:
-    if layout.as_described().history == "none":
+    if layout.read_description_or_default().history == "none":
         return "no history is kept"
     fault = find_history_fault(layout.history)
     if fault is not None:

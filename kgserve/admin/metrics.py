@@ -55,7 +55,9 @@ class StoreLag(NamedTuple):
 def collect_store_lags(graphs: StoreHandles, caller: Caller) -> list[StoreLag]:
     """Return the open stores that a caller may read, by name."""
     opened = sorted(graphs.pool.open_stores().items())
-    return [measure_store_lag(store, graphs.indexer, graphs.historian) for name, store in opened if caller.sees(name)]
+    return [
+        measure_store_lag(store, graphs.indexer, graphs.historian) for name, store in opened if caller.can_access(name)
+    ]
 
 
 def measure_store_lag(store: OpenStore, indexer: IndexWorker | None, historian: HistoryWorker | None) -> StoreLag:
@@ -213,9 +215,9 @@ def render_metrics(graphs: StoreHandles, caller: Caller, moment: TransportState,
         families += _store_extraction_metrics(graphs.extractor, found)
     if graphs.syncers is not None:
         families += _syncer_metrics(graphs.syncers, found)
-    if caller.sees_all:
+    if caller.can_access_all:
         families += _server_metrics(graphs, found, moment)
-    return encode_metrics(families, accept, process=caller.sees_all)
+    return encode_metrics(families, accept, process=caller.can_access_all)
 
 
 def _server_metrics(graphs: StoreHandles, found: list[StoreLag], moment: TransportState) -> Iterator[MetricFamily]:

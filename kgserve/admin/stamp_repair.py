@@ -113,7 +113,7 @@ def repair_stamps(store: OpenStore) -> int:
             repair = StampRepair(store, *some, limit)
             store.submit_prepared(lambda repair=repair: repair).result()
             done += sum(map(len, some))
-    store.clock.repaired()
+    store.clock.mark_repaired()
     return done
 
 

@@ -72,8 +72,8 @@ def list_stores(graphs: StoreHandles) -> StoreList:
     stores: list[StoreSummary] = []
     for name in graphs.pool.names():
         # A store may be deleted while the list is built.
-        with contextlib.suppress(FileNotFoundError), graphs.pool.held_open(name) as store:
-            if (away := graphs.pool.placement.away(name)) is not None:
+        with contextlib.suppress(FileNotFoundError), graphs.pool.peek_open(name) as store:
+            if (away := graphs.pool.placement.find_remote_store(name)) is not None:
                 stores.append(_summary_of_remote(name, away))
             else:
                 stores.append(_summary(graphs, graphs.pool.layout(name), store))
@@ -149,7 +149,7 @@ def _is_dropped(graph: StoreHandle) -> bool:
     if made is None or not is_repeated_call():
         return False
     layout = graph.pool.layout(graph.name)
-    if layout.exists and made.precedes(layout.created_at()):
+    if layout.exists and made.is_older_than(layout.created_at()):
         raise Conflict(f"store {graph.name!r} was made after this call, which deleted an earlier one; it was kept")
     return not layout.exists
 
@@ -211,8 +211,8 @@ def _stats(store: OpenStore, indexes: list[IndexStatus]) -> StoreStats:
         nodes=state.nodes,
         edges=state.edges,
         sequence=state.sequence,
-        types=store.listing(lambda catalog, _: catalog.types(MAX_LISTED_STORE_TYPES)),
-        relation_types=store.listing(lambda catalog, _: catalog.relation_types(MAX_LISTED_STORE_TYPES)),
+        types=store.query_catalog(lambda catalog, _: catalog.types(MAX_LISTED_STORE_TYPES)),
+        relation_types=store.query_catalog(lambda catalog, _: catalog.relation_types(MAX_LISTED_STORE_TYPES)),
         journal_bytes=store.journal.bytes,
         journal_segments=len(store.journal.segments),
         snapshot_sequence=snapshot.snapshot_sequence_of(snapshots[0]) if snapshots else None,
@@ -240,7 +240,7 @@ def _summary(graphs: StoreHandles, layout: StoreLayout, store: OpenStore | None)
         standing, state, journal_bytes = "damaged", StoreState(), 0
     engine_bytes = sum(path.stat().st_size for path in layout.root.glob("graph*.kuzu*"))
     checked = store.last_check if store else None
-    described = store.description if store else layout.as_described()
+    described = store.description if store else layout.read_description_or_default()
     return StoreSummary(
         name=layout.name,
         state=standing,
@@ -330,7 +330,7 @@ def build_settings_change(request: StoreSettingsRequest) -> Callable[[StoreSetti
     memory = request.memory or MemorySettingsChange()
 
     def changed(settings: StoreSettings) -> StoreSettings:
-        after = msgspec.structs.replace(settings, **changes, memory=memory.onto(settings.memory))
+        after = msgspec.structs.replace(settings, **changes, memory=memory.applied_to(settings.memory))
         if after.conflict_policy == "manual" and after.history == "none":
             _raise_incompatible(changes)
         return after

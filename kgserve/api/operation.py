@@ -165,7 +165,7 @@ class UseCase:
         return "\n\n".join(text.partition(" Raises ")[0] if text is kept[-1] else text for text in kept)
 
     @cached_property
-    def in_path(self) -> dict[str, str]:
+    def path_fields(self) -> dict[str, str]:
         """The request's fields that the path names: wire name to Python name."""
         if self.request is None:
             return {}
@@ -175,7 +175,7 @@ class UseCase:
     @property
     def sent(self) -> type[msgspec.Struct] | None:
         """Struct of the query's or the body's content, or None."""
-        if self.request is None or not self.in_path:
+        if self.request is None or not self.path_fields:
             return self.request
         base = self.request.__bases__[0]
         return None if base is msgspec.Struct else base

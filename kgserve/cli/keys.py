@@ -127,7 +127,7 @@ def _record(folder: Path, act: str, key: ApiKey) -> None:
     from kgserve.platform.access.audit import AuditLog
 
     about = f"{key.prefix} {key.name}: {key.role} on {','.join(key.stores)}"
-    AuditLog(folder, rotating=False).administered(act, "done", caller="local", about=about)
+    AuditLog(folder, rotating=False).record_admin_action(act, "done", caller="local", about=about)
 
 
 def _listed(key: ApiKey, now: int) -> KeyListing:

@@ -133,7 +133,7 @@ class _ServerMonitor:
             self._before = None
             # The configured port alone could belong to another server.
             if self._named or find_server(self._folder) is not None:
-                self._client.http.target.look_again()
+                self._client.http.target.relocate()
 
     def frame(self, order: Order, *, keys: bool = True) -> TopFrame:
         """Return the current frame."""

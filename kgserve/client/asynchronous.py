@@ -52,7 +52,7 @@ class AsyncConnection:
                 return await response.aread()
 
         answer = call.decode(await self._with_retries(call, whole))
-        self.target.saw(call, answer)
+        self.target.record_sequence(call, answer)
         return answer
 
     @asynccontextmanager
@@ -74,7 +74,7 @@ class AsyncConnection:
                     if response.is_success:
                         yield response
                         return
-                    if not left or (found := self.target.sent_on(call, response)) is None:
+                    if not left or (found := self.target.follow_redirect(call, response)) is None:
                         raise error_from_answer(response.status_code, response.headers, await response.aread())
                     to = found
         except (Unreachable, TimedOut, Unavailable):
@@ -105,7 +105,7 @@ class AsyncConnection:
     async def rest(self, pause: float) -> None:
         """Wait ``pause`` seconds before a retry, and locate the server again."""
         await anyio.sleep(pause)
-        await anyio.to_thread.run_sync(self.target.look_again)
+        await anyio.to_thread.run_sync(self.target.relocate)
 
     async def close(self) -> None:
         """Close the connections."""

@@ -171,7 +171,7 @@ class BlockingConnection(CallTransport):
                 return response.read()
 
         answer = call.decode(self._with_retries(call, whole))
-        self.target.saw(call, answer)
+        self.target.record_sequence(call, answer)
         return answer
 
     @override
@@ -216,7 +216,7 @@ class BlockingConnection(CallTransport):
                     if response.is_success:
                         yield response
                         return
-                    if not left or (found := self.target.sent_on(call, response)) is None:
+                    if not left or (found := self.target.follow_redirect(call, response)) is None:
                         raise error_from_answer(response.status_code, response.headers, response.read())
                     to = found
         except (Unreachable, TimedOut, Unavailable):
@@ -241,7 +241,7 @@ class BlockingConnection(CallTransport):
     def rest(self, pause: float) -> None:
         """Wait ``pause`` seconds before a retry, and locate the server again."""
         time.sleep(pause)
-        self.target.look_again()
+        self.target.relocate()
 
     def close(self) -> None:
         """Close the connections."""

@@ -219,7 +219,7 @@ class ServerTarget:
         """Headers of each request. Answers from this machine are not compressed."""
         return {"Accept-Encoding": "identity"} if self.nearby else {}
 
-    def look_again(self) -> None:
+    def relocate(self) -> None:
         """Locate the server again: after a restart, its port, certificate and token may differ.
 
         With several addresses, switch to the next one.
@@ -245,7 +245,7 @@ class ServerTarget:
         seen = self._seen.get(_subject(call))
         return {READ_SOURCE_HEADER: "copy"} | ({} if seen is None else {MIN_SEQUENCE_HEADER: str(seen)})
 
-    def saw(self, call: ClientRequest[Any], answer: Any) -> None:
+    def record_sequence(self, call: ClientRequest[Any], answer: Any) -> None:
         """Record the sequence of an answer, so that later answers from replicas are not older."""
         sequence = getattr(answer, "sequence", None)
         if call.route.name == "drop":
@@ -257,7 +257,7 @@ class ServerTarget:
         """Forget the owner that a call was sent to, after it did not answer; the next call locates it again."""
         self._owners.pop(_subject(call), None)
 
-    def sent_on(self, call: ClientRequest[Any], response: httpx.Response) -> DiscoveredServer | None:
+    def follow_redirect(self, call: ClientRequest[Any], response: httpx.Response) -> DiscoveredServer | None:
         """Return the node that a redirect names, if the call can be sent again; None otherwise."""
         location, asked = response.headers.get("location", ""), response.request.url.raw_path.decode("ascii")
         if response.status_code != HTTPStatus.TEMPORARY_REDIRECT or not location.endswith(asked):

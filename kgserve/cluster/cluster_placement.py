@@ -124,7 +124,7 @@ class ClusterPlacement(Placement):
         return self._ownership.owns(name)
 
     @override
-    def away(self, name: str) -> RemoteStore | None:
+    def find_remote_store(self, name: str) -> RemoteStore | None:
         owner = self._ownership.known(name)
         if owner is None or self.is_here(name):
             return None
@@ -133,7 +133,7 @@ class ClusterPlacement(Placement):
     @override
     def elsewhere(self, name: str) -> ServedElsewhere | None:
         owner, others = self._ownership.known(name), self.others()
-        if owner is None or owner.node not in others or self._membership.is_quiet(owner.node):
+        if owner is None or owner.node not in others or self._membership.is_possibly_gone(owner.node):
             return None
         return redirect_to_owner(name, RemoteOwnership(owner.node, others[owner.node]))
 
@@ -144,7 +144,7 @@ class ClusterPlacement(Placement):
             self._refuse_twin(name)
         description = None if chosen is None else new_store_description(chosen)
         if coming := self._is_unregistered(name):
-            description = layout.as_described()
+            description = layout.read_description_or_default()
         began, silences = time.perf_counter(), self._membership.silences
         made = None if description is None else _encode(description)
         found = self._ownership.seek(name, made, coming=coming)
@@ -153,21 +153,21 @@ class ClusterPlacement(Placement):
         try:
             self._prepare(layout, found.claim.owner)
         except BaseException:
-            self._ownership.give_up(name)
+            self._ownership.release_claim(name)
             raise
         with self._lock:
             self._placed[name] = _PlacedStore(found.claim, silences, began)
         return found.made and chosen is not None
 
     @override
-    def place_copy(self, name: str) -> None:
+    def place_replica(self, name: str) -> None:
         began, silences = time.perf_counter(), self._membership.silences
         claim = self._ownership.arrived(name)
         self._prepare(self.layout(name), claim.owner, to_own=False)
         with self._lock:
             self._placed[name] = _PlacedStore(claim, silences, began, is_copy=True)
 
-    def copied_files(self, name: str) -> tuple[Journal, ShippedPosition]:
+    def open_replica_files(self, name: str) -> tuple[Journal, ShippedPosition]:
         """Return the journal of a closed replica, created if missing, and its position.
 
         Raises NoStore and Unavailable.
@@ -241,7 +241,7 @@ class ClusterPlacement(Placement):
         return [] if undo else sorted(name for name, owner in stores.items() if owner.node == self._ownership.node)
 
     @override
-    def successor(self, name: str) -> str:
+    def choose_successor(self, name: str) -> str:
         return self._ownership.taker(name, self._ownership.node).node
 
     @override
@@ -253,9 +253,9 @@ class ClusterPlacement(Placement):
         try:
             begins = fence_log(self._log, name, claim.owner.epoch + 1)
             found = self._count_matching_frames(layout, claim.owner)
-            self._ownership.seize(name, begins)
+            self._ownership.claim_forcibly(name, begins)
         except BaseException:
-            self._ownership.give_up(name)
+            self._ownership.release_claim(name)
             raise
         delete_shipped_position(layout.root)
         log.warning("log_made_anew", store=name, found=found, begins=begins)
@@ -310,7 +310,7 @@ class ClusterPlacement(Placement):
                 self._ownership.keep(name, arrived)
                 self._log.trim(name, claim.owner.begins)
         except BaseException:
-            self._ownership.give_up(name)
+            self._ownership.release_claim(name)
             raise
         self._counts.takeovers.observe(time.perf_counter() - began)
         return OwnedCommitLog(shipping, bases, self._ownership, self._membership, silences, self._counts)
@@ -482,7 +482,7 @@ class OwnedCommitLog(CommitLog):
             # Written before the log is trimmed, because files with an older position would be fetched again.
             self.note()
         if alone and (owner := self._ownership.known(self._store)) is not None:
-            self._shipping.erased(owner.erasures)
+            self._shipping.record_purge(owner.erasures)
             self.note()
 
     @override
@@ -490,10 +490,10 @@ class OwnedCommitLog(CommitLog):
         silences = self._membership.silences
         if not self._shipping.is_over:
             with suppress(Fenced):
-                self._ownership.still_mine(self._store)
+                self._ownership.require_owned(self._store)
                 self._silences = silences
                 return True
-        self._ownership.give_up(self._store)
+        self._ownership.release_claim(self._store)
         return False
 
 

@@ -92,7 +92,7 @@ class LogShipper:
         if not self.is_over:
             write_shipped_position(self.journal.folder.parent, self.reached)
 
-    def erased(self, erasures: int) -> None:
+    def record_purge(self, erasures: int) -> None:
         """Record that the files reflect a purge."""
         self.reached = msgspec.structs.replace(self.reached, erasures=erasures)
 

@@ -227,7 +227,7 @@ class ClusterMembership(ClosableContext):
         with self._lock:
             return self._watch.is_gone(node, self._clock())
 
-    def is_quiet(self, node: str) -> bool:
+    def is_possibly_gone(self, node: str) -> bool:
         """Return whether a node may be gone, because it was silent for some seconds."""
         with self._lock:
             return self._watch.is_unheard(node, self._clock(), REDIRECT_CUTOFF_SECONDS)

@@ -149,7 +149,7 @@ class StoreOwnership:
         if not self._membership.is_gone(owner.node):
             # A restarted node may have another URL than when it claimed the store.
             url = alive[owner.node].url if owner.node in alive else owner.url
-            return RemoteOwnership(owner.node, url, self._membership.is_quiet(owner.node))
+            return RemoteOwnership(owner.node, url, self._membership.is_possibly_gone(owner.node))
         first = self.taker(store)
         return free if first.node == own_name else RemoteOwnership(first.node, first.url)
 
@@ -185,7 +185,7 @@ class StoreOwnership:
         _require_arrived(store, claim.owner, "")
         return claim
 
-    def seize(self, store: str, begins: LogPosition) -> None:
+    def claim_forcibly(self, store: str, begins: LogPosition) -> None:
         """Claim a store whose files only this process has; its log starts again after position ``begins``.
 
         The previous owner loses the store. Raises NoStore, Unconfirmed and Unavailable.
@@ -199,7 +199,7 @@ class StoreOwnership:
             self._epochs[store] = owner.epoch
         self._record_claim(store, self._registry.owner(store) or claim)
 
-    def still_mine(self, store: str) -> OwnershipClaim:
+    def require_owned(self, store: str) -> OwnershipClaim:
         """Return the claim by which this process owns a store. Raises Unavailable, and Fenced if it no longer does."""
         claim = self._read_claim(store)
         if claim is None or not isinstance(self.decided(store, claim), LocalOwnership):
@@ -217,20 +217,20 @@ class StoreOwnership:
     def drop(self, store: str, begins: int) -> None:
         """Mark an owned store as dropped; its log up to ``begins`` is obsolete. Raises the errors of `describe`."""
         self._replace(store, lambda owner: StoreOwner(owner.node, owner.epoch, owner.url, begins=begins, dropped=True))
-        self.give_up(store)
+        self.release_claim(store)
 
     def hand_over(self, store: str, node: str, url: str) -> None:
         """Transfer an owned store to another node. Raises the errors of `describe`."""
         self._replace(store, lambda owner: msgspec.structs.replace(owner, node=node, url=url, epoch=owner.epoch + 1))
-        self.give_up(store)
+        self.release_claim(store)
 
-    def give_up(self, store: str) -> None:
+    def release_claim(self, store: str) -> None:
         """Forget that this process owns a store, because its log was taken over or cannot be written."""
         with self._lock:
             self._epochs.pop(store, None)
 
     def _replace(self, store: str, change: Callable[[StoreOwner], StoreOwner]) -> StoreOwner:
-        claim = self.still_mine(store)
+        claim = self.require_owned(store)
         owner = change(claim.owner)
         revision = self._registry.claim(store, owner, claim.revision)
         if revision is None:

@@ -197,7 +197,7 @@ class _ReplicaFiles(NamedTuple):
 class ReplicaFileStorage(Protocol):
     """Local files of replicas."""
 
-    def copied_files(self, name: str) -> tuple[Journal, ShippedPosition]:
+    def open_replica_files(self, name: str) -> tuple[Journal, ShippedPosition]:
         """Return the journal of a closed replica, created if missing, and its position. Raises NoStore."""
         ...
 
@@ -300,7 +300,7 @@ class ReadReplicas:
 
     def _take(self, name: str, found: list[PositionedRecord], held: OpenStoreLookup) -> None:
         try:
-            with held.held_open(name) as store:
+            with held.peek_open(name) as store:
                 if store is not None:
                     if isinstance(store.commits, ReplicaCommitLog) and store.commits.is_current:
                         store.commits.catch_up(store, found)
@@ -315,7 +315,7 @@ class ReadReplicas:
     def _update_closed_replica(self, name: str, found: list[PositionedRecord]) -> None:
         """Apply new records to the files of a closed replica. The store's gate must be held."""
         files = self._files.get(name)
-        journal, reached = (files.journal, files.reached) if files else self._storage.copied_files(name)
+        journal, reached = (files.journal, files.reached) if files else self._storage.open_replica_files(name)
         # Registered first, so that it is closed after any error.
         self._files[name] = _ReplicaFiles(journal, reached, time.monotonic())
         try:
@@ -392,7 +392,7 @@ class BootstrapSnapshots:
 
     def _keep(self, since: ShippedPosition, *, alone: bool) -> None:
         name, scratch = self._layout.name, self._layout.scratch / "kept"
-        owner = self._ownership.still_mine(name).owner
+        owner = self._ownership.require_owned(name).owner
         before = owner.bases[-1] if owner.bases else None
         if not alone and before is not None and _snapshot_of(self._layout).keys() <= before.files.keys():
             return

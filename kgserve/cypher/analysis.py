@@ -116,7 +116,7 @@ class _UnionPart:
         """Add a row source for a WHERE after literals; Kùzu crashes on a filter without a source."""
         leading = list(takewhile(lambda clause: isinstance(clause, ProjectionClause), self._clauses))
         if any(isinstance(clause, ProjectionClause) and clause.where is not None for clause in leading):
-            self._context.edits.before(leading[0].start, f"UNWIND [1] AS {self._context.hide('u')} ")
+            self._context.edits.before(leading[0].start, f"UNWIND [1] AS {self._context.create_hidden_variable('u')} ")
             self._hidden = len(self._context.hidden)
 
     def _read(self, clause: Clause) -> None:
@@ -159,7 +159,7 @@ class _UnionPart:
         if other := self._scope.similar(name):
             what = f"{name} and {other} differ only in case, which the engine ignores; rename one. Found"
             raise self._context.refuse(index, what)
-        self._scope.bindings[name] = VariableBinding(kind.derived())
+        self._scope.bindings[name] = VariableBinding(kind.without_column())
 
     def _read_procedure(self, clause: CallClause) -> None:
         for argument in clause.arguments:
@@ -223,11 +223,11 @@ class _UnionPart:
         name = item.alias or (value.name if isinstance(value, Variable) else self._context.typed(item))
         if clause.word == "WITH" and not (item.alias or isinstance(value, Variable) or _ends_in_star(value)):
             raise self._context.refuse(item.start, "an expression in WITH needs an alias, as in WITH … AS x; found")
-        if not item.alias and edits.rewritten(item.start, item.end):
+        if not item.alias and edits.is_rewritten(item.start, item.end):
             self._keep_typed_name(item)
         if item.alias or isinstance(value, Variable):
             self._check_alias(item, name, bindings)
-            bindings[name] = VariableBinding(kind.derived())
+            bindings[name] = VariableBinding(kind.without_column())
         return name
 
     def _keep_typed_name(self, item: ProjectionItem) -> str:
@@ -337,7 +337,7 @@ class _UnionPart:
     def _keep_order(self, clause: ProjectionClause, later: tuple[Clause, ...]) -> None:
         """Preserve the order before an aggregate, which Ladybug loses, by adding an UNWIND."""
         if clause.word == "WITH" and clause.order and later and self._has_aggregate(clause.end, later[-1].end):
-            self._context.edits.behind(clause.end - 1, f" UNWIND [1] AS {self._context.hide('u')}")
+            self._context.edits.behind(clause.end - 1, f" UNWIND [1] AS {self._context.create_hidden_variable('u')}")
             # The hidden variable stays in scope.
 
 

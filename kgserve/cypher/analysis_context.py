@@ -77,7 +77,7 @@ class AnalysisContext:
         """Return the error for a token; its position is appended to ``what``."""
         return self.outline.at(index, what)
 
-    def hide(self, letter: str) -> str:
+    def create_hidden_variable(self, letter: str) -> str:
         """Return an unused name for a variable hidden from the caller."""
         number = len(self.hidden) + 1
         while f"_{letter}{number}" in self._used_names:

@@ -280,10 +280,10 @@ class FunctionCallRules:
             for kind in kinds[1:]:
                 joined = join_types(joined, kind)
             never = call.name in _NUMBER_MIXING_FUNCTIONS and any(not kind.is_nullable for kind in kinds)
-            return msgspec.structs.replace(joined.derived(), is_nullable=not never and joined.is_nullable)
+            return msgspec.structs.replace(joined.without_column(), is_nullable=not never and joined.is_nullable)
         if call.name in {"ceil", "ceiling", "floor"}:
             return msgspec.structs.replace(FLOAT_TYPE, is_nullable=is_nullable, may_be_nan=first.may_be_nan)
-        return msgspec.structs.replace(first.derived(), is_nullable=is_nullable, is_filled=False)
+        return msgspec.structs.replace(first.without_column(), is_nullable=is_nullable, is_filled=False)
 
 
 def has_aggregate(names: set[str]) -> bool:

@@ -93,10 +93,10 @@ class OperatorRules:
         self._bypass_statistics(left, left_type, right_type)
         self._bypass_statistics(right, right_type, left_type)
         if operator == "=" and self._context.in_pattern and is_variable_or_property(left):
-            self.keep_from_joining(left_type, right, right_type)
+            self.prevent_join(left_type, right, right_type)
         return ValueType("boolean", is_nullable=left_type.is_nullable or right_type.is_nullable)
 
-    def keep_from_joining(self, left: ValueType, right: Expression, right_type: ValueType) -> None:
+    def prevent_join(self, left: ValueType, right: Expression, right_type: ValueType) -> None:
         """Prevent a join on nullable values, in which Kùzu loses rows; it then compares row by row."""
         if (left.is_nullable or right_type.is_nullable) and is_variable_or_property(right):
             self._context.edits.around(right.start, right.end, "coalesce(", ")")
@@ -200,7 +200,7 @@ class OperatorRules:
             return bool(inner.items)
         return isinstance(inner, Parameter) and bool(self._context.parameters.get(inner.name))
 
-    def bind_tighter(self, operation: OperatorChain) -> None:
+    def add_parentheses(self, operation: OperatorChain) -> None:
         """Add parentheses where the engine's grammar groups operands differently."""
         for number, operand in enumerate(operation.operands):
             if operand is None:

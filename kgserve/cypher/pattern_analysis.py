@@ -260,7 +260,7 @@ class PatternAnalysis(PatternAnalyzer):
     def _conditions(self, followed: list[_MatchedRelation], scope: VariableScope) -> Iterator[str]:
         for each in followed:
             if each.name in scope.bindings and each.name:
-                hidden = self._context.hide("r")
+                hidden = self._context.create_hidden_variable("r")
                 self._context.edits.replace(each.pattern.bracket + 1, each.pattern.bracket + 2, hidden)
                 yield f"id({hidden}) = id(`{each.name}`)"
                 each.name = hidden
@@ -271,9 +271,9 @@ class PatternAnalysis(PatternAnalyzer):
     def _ensure_named(self, followed: _MatchedRelation) -> str:
         if not followed.name:
             pattern = followed.pattern
-            followed.name = self._context.hide("r")
+            followed.name = self._context.create_hidden_variable("r")
             if pattern.bracket >= 0:
-                self._context.edits.directly_behind(pattern.bracket, followed.name)
+                self._context.edits.insert_directly_after(pattern.bracket, followed.name)
             else:
                 dash = pattern.start + (self._context.outline.symbol(pattern.start) == "<")
                 self._context.edits.behind(dash, f"[{followed.name}]")
@@ -348,7 +348,7 @@ class PatternAnalysis(PatternAnalyzer):
             if column is None:
                 continue
             rules.check_comparable("=", key + 1, column, kind)
-            rules.keep_from_joining(column, value, kind)
+            rules.prevent_join(column, value, kind)
             if column.kind == "integer" and kind.kind in {"float", "decimal"}:
                 what = f"{name} is an integer, and the engine would round this number; compare it in WHERE. Found"
                 raise self._context.refuse(key, what)

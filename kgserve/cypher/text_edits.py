@@ -56,7 +56,7 @@ class StatementEdits:
         """Insert a text after a token, after earlier insertions there."""
         self._behind.setdefault(index, []).append(text)
 
-    def directly_behind(self, index: int, text: str) -> None:
+    def insert_directly_after(self, index: int, text: str) -> None:
         """Insert a text after a token, before earlier insertions there."""
         self._behind.setdefault(index, []).insert(0, text)
 
@@ -83,7 +83,7 @@ class StatementEdits:
         found = (self._edited_token(index) for index in range(start, end))
         return " ".join(part for part in found if part)
 
-    def rewritten(self, start: int, end: int) -> bool:
+    def is_rewritten(self, start: int, end: int) -> bool:
         """Return whether any of these tokens has been edited."""
         places = range(start, end)
         return any(at in self._replaced or at in self._before or at in self._behind for at in places)

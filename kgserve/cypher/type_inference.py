@@ -206,7 +206,7 @@ class TypeInference:
             if name.lower() in lowered:
                 raise self._context.refuse(key, "the engine ignores case in keys, so these collide; the second is")
             lowered.add(name.lower())
-            fields[name] = self.type_of(value, scope).derived()
+            fields[name] = self.type_of(value, scope).without_column()
         return ValueType("map", fields=tuple(fields.items()))
 
     def _negation(self, negation: Negation, scope: VariableScope) -> ValueType:
@@ -219,7 +219,7 @@ class TypeInference:
             raise self._context.refuse(operand.start, "this integer does not fit into 64 bits; found")
         if isinstance(operand, AccessExpression):
             self._context.edits.around(operand.start, operand.end, "(", ")")
-        return kind.derived()
+        return kind.without_column()
 
     def _operation(self, operation: OperatorChain, scope: VariableScope) -> ValueType:
         if operation.level == PREDICATE:
@@ -249,14 +249,14 @@ class TypeInference:
         return self.operators.compare(word, index, left, kinds[0], right, kinds[1])
 
     def _arithmetic(self, operation: OperatorChain, kinds: list[ValueType]) -> ValueType:
-        kind = kinds[0].derived()
+        kind = kinds[0].without_column()
         for (word, index), following, operand in zip(
             operation.operators, kinds[1:], operation.operands[1:], strict=True
         ):
             kind = self.operators.arithmetic(word, index, operation.level, kind, following, operand)
         if operation.level == SUM and kind.kind == "text" and kind.is_nullable:
             self.operators.keep_nulls(operation, kinds)
-        return kind.derived()
+        return kind.without_column()
 
     def _predicates(self, operation: OperatorChain, scope: VariableScope) -> ValueType:
         first = operation.operands[0]
@@ -269,7 +269,7 @@ class TypeInference:
         if right is None:
             return self._is_null(first, scope)
         left_type, right_type = self.type_of(first, scope), self.type_of(right, scope)
-        self.operators.bind_tighter(operation)
+        self.operators.add_parentheses(operation)
         if word == "IN":
             return self.operators.is_in(index, first, left_type, right, right_type)
         return self.operators.contains(index, first, left_type, right, right_type, word)
@@ -344,7 +344,7 @@ class TypeInference:
         joined = kinds[0]
         for kind in kinds[1:]:
             joined = join_types(joined, kind)
-        return joined.derived()
+        return joined.without_column()
 
     def _check_compared(self, condition: Expression, subject: ValueType, wanted: ValueType) -> None:
         self.operators.check_comparable("CASE", condition.start, subject, wanted)
@@ -453,7 +453,7 @@ class TypeInference:
                 self._context.edits.around(step.first.start, step.first.end, "(", f") + 0 * ({last})")
         if step.last is not None:
             self._count_from_one(step.last, is_last=True)
-        return kind.derived()
+        return kind.without_column()
 
     def _count_from_one(self, index: Expression, *, is_last: bool) -> None:
         """Convert an index to the engine's: from 1, with -1 as the last, and inclusive slice ends."""

@@ -106,7 +106,7 @@ class ValueType(msgspec.Struct, frozen=True):
         """True for a float that may be NaN."""
         return self.kind == "float" and self.may_be_nan
 
-    def derived(self) -> ValueType:
+    def without_column(self) -> ValueType:
         """Return the type for a computed value, which is not a column."""
         return msgspec.structs.replace(self, is_column=False) if self.is_column else self
 
@@ -127,7 +127,7 @@ EMPTY_LIST_TYPE = ValueType("list", of=None)
 
 def list_type_of(element: ValueType, *, is_nullable: bool = False) -> ValueType:
     """Return the list type of an element type."""
-    return ValueType("list", of=element.derived(), is_nullable=is_nullable)
+    return ValueType("list", of=element.without_column(), is_nullable=is_nullable)
 
 
 _FIELD_VALUE_TYPES: dict[FieldType, ValueType] = {

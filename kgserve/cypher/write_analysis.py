@@ -124,7 +124,7 @@ class ReadFootprint:
         self._isolated: set[str] = set()
         self._pairs: set[tuple[str, str]] = set()
         self._paired: set[str] = set()
-        self.meets_all = not _UNTRACKED_WORDS.isdisjoint(self._outline.words)
+        self.matches_all = not _UNTRACKED_WORDS.isdisjoint(self._outline.words)
         # Variables that passed a WITH: the name may be rebound, or its rows already aggregated or written.
         self._passed_with: set[str] = set()
         clause = ""
@@ -136,18 +136,18 @@ class ReadFootprint:
             elif clause == "WITH":
                 self._passed_with |= self._conditions.keys()
             if word == "AS" and self._outline.tokens[index + 1].text in self._conditions:
-                self.meets_all = True
-            self.meets_all |= clause not in _PATTERN_CLAUSES and self._continues_pattern(index)
+                self.matches_all = True
+            self.matches_all |= clause not in _PATTERN_CLAUSES and self._continues_pattern(index)
 
-    def meets_node(self, row: NodeRow, *, new: bool) -> bool:
+    def can_match_node(self, row: NodeRow, *, new: bool) -> bool:
         """Return whether a node may be matched; a ``new`` one has relations only through new edges."""
         names = self._isolated if new else self._conditions
-        return self.meets_all or any(self._matches_conditions(name, row) for name in names)
+        return self.matches_all or any(self._matches_conditions(name, row) for name in names)
 
-    def meets_edge(self, key: EdgeKey, node: Callable[[str], NodeRow | None]) -> bool:
+    def can_match_edge(self, key: EdgeKey, node: Callable[[str], NodeRow | None]) -> bool:
         """Return whether an edge may be matched; ``node`` looks up its endpoints."""
-        if self.meets_all or not self._pairs:
-            return self.meets_all
+        if self.matches_all or not self._pairs:
+            return self.matches_all
         ends = node(key[0]), node(key[1])
         return any(self._can_match(ends, pair) or self._can_match(ends[::-1], pair) for pair in self._pairs)
 
@@ -166,8 +166,8 @@ class ReadFootprint:
     def _read(self, match: int) -> None:
         """Analyse one MATCH or MERGE with its WHERE."""
         outline = self._outline
-        self.meets_all |= outline.opener[match] != -1
-        if self.meets_all:
+        self.matches_all |= outline.opener[match] != -1
+        if self.matches_all:
             return
         before: str | None = None
         linked, is_match = False, outline.word(match) == "MATCH"
@@ -183,7 +183,7 @@ class ReadFootprint:
                 before, linked = name, False
                 index = outline.partner[index]
             elif symbol == "[":
-                self.meets_all |= any(outline.symbol(at) == "*" for at in range(index, outline.partner[index]))
+                self.matches_all |= any(outline.symbol(at) == "*" for at in range(index, outline.partner[index]))
                 index = outline.partner[index]
             elif symbol == ",":
                 before = None
@@ -197,7 +197,7 @@ class ReadFootprint:
         """Return the name of a node, after recording its conditions."""
         outline, closing = self._outline, self._outline.partner[opening]
         name = outline.tokens[opening + 1].text if outline.name(opening + 1) else f"({opening}"
-        self.meets_all |= name in self._passed_with
+        self.matches_all |= name in self._passed_with
         conditions = self._conditions.setdefault(name, [])
         for index in range(opening + 1, closing):
             braces = outline.opener[index]
@@ -263,10 +263,10 @@ def can_match_any(
     """
     made = {row.id: row for row in new}
     return (
-        footprint.meets_all
-        or any(footprint.meets_node(row, new=True) for row in made.values())
-        or any(footprint.meets_node(row, new=False) for row in _states_before_and_after(changed, before))
-        or any(footprint.meets_edge(key, lambda node_id: made.get(node_id) or before(node_id)) for key in edges)
+        footprint.matches_all
+        or any(footprint.can_match_node(row, new=True) for row in made.values())
+        or any(footprint.can_match_node(row, new=False) for row in _states_before_and_after(changed, before))
+        or any(footprint.can_match_edge(key, lambda node_id: made.get(node_id) or before(node_id)) for key in edges)
     )
 
 

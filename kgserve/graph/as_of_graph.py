@@ -233,7 +233,7 @@ class AsOfGraph(GraphReader):
                 known = follower.look(states)
         current_version = row_conversion.CURRENT_VERSION
         return [
-            (known.get((row.id, row.version), current_version) or row_conversion.FORMER_VERSION).shown_on(convert(row))
+            (known.get((row.id, row.version), current_version) or row_conversion.FORMER_VERSION).apply_to(convert(row))
             for row in rows
         ]
 
@@ -468,7 +468,7 @@ class AsOfGraph(GraphReader):
     def edges_between(self, numbers: NumberArray, wanted: TraversalRequest) -> tuple[list[NumberedEdge], bool]:
         ids = [self._ids[number] for number in numbers.tolist()]
         listed, cut = self._look(lambda history: list_states_between(history, ids))
-        states = self._look(lambda history: history.edges_numbered(listed, self.sequence))
+        states = self._look(lambda history: history.edges_by_number_at(listed, self.sequence))
         rows = [state.row for state in states if wanted.follows(state.row)]
         edges = [number_edge(self.number(row.source), self.number(row.target), row) for row in rows]
         return edges[:MAX_WALK_EDGES], cut or len(edges) > MAX_WALK_EDGES
@@ -525,7 +525,7 @@ class AsOfGraph(GraphReader):
     def _is_placed(self, place: HierarchyNode, layer: int | None) -> bool:
         row = self._node(place.id)
         own = row.extras.layer if row is not None and row.extras is not None else None
-        return row is not None and row.holds_at(self.now) and layer in (None, own)
+        return row is not None and row.is_valid_at(self.now) and layer in (None, own)
 
     def _levels_below(self, memory_id: str, depth: int) -> Iterator[HierarchyNode]:
         """Yield the descendants of a memory, level by level. Raises TooLarge."""
@@ -574,7 +574,7 @@ class AsOfGraph(GraphReader):
             # A state counts as ended only after the history has indexed the commit that ended it.
             if not follower.wait(seen, PAST_INDEX_TIMEOUT_SECONDS):
                 raise Unavailable(f"the history has not indexed sequence {seen} yet", retry_after=2)
-            return frozenset(store.catalog.having_had(wanted, self.sequence))
+            return frozenset(store.catalog.find_ended_nodes_with(wanted, self.sequence))
 
     @override
     def find_former(self, node_id: str) -> str | None:
@@ -593,7 +593,7 @@ def list_states_between(history: HistoryFile, ids: Iterable[str]) -> tuple[list[
     left = MAX_EDGE_STATES_SCANNED
     found: list[int] = []
     for node_id in among:
-        listed = history.numbers_from(node_id, left + 1)
+        listed = history.edge_state_numbers(node_id, left + 1)
         found += [number for number, target in listed[:left] if target in among]
         if len(listed) > left:
             return found, True

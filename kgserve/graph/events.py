@@ -252,7 +252,7 @@ class EventReader:
                 self._turn = -1  # a store of the same name may exist by now
 
     def _is_dropped(self, name: str) -> bool:
-        return not self._pool.layout(name).exists and self._pool.placement.away(name) is None
+        return not self._pool.layout(name).exists and self._pool.placement.find_remote_store(name) is None
 
     def _deliver(self, name: str, entries: Sequence[FeedEntry]) -> None:
         if not entries:

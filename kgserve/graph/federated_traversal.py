@@ -112,7 +112,7 @@ class FederatedTraversal:
 
         No cluster node owns all stores that a traversal may visit.
         """
-        return self._graph if store == self._graph.name else self._graph.graphs.near_enough().graph(store)
+        return self._graph if store == self._graph.name else self._graph.graphs.allowing_stale_reads().graph(store)
 
     def _open_reader(self, graph: StoreHandle) -> GraphReader | None:
         past = graph.past(self._request.as_of)

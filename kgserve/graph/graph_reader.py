@@ -237,7 +237,7 @@ class GraphReader(ABC):
         """Return the edges that a walk in both directions finds."""
 
     def _is_valid(self, row: NodeRow | EdgeRow) -> bool:
-        return self.valid_at is None or row.holds_at(self.valid_at)
+        return self.valid_at is None or row.is_valid_at(self.valid_at)
 
     # Nodes by number
 
@@ -401,7 +401,7 @@ class CurrentGraph(GraphReader):
 
     @override
     def links_from(self, ids: Collection[str], limit: int = NO_LINK_LIMIT) -> Iterator[LinkRow]:
-        return iter(()) if self._links is None else self._links.from_any(ids)
+        return iter(()) if self._links is None else self._links.find_by_sources(ids)
 
     @override
     def valid_links(self, node_id: str, limit: int = NO_LINK_LIMIT) -> list[LinkRow]:
@@ -454,7 +454,7 @@ class CurrentGraph(GraphReader):
                 raise CatalogDamaged("it lists a node that does not match")
             return page
 
-        return self._store.listing(look, by_attributes=bool(wanted.attributes))
+        return self._store.query_catalog(look, by_attributes=bool(wanted.attributes))
 
     @override
     def export(self) -> Iterator[ExportBlock]:
@@ -643,7 +643,7 @@ class CurrentGraph(GraphReader):
 
     @override
     def children(self, memory_id: str, limit: int) -> list[str]:
-        page = self._ask(lambda memories: memories.beneath(memory_id, self.now, None, "", limit, near=True))
+        page = self._ask(lambda memories: memories.descendants(memory_id, self.now, None, "", limit, near=True))
         return [place.id for place in page.found]
 
     @override
@@ -652,7 +652,7 @@ class CurrentGraph(GraphReader):
 
     @override
     def descendants(self, memory_id: str, layer: int | None, after: str, limit: int, *, near: bool) -> DescendantPage:
-        page = self._ask(lambda memories: memories.beneath(memory_id, self.now, layer, after, limit, near=near))
+        page = self._ask(lambda memories: memories.descendants(memory_id, self.now, layer, after, limit, near=near))
         self._checked(page.found)
         return page
 
@@ -724,17 +724,17 @@ class _Descendants(WeightedNodes):
 
     @override
     def __len__(self) -> int:
-        return self._ask(lambda memories: memories.size_below(self._id, MAX_DESCENDANTS + 1))
+        return self._ask(lambda memories: memories.count_descendants(self._id, MAX_DESCENDANTS + 1))
 
     @override
     def among(self, ids: Iterable[str]) -> dict[str, float]:
         known = list(ids)
-        found = self._ask(lambda memories: memories.among_below(self._id, known))
+        found = self._ask(lambda memories: memories.filter_descendants(self._id, known))
         return {node_id: 1.0 for node_id in known if node_id in found}
 
     @override
     def first(self, count: int) -> dict[str, float]:
-        return dict.fromkeys(self._ask(lambda memories: memories.some_below(self._id, count)), 1.0)
+        return dict.fromkeys(self._ask(lambda memories: memories.sample_descendants(self._id, count)), 1.0)
 
 
 class MemoryIndexQuery(Protocol):

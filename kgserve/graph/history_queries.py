@@ -81,7 +81,7 @@ def get_node_history(graph: StoreHandle, request: HistoryRequest) -> NodeHistory
     versions = [state.node.version for state in states]
     if versions:
         span = range(min(versions), max(versions) + 1)
-        repeated = follower.look(lambda history: history.said_of(node_id, span, MAX_LISTED_CHANGE_ROWS))
+        repeated = follower.look(lambda history: history.co_authors_of(node_id, span, MAX_LISTED_CHANGE_ROWS))
         _set_also_by(states, repeated)
     return NodeHistory(id=node_id, states=states, next_before=found[limit - 1].first if len(found) > limit else None)
 
@@ -98,7 +98,7 @@ def _set_also_by(states: Sequence[NodeState], repeated: Iterable[CoAuthorEntry])
 def get_node_version(graph: StoreHandle, node_id: str, version: int) -> NodeAnswer:
     """Return one state of a node, without edges. Raises NotFound."""
     state, standing = _require_version(graph, node_id, version)
-    node = standing.shown_on(row_conversion.to_node(state.row))
+    node = standing.apply_to(row_conversion.to_node(state.row))
     return NodeAnswer(node=node, outgoing=[], incoming=[], edges_truncated=False)
 
 
@@ -189,7 +189,7 @@ def _node_state(
 ) -> NodeState:
     follows = older is not None and older.last == state.first
     return NodeState(
-        node=standing.shown_on(row_conversion.to_node(state.row)),
+        node=standing.apply_to(row_conversion.to_node(state.row)),
         from_sequence=state.first,
         to_sequence=state.last,
         recorded_from=format_time(state.started),

@@ -228,7 +228,7 @@ def _read_inbound_links(graph: StoreHandle, wanted: NodeRequest | IncomingEdgesR
 
 
 def _valid_inbound(inbound: Sequence[_Inbound], moment: int | None) -> Sequence[_Inbound]:
-    return inbound if moment is None else [each for each in inbound if each[1].edge.holds_at(moment)]
+    return inbound if moment is None else [each for each in inbound if each[1].edge.is_valid_at(moment)]
 
 
 def get_edge(graph: StoreHandle, request: EdgeIdRequest) -> EdgeAnswer:
@@ -382,7 +382,7 @@ def describe_schema(graph: StoreHandle) -> SchemaDescription:
     All counts are maintained with every write, so the cost does not depend on the size of the store.
     """
     with graph.lease() as leased:
-        found = leased.listing(
+        found = leased.query_catalog(
             lambda catalog, rows: catalog.vocabulary(lambda node_id: summarize_node(rows.node(node_id)))
         )
     return SchemaDescription(
@@ -394,7 +394,7 @@ def list_tags(graph: StoreHandle, request: TagsQuery) -> TagList:
     """Return the tags that start with `prefix`, with their number of nodes: most frequent first, then by name."""
     limit = request.limit if 0 < request.limit < MAX_LISTED_TAGS else MAX_LISTED_TAGS
     with graph.lease() as leased:
-        return TagList(tags=leased.listing(lambda catalog, _: catalog.tags(request.prefix, limit)))
+        return TagList(tags=leased.query_catalog(lambda catalog, _: catalog.tags(request.prefix, limit)))
 
 
 MAX_EDGES_PER_DELETION = 100_000
@@ -409,7 +409,7 @@ def count_matching_nodes(graph: StoreHandle, request: CountRequest) -> CountAnsw
     """
     with graph.lease() as store:
         wanted = _node_filter(store, request)
-        found, sequence = store.listing(
+        found, sequence = store.query_catalog(
             lambda catalog, rows: (catalog.count(wanted), rows.at), by_attributes=bool(wanted.attributes)
         )
     return CountAnswer(count=found.count, exact=found.exact, sequence=sequence)

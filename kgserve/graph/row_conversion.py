@@ -64,7 +64,7 @@ class VersionState(NamedTuple):
     superseded_by: int | None
     is_current: bool | None
 
-    def shown_on(self, node: N) -> N:
+    def apply_to(self, node: N) -> N:
         """Set the fields of a node that show this state, and return it."""
         if self.is_current is not None:
             node.is_current = self.is_current

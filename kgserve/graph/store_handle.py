@@ -89,7 +89,7 @@ class StoreHandles:
         """Settings of the server, or of the library user that opened the data folder."""
         return self.pool.settings
 
-    def seen_by(self, caller: Caller) -> StoreHandles:
+    def for_caller(self, caller: Caller) -> StoreHandles:
         """Return a copy limited to the stores that ``caller`` may access."""
         return self if caller is self.caller else self._restricted_to(caller, None)
 
@@ -97,7 +97,7 @@ class StoreHandles:
         """Return a copy for reads that may also be served from ``copies``."""
         return self._restricted_to(self.caller, copies)
 
-    def near_enough(self) -> StoreHandles:
+    def allowing_stale_reads(self) -> StoreHandles:
         """Return a copy for reads that may lag by a second for stores that another cluster node owns."""
         return self.reading(ReplicaRead()) if self.pool.placement.is_shared else self
 
@@ -169,7 +169,11 @@ class StoreHandle:
 
     def _require_one_node(self, graphs: Sequence[StoreHandle]) -> None:
         """Raise Conflict if the stores are served by different nodes of the cluster."""
-        places = {graph.name: self.pool.placement.away(graph.name) for graph in graphs} if len(graphs) > 1 else {}
+        places = (
+            {graph.name: self.pool.placement.find_remote_store(graph.name) for graph in graphs}
+            if len(graphs) > 1
+            else {}
+        )
         if len({away and away.node for away in places.values()}) > 1:
             owners = ", ".join(f"{name} by {away.node if away else 'this one'}" for name, away in places.items())
             raise Conflict(

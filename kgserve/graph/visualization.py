@@ -159,7 +159,7 @@ class _DrawPlan(NamedTuple):
         """Return whether a deleted row may be drawn."""
         if isinstance(row, EdgeRow):
             return self.walk.follows(row)
-        return self.walk.valid_at is None or row.holds_at(self.walk.valid_at)
+        return self.walk.valid_at is None or row.is_valid_at(self.walk.valid_at)
 
     def known(self, drawing: _DrawnGraph) -> KnownRows:
         """Return the rows that need not be read from the history."""
@@ -394,7 +394,7 @@ def get_commit_timeline(graph: StoreHandle, request: CommitTimelineQuery) -> Com
         history = caught_up_history(graph.graphs.historian, store)
         spans = min(max(request.buckets, 1), MAX_TIMELINE_BUCKETS)
         oldest, (times, commits) = history.look(lambda history: (history.oldest, history.commits_by_time(spans)))
-        sequence, gaps = store.state.sequence, history.shown_gaps()
+        sequence, gaps = store.state.sequence, history.listed_gaps()
     steps = range(1, len(times))
     buckets: list[list[int | str]] = [
         [commits[n - 1] + 1, commits[n], format_time(times[n - 1]), format_time(times[n]), commits[n] - commits[n - 1]]
@@ -442,14 +442,14 @@ def find_lifetimes(
     nodes = {
         each: found
         for each in known.ids
-        if (found := _until_commit(history.node_lives(each, MAX_LISTED_LIFETIMES + 1), at))
+        if (found := _until_commit(history.node_lifetimes(each, MAX_LISTED_LIFETIMES + 1), at))
     }
     gone = {each: row for each in nodes if each not in known.there and fits(row := _newest(history, each, at))}
     kept = [each for each in nodes if each in known.there or each in gone]
     listed, cut = list_states_between(history, kept)
     edges: dict[EdgeKey, list[StateLifetime]] = {}
     newest: dict[EdgeKey, tuple[int, int]] = {}
-    for number, key, first, last in history.edge_lives(listed):
+    for number, key, first, last in history.edge_lifetimes(listed):
         if first <= at:
             edges.setdefault(key, []).append((first, last if last is None or last <= at else None))
             newest[key] = max(newest.get(key, (0, 0)), (first, number))
@@ -457,7 +457,7 @@ def find_lifetimes(
         found.sort(reverse=True, key=_first)
         del found[MAX_LISTED_LIFETIMES + 1 :]
     missing = [number for key, (_, number) in newest.items() if key not in known.edges]
-    rows = [state.row for state in history.edge_states(missing) if fits(state.row)]
+    rows = [state.row for state in history.edges_by_number(missing) if fits(state.row)]
     links, gone_links, cut_links = _link_lifetimes(history, kept, known.links, fits, at)
     lived = {each: nodes[each] for each in kept}
     return RowLifetimes(lived, edges, links, gone, rows, gone_links, cut or cut_links)

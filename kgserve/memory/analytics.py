@@ -49,8 +49,8 @@ def compute_memory_stats(graph: StoreHandle) -> MemoryStats:
         now, least = now_in_microseconds(), store.description.memory.min_confidence
 
         def look(memories: MemoryIndexFile, sequence: int) -> MemoryStats:
-            total, created = memories.total(), memories.created_between()
-            second_parents, cycles = memories.irregular()
+            total, created = memories.total(), memories.creation_time_range()
+            second_parents, cycles = memories.count_ignored_parents()
             oldest, newest = map(format_time, created) if created else (None, None)
             return MemoryStats(
                 total_memories=total,

@@ -187,7 +187,7 @@ class MemoryDraft:
 
     def there(self, ids: Iterable[str]) -> list[NodeRow]:
         """Return the active entities among some nodes, after following merge redirects."""
-        survivors = dict.fromkeys(map(self.ahead.survivor, ids))
+        survivors = dict.fromkeys(map(self.ahead.resolve_redirect, ids))
         rows = (row for node_id in survivors if (row := self.node(node_id)) is not None)
         return [row for row in rows if not row.is_memory and not is_never_valid(row.extras)]
 
@@ -238,14 +238,14 @@ class MemoryPut(msgspec.Struct, frozen=True, kw_only=True):
         return self.node.content or ""
 
     @property
-    def asks_who_says_it(self) -> bool:
+    def is_mergeable(self) -> bool:
         """True if the memory may merge into another one."""
         return self.dedup != "off" and (self.node.extras is None or self.node.extras.layer != EPISODE_LAYER)
 
     @property
     def extras(self) -> NodeExtras:
         """Extra fields of the memory if it is new."""
-        return NO_EXTRAS if self.node.extras is None else self.node.extras.onto(NO_EXTRAS)
+        return NO_EXTRAS if self.node.extras is None else self.node.extras.applied_to(NO_EXTRAS)
 
 
 class StoredDraft(NamedTuple):
@@ -310,7 +310,7 @@ class Deduplicator(MemoryDraft):
         """Store a memory whose id exists; another kind of node becomes a memory."""
         if not own.is_memory:
             return self._create(put, about)
-        survivor = self.ahead.survivor(own.id)
+        survivor = self.ahead.resolve_redirect(own.id)
         row = self.node(survivor) if survivor != own.id else own
         if row is None or text_hash(own.content) != text_hash(put.content):
             raise Conflict(f"memory {own.id!r} exists with another text: update it, or omit the id")
@@ -342,7 +342,7 @@ class Deduplicator(MemoryDraft):
         if own.layer is not None or layer is None:
             return own.layer
         try:
-            self.places.keep_order(msgspec.structs.replace(row, extras=msgspec.structs.replace(own, layer=layer)))
+            self.places.check_order(msgspec.structs.replace(row, extras=msgspec.structs.replace(own, layer=layer)))
         except Conflict:
             return None
         return layer
@@ -374,7 +374,7 @@ class Deduplicator(MemoryDraft):
 
     def _find_equal(self, put: MemoryPut, about: Mapping[str, float]) -> NodeRow | None:
         """Return the oldest memory that can absorb this one."""
-        if not put.asks_who_says_it:
+        if not put.is_mergeable:
             return None
         found = [
             row
@@ -442,7 +442,7 @@ class ParentAssignments:
         """Return the parent of a memory after the draft."""
         if (placed := self._placed.get(memory)) is not None:
             return self._draft.node(placed) if placed else None
-        edges = self._draft.ahead.upward(memory)
+        edges = self._draft.ahead.parent_edges(memory)
         parents = {parent: row for parent in edges if is_live(row := self._draft.node(parent))}
         edge = newest_parent_edge(edge for parent, edge in edges.items() if parent in parents)
         self._placed[memory] = "" if edge is None else edge.target
@@ -450,7 +450,7 @@ class ParentAssignments:
 
     def find(self, parent_id: str) -> NodeRow:
         """Return an active memory that can be a parent, after following merges. Raises NotFound and Conflict."""
-        row = self._draft.node(self._draft.ahead.survivor(parent_id))
+        row = self._draft.node(self._draft.ahead.resolve_redirect(parent_id))
         if row is None:
             raise NotFound(f"parent_id: there is no memory {parent_id!r}")
         if not row.is_memory:
@@ -465,7 +465,7 @@ class ParentAssignments:
         """Make `parent` the only parent of a memory, or remove its parent. Raises Conflict."""
         if parent is not None:
             self._check(child, parent)
-        upward = self._draft.ahead.upward(child.id)
+        upward = self._draft.ahead.parent_edges(child.id)
         for target in upward:
             row = self._draft.node(target)
             if (parent is None or target != parent.id) and row is not None and row.is_memory:
@@ -494,7 +494,7 @@ class ParentAssignments:
             except Conflict:
                 return
 
-    def keep_order(self, row: NodeRow) -> None:
+    def check_order(self, row: NodeRow) -> None:
         """Raise Conflict if a memory's layer is more general than its parent's, or less so than its children's."""
         layer, parent = (row.extras or NO_EXTRAS).layer, self.parent(row.id)
         if parent is not None:

@@ -369,7 +369,7 @@ class _RelationGraph:
         for hops in range(1, depth + 1):
             ends = self._ends(level) - depths.keys()
             reached = self._rows.nodes(ends).values()
-            level = sorted(row.id for row in reached if not row.is_memory and row.holds_at(self._moment))
+            level = sorted(row.id for row in reached if not row.is_memory and row.is_valid_at(self._moment))
             room = most - len(depths)
             depths |= dict.fromkeys(level[:room], hops)
             if len(level) > room:
@@ -490,7 +490,7 @@ def put_relation(draft: MemoryDraft, put: EdgePut) -> tuple[EdgePut, WriteOutcom
         return put, "updated"
     own, extras = split_edge_attributes(old.attributes).own, old.extras
     same = put.weight == old.weight and put.own in (None, own) and put.extras is not None
-    same = same and extras is not None and put.extras is not None and put.extras.onto(extras) == extras
+    same = same and extras is not None and put.extras is not None and put.extras.applied_to(extras) == extras
     return put, "existing" if same else "updated"
 
 

@@ -175,7 +175,7 @@ class _ForgetDraft(MemoryDraft):
 
     def _with_versions(self, node_id: str) -> list[NodeRow]:
         """Return an active memory, after following merges, with its former versions. Raises Conflict."""
-        row = self.node(node_id if self._request.hard else self.ahead.survivor(node_id))
+        row = self.node(node_id if self._request.hard else self.ahead.resolve_redirect(node_id))
         if row is None:
             return []
         if not row.is_memory:
@@ -347,9 +347,9 @@ class _ForgetTargets:
         """Return a node and its former versions in the history, and their first commit."""
         historian = self._graph.graphs.historian
         follower = None if historian is None else historian.found(self._store)
-        if follower is None or follower.turned_off:
+        if follower is None or follower.is_disabled:
             return [], NO_SEQUENCE_LIMIT
-        if not follower.wait(self._store.state.sequence, FORGET_INDEX_TIMEOUT_SECONDS) and not follower.turned_off:
+        if not follower.wait(self._store.state.sequence, FORGET_INDEX_TIMEOUT_SECONDS) and not follower.is_disabled:
             # After a memory is deleted, only the history knows its versions.
             raise Unavailable("the history has not applied all commits yet; try again in a moment", retry_after=2)
         return follower.look(lambda history: _find_in_history(history, node_id))

@@ -154,7 +154,7 @@ def _build_page(
 def _nodes_with_attributes(store: OpenStore, conditions: tuple[AttributeCondition, ...]) -> frozenset[str] | None:
     """Return the nodes with some attributes, or None if they are too many."""
     wanted = NodeFilter(attributes=conditions)
-    ids = store.listing(lambda catalog, _: catalog.having(wanted, MAX_SORTED_MEMORIES + 1), by_attributes=True)
+    ids = store.query_catalog(lambda catalog, _: catalog.having(wanted, MAX_SORTED_MEMORIES + 1), by_attributes=True)
     return frozenset(ids) if len(ids) <= MAX_SORTED_MEMORIES else None
 
 

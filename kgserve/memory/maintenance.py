@@ -105,7 +105,7 @@ class MaintenanceProjection(BackgroundProjection):
         super()._advance(last)
         now = time.time_ns() // 1000
         if self.sequence == self.open_store.journal.last and self._has_memories():
-            if RETENTION_CLOCK.is_believed(self.open_store.clock.idle):
+            if RETENTION_CLOCK.is_trusted(self.open_store.clock.idle):
                 self._prune(RETENTION_CLOCK.now())
             self._consolidate(now)
 
@@ -194,7 +194,7 @@ class MemoryMaintenance(PeriodicWorker[OpenStore, MaintenanceProjection]):
 
     def flush(self) -> None:
         """Start to journal the due accesses."""
-        for projection in self._every():
+        for projection in self._all_states():
             if projection.open_store.accesses.due:
                 projection.open_store.accesses.flush()
 

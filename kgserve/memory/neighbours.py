@@ -40,7 +40,7 @@ class NeighbourBoosts:
         self._near = near
         self._below = lru_cache(None)(self._nearest_below)
 
-    def gifts(self, givers: Sequence[str], apart: tuple[str, ...] = ()) -> Iterator[NeighbourBoost]:
+    def iterate_boosts(self, givers: Sequence[str], apart: tuple[str, ...] = ()) -> Iterator[NeighbourBoost]:
         """Yield the boosts from each memory to its neighbours; relations of types in `apart` are skipped.
 
         Receivers are not filtered and need not be memories.

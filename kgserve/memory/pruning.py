@@ -50,7 +50,7 @@ def find_prunable(store: OpenStore, now: int, pause: PauseFunction) -> PruneCand
     found, place, below = PruneCandidates([], Counter()), DecayPosition(), store.description.memory.prune_threshold
     while True:
         started = time.perf_counter()
-        some = store.memories.ask(lambda memories, _, at=place: memories.faded(below, now, at, _PRUNE_BATCH_SIZE))
+        some = store.memories.ask(lambda memories, _, at=place: memories.list_faded(below, now, at, _PRUNE_BATCH_SIZE))
         with store.reading() as rows:
             _classify(found, store, rows, [*rows.nodes([memory.id for memory in some]).values()], now)
         pause(time.perf_counter() - started)

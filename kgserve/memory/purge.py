@@ -263,13 +263,13 @@ class StoreEraser:
     def _with_former_texts(self, intention: PurgeRecord) -> PurgeRecord:
         """Add the embeddings of former texts, as far as the history contains them."""
         history = self._history
-        if self._indexes is None or history is None or history.turned_off:
+        if self._indexes is None or history is None or history.is_disabled:
             return intention
         through = intention.through
         states = [
             state
             for node_id in intention.ids
-            for state in history.look(lambda known, each=node_id: known.node_states_until(each, through))
+            for state in history.look(lambda known, each=node_id: known.node_states_through(each, through))
         ]
         texts = sorted({*intention.texts, *self._embedding_keys(state.row for state in states)})
         intention = msgspec.structs.replace(intention, texts=texts)
@@ -286,8 +286,8 @@ class StoreEraser:
             with closing(HistoryFile(layout.history)) as history:
                 history.erase(*erasure)
         if self._indexes is None:
-            layout.forget_indexes()
-            layout.forget_embeddings()
+            layout.remove_indexes()
+            layout.remove_embeddings()
             return
         self._indexes.heads.clear()
         for view in self._indexes.views:
@@ -322,7 +322,7 @@ class StoreEraser:
                     raise
                 log.warning("index_not_awaited", store=self._store.name, index=view.name, error=str(error))
                 return
-            if isinstance(view, HistoryProjection) and view.turned_off:
+            if isinstance(view, HistoryProjection) and view.is_disabled:
                 return
             if isinstance(view, StoreTextIndex) and time.monotonic() > until:
                 return

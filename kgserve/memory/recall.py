@@ -179,7 +179,7 @@ class CandidateFilter:
             if not self.unfiltered or self._matches_filter(memory):
                 stored = Confidence(memory.confidence, memory.since)
                 confidence = decay.decayed_confidence(stored, self._now, self._half_life(memory.type))
-                holds = moment is None or memory.holds_at(moment)
+                holds = moment is None or memory.is_valid_at(moment)
                 self._record(key, confidence, memory.importance, "" if holds else memory.ended or "not_valid")
 
     def _matches_filter(self, memory: MemoryState) -> bool:
@@ -318,7 +318,7 @@ class MemoryRecall:
         neighbours = NeighbourBoosts(self.searched.reader, self._about, near)
         # Turns of a conversation already share scores in hybrid mode.
         apart = (RELATION_NEXT,) if self._request.mode == "hybrid" else ()
-        gifts = [*neighbours.gifts([each.id for each in ranked[:MAX_BOOSTING_HITS]], apart)]
+        gifts = [*neighbours.iterate_boosts([each.id for each in ranked[:MAX_BOOSTING_HITS]], apart)]
         takers = self._passing_unfiltered(gift.taker for gift in gifts)
         found = {each.id for each in ranked}
         own = self._own_scores([key for key in takers if key not in found])
@@ -387,7 +387,7 @@ class MemoryRecall:
         return self._best(search, pool)
 
     def _search_vectors(self, pool: int) -> ScoresById:
-        if not self.searched.indexes.has_meaning:
+        if not self.searched.indexes.has_vectors:
             return {}
         vector, least = self._vector, self._least_similarity
 
@@ -484,7 +484,7 @@ class MemoryRecall:
         if not among:
             return set()
         if not self._has_content_words:
-            return set() if self.searched.indexes.understands else {*among}
+            return set() if self.searched.indexes.can_embed_queries else {*among}
         only = msgspec.structs.replace(self._only, valid_at=None, ids=among, past_ids=among)
         return {*self._index.words(self._request.query, len(among), only, "content")}
 
@@ -508,7 +508,7 @@ class MemoryRecall:
         return self._settings.alpha if self._request.alpha is None else self._request.alpha
 
     def _similarities(self, ids: Iterable[str]) -> ScoresById:
-        if not self.searched.indexes.has_meaning:
+        if not self.searched.indexes.has_vectors:
             return {}
         vectors = self._index.vectors_of(list(ids))
         if not vectors:
@@ -651,7 +651,7 @@ class MemoryRecall:
     def _matching_ids(self) -> frozenset[str] | None:
         """Return the ids that pass the filters, or None if the memory index does not know or they are too many."""
         only = msgspec.structs.replace(self._only, valid_at=None)
-        filtered = bool(only.tags) or only.names_some or only.created is not None
+        filtered = bool(only.tags) or only.restricts_ids_or_types or only.created is not None
         filtered = filtered or only.layers is not None or only.sources is not None or bool(self._under)
         if not self.searched.reader.has_memory_index or self._request.metadata or not filtered:
             return None

@@ -191,7 +191,7 @@ class _ReflectionRun:
             return None
         try:
             indexes = indexer.of(self._store)
-            if not indexes.understands:
+            if not indexes.can_embed_queries:
                 return None
             indexes.wait(self._store.state.sequence, MEMORY_JOB_TIMEOUT_SECONDS)
         except Unavailable:
@@ -200,7 +200,7 @@ class _ReflectionRun:
 
     def _low_confidence_ids(self) -> list[str]:
         faded = self._store.memories.ask(
-            lambda view, _: view.faded(self._min_confidence, self._now, DecayPosition(), MAX_REPORTED_ITEMS)
+            lambda view, _: view.list_faded(self._min_confidence, self._now, DecayPosition(), MAX_REPORTED_ITEMS)
         )
         return [each.id for each in faded]
 
@@ -335,7 +335,7 @@ class _ReflectionRun:
 
     def _below(self, concept: str) -> list[str]:
         page = self._store.memories.ask(
-            lambda view, _: view.beneath(concept, self._now, None, "", MAX_CONCEPT_EXAMPLES, near=True)
+            lambda view, _: view.descendants(concept, self._now, None, "", MAX_CONCEPT_EXAMPLES, near=True)
         )
         return [each.id for each in page.found]
 

@@ -30,7 +30,7 @@ def find_relation_end(draft: MemoryDraft, name: str) -> str | None:
     met = draft.met(name)
     if met is not None:
         return met
-    row = draft.node(draft.ahead.survivor(name))
+    row = draft.node(draft.ahead.resolve_redirect(name))
     return row.id if row is not None and row.is_memory else None
 
 

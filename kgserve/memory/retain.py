@@ -438,7 +438,7 @@ class RetainDeduplicator(Deduplicator):
 
     def _target(self, target: str) -> NodeRow | None:
         """Return the memory to update; None if it has to be created. Raises NotFound and Conflict."""
-        row, request = self.node(self.ahead.survivor(target)), self._item.request
+        row, request = self.node(self.ahead.resolve_redirect(target)), self._item.request
         if row is None or not row.is_memory:
             if request.supersedes or request.update == "correct":
                 raise NotFound(f"there is no memory {target!r}" if row is None else f"node {target!r} is not a memory")
@@ -507,7 +507,7 @@ class RetainDeduplicator(Deduplicator):
         if row is not None and request.parent:
             self.places.put(row, self.places.find(request.parent))
         if row is not None and request.layer is not None:
-            self.places.keep_order(row)
+            self.places.check_order(row)
 
     def _as_statement(self, put: MemoryPut, row: NodeRow) -> NodePut:
         """Return the change as a statement made now, with the confidence of the request."""

@@ -265,7 +265,7 @@ def store_validated(
         def decide(ahead: PendingState) -> WriteBatch:
             storing = make(ahead, comparisons[0].recent)
             if len(puts) > 1:
-                ahead.expect(put.content for put in puts if put.asks_who_says_it)
+                ahead.expect(put.content for put in puts if put.is_mergeable)
             for each, put in zip(checked, puts, strict=True):
                 try:
                     stored.append(storing.store(put))
@@ -323,7 +323,7 @@ def compare_memories(
     indexes = None if indexer is None else indexer.of(store)
     positions = [at for at, each in enumerate(checked) if not each.is_chosen]
     by_meaning = len(positions) <= MAX_SIMILARITY_BATCH_SIZE or any(puts[at].dedup == "similarity" for at in positions)
-    if indexes is None or not indexes.understands or not positions or not by_meaning:
+    if indexes is None or not indexes.can_embed_queries or not positions or not by_meaning:
         return SimilarityComparison(store, puts, RecentVectors(), near_checked=False)
     try:
         vectors = indexes.vectors([puts[at].content for at in positions])
@@ -434,7 +434,7 @@ def _check_update(request: UpdateMemoryRequest) -> NodePut:
 
 def _build_update(ahead: PendingState, request: UpdateMemoryRequest, put: NodePut, store: str) -> WriteBatch:
     """Return the write that applies the changes. Raises NotFound and Conflict."""
-    row = ahead.node(ahead.survivor(request.memory_id))
+    row = ahead.node(ahead.resolve_redirect(request.memory_id))
     if row is None or not is_active(row):
         raise NotFound(_missing(request.memory_id, store, row))
     if request.based_on_version is not None and request.based_on_version != row.version:
@@ -452,7 +452,7 @@ def _build_update(ahead: PendingState, request: UpdateMemoryRequest, put: NodePu
     if request.parent_id is not None:
         storing.places.put(row, storing.places.find(request.parent_id) if request.parent_id else None)
     if request.layer is not None:
-        storing.places.keep_order(row)
+        storing.places.check_order(row)
     if request.entity_names is not None:
         _replace_entities(storing, row.id, request.entity_names)
     return storing.batch()
@@ -540,7 +540,7 @@ class _DeletionSelector:
         """Yield batches of candidates from the most selective index."""
         if (below := self._request.min_confidence_below) is not None:
             place = DecayPosition()
-            while some := memories.faded(below, now, place, MEMORY_SCAN_BATCH_SIZE):
+            while some := memories.list_faded(below, now, place, MEMORY_SCAN_BATCH_SIZE):
                 yield some
                 place = DecayPosition.of(some[-1])
             return

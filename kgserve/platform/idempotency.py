@@ -18,7 +18,7 @@ class IdempotencyKey(NamedTuple):
     key: str
     age: float = 0.0
 
-    def precedes(self, microseconds: int) -> bool:
+    def is_older_than(self, microseconds: int) -> bool:
         """Return whether the call was first made before this moment of the server's clock, in microseconds.
 
         The client's clock may differ, so only its own measure of age is used.

@@ -83,12 +83,12 @@ class BackgroundProjection(Projection):
     def wait(self, sequence: int, seconds: float) -> bool:
         """Block until a commit is applied. Return whether it is; returns at once if the files cannot be opened."""
         if self.sequence < sequence:
-            self.schedule.hurry(self)
+            self.schedule.prioritize(self)
         with self._progress:
             self._progress.wait_for(lambda: self.sequence >= sequence or self._has_failed_to_open, seconds)
             return self.sequence >= sequence
 
-    def has_yet_to_see(self, sequence: int) -> bool:
+    def can_still_reach(self, sequence: int) -> bool:
         """Return whether a commit is not applied yet but still may be."""
         return self.sequence < sequence and not self._has_failed_to_open and not self._stopping.is_set()
 
@@ -151,7 +151,7 @@ class BackgroundProjection(Projection):
         ``worked`` is the duration of the last part of the work, in seconds. Rest twice as long as it worked: a
         low-priority thread that is preempted while it holds the interpreter's lock delays all other threads.
         """
-        self.schedule.serve_hurried(self)
+        self.schedule.serve_prioritized(self)
         if self.store.writing or self.schedule.are_others_served():
             self._stopping.wait(min(2 * worked, MAX_STEP_REST_SECONDS))
 

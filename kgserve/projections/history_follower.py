@@ -88,14 +88,14 @@ class HistoryProjection(AnnouncingProjection):
         self.prune_wanted = True
 
     @property
-    def turned_off(self) -> bool:
+    def is_disabled(self) -> bool:
         """True if the store keeps no history."""
         return self.store.description.history == "none"
 
     @property
-    def needs_from(self) -> int:
+    def first_needed_sequence(self) -> int:
         """First commit that must be read from the journal again after a power failure now. Raises OSError."""
-        if self.turned_off:
+        if self.is_disabled:
             return NO_SEQUENCE_LIMIT
         history = self._history
         if history is None:
@@ -122,11 +122,11 @@ class HistoryProjection(AnnouncingProjection):
             if not is_damage(error):
                 raise Unavailable(f"the history cannot be read now: {error}", retry_after=2) from error
             log.exception("history_damage_met", store=self.store.name)
-            self.suspect()
+            self.schedule_damage_check()
             message = "the history file is damaged; it is being checked, and its intact parts are kept"
             raise Unavailable(message, retry_after=2) from error
 
-    def suspect(self) -> None:
+    def schedule_damage_check(self) -> None:
         """Have the whole file checked for damage, and its damaged parts set aside."""
         self._suspected = True
         self.wake()
@@ -163,19 +163,19 @@ class HistoryProjection(AnnouncingProjection):
             return False
         if not history.is_in_place:
             log.error("history_file_gone", store=self.store.name, file=self._path.name)
-            self.suspect()
+            self.schedule_damage_check()
             return False
         found, count = history.scrub(self._scrubbed + 1, pages)
         if found:
             log.error("history_damage_found", store=self.store.name, pages=found[:10], number=len(found))
-            self.suspect()
+            self.schedule_damage_check()
         self._scrubbed += pages
         if self._scrubbed < count and not found:
             return True
         self._scrubbed, self.scrubbed_at, self._scrub_ended = 0, time.time_ns() // 1000, time.monotonic()
         return False
 
-    def shown_gaps(self) -> list[HistoryGap]:
+    def listed_gaps(self) -> list[HistoryGap]:
         """Return the gaps as responses show them, at most 100."""
         gaps = [] if self._history is None else self._history.gaps[:MAX_GAPS_SHOWN]
         return [HistoryGap(part=gap.table, first=gap.first, last=gap.last) for gap in gaps]
@@ -188,7 +188,7 @@ class HistoryProjection(AnnouncingProjection):
         return HistoryStatus(
             oldest=history.oldest,
             bytes=history.bytes,
-            gaps=self.shown_gaps(),
+            gaps=self.listed_gaps(),
             scrubbed_bytes=self.scrubbed_bytes,
             scrubbed_at=format_time(self.scrubbed_at) if self.scrubbed_at else None,
             damage=self.damage,
@@ -196,7 +196,7 @@ class HistoryProjection(AnnouncingProjection):
 
     def require(self) -> None:
         """Raise Conflict if history is disabled for the store."""
-        if self.turned_off:
+        if self.is_disabled:
             name = self.store.name
             raise Conflict(
                 f"the history of store {name!r} is turned off, so only its current state can be read. To keep it from "
@@ -205,13 +205,13 @@ class HistoryProjection(AnnouncingProjection):
 
     def prune(self, before: int) -> int:
         """Delete the states that had ended by a commit, in slices. Return their number. Raises what `look` raises."""
-        slices = self.look(lambda history: history.pruning(before))
+        slices = self.look(lambda history: history.prune_in_slices(before))
         removed = 0
         while (count := self.look(lambda _: next(slices, None))) is not None:
             removed += count
         return removed
 
-    def prune_soon(self) -> None:
+    def schedule_pruning(self) -> None:
         """Schedule the deletion of states that have expired according to the settings."""
         self.prune_wanted = True
         self.wake()
@@ -225,9 +225,9 @@ class HistoryProjection(AnnouncingProjection):
             else 0
         )
 
-    def due_now(self) -> int:
+    def expired_up_to_now(self) -> int:
         """Return `due` at the current time; 0 while the system clock is not trustworthy."""
-        if not RETENTION_CLOCK.is_believed(self.store.clock.idle):
+        if not RETENTION_CLOCK.is_trusted(self.store.clock.idle):
             return 0
         return self.due(RETENTION_CLOCK.now())
 
@@ -246,7 +246,7 @@ class HistoryProjection(AnnouncingProjection):
     @override
     def step(self) -> bool:
         self._continue()
-        if self.turned_off:
+        if self.is_disabled:
             self._remove()
             return False
         if self._suspected:
@@ -317,9 +317,9 @@ class HistoryProjection(AnnouncingProjection):
         """Prune a slice of expired states, if pruning is due. Return whether more remains."""
         if self.prune_wanted:
             self.prune_wanted = False
-            self._prune_up_to = self.due_now()
+            self._prune_up_to = self.expired_up_to_now()
             more = self._prune_up_to > self._pruned_up_to
-            self._pruning = self._opened().pruning(self._prune_up_to) if more else None
+            self._pruning = self._opened().prune_in_slices(self._prune_up_to) if more else None
         if self._pruning is None and self._is_too_large():
             self._prune_oldest(self._opened())
         if self._pruning is None:
@@ -341,7 +341,7 @@ class HistoryProjection(AnnouncingProjection):
             self._max_bytes = size + size // SIZE_PRUNE_DIVISOR
             return
         self._prune_up_to = history.oldest + -(-known // SIZE_PRUNE_DIVISOR)
-        self._pruning = history.pruning(self._prune_up_to)
+        self._pruning = history.prune_in_slices(self._prune_up_to)
         log.warning("history_too_large", store=self.store.name, bytes=size, forgets_before=self._prune_up_to)
 
     @override
@@ -412,7 +412,7 @@ class HistoryProjection(AnnouncingProjection):
             self._restore_from(rows)
             return
         links = chain.from_iterable(read_all_links(self.store.layout, self.store.journal, rows.at))
-        history.begin_at(rows.all_nodes(), rows.all_edges(), rows.at, rows.state.time, links)
+        history.reset_to(rows.all_nodes(), rows.all_edges(), rows.at, rows.state.time, links)
 
     def _apply_snapshot(self, snapshot: Path) -> int:
         manifest = verify_snapshot(snapshot)
@@ -486,18 +486,18 @@ class HistoryWorker(PeriodicWorker[FollowedStore, HistoryProjection]):
     @override
     def _begun(self, store: FollowedStore) -> HistoryProjection:
         follower = HistoryProjection(store)
-        store.needed_from.append(lambda: follower.needs_from)
-        store.after_change.append(follower.prune_soon)
+        store.needed_from.append(lambda: follower.first_needed_sequence)
+        store.after_change.append(follower.schedule_pruning)
         return follower
 
     @override
     def _remind(self, own: HistoryProjection) -> None:
-        own.prune_soon()
+        own.schedule_pruning()
 
     def _scrub_all(self) -> None:
         """Scrub the histories one after another at a limited rate, each again an hour after its last scrub."""
         lower_priority()
         while not self._closed.wait(SCRUB_POLL_SECONDS):
-            for own in self._every():
+            for own in self._all_states():
                 while own.is_scrub_due(SCRUB_INTERVAL_SECONDS) and not self._closed.wait(SCRUB_PAUSE_SECONDS):
                     own.scrub(SCRUB_BATCH_PAGES)

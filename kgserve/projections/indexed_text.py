@@ -202,15 +202,15 @@ class IndexFilter(msgspec.Struct, frozen=True):
     @property
     def is_empty(self) -> bool:
         """True if everything passes."""
-        return self.as_of is None and not self.wants_facets and not self.names_some
+        return self.as_of is None and not self.wants_facets and not self.restricts_ids_or_types
 
     @property
-    def names_some(self) -> bool:
+    def restricts_ids_or_types(self) -> bool:
         """True if it restricts ids or types."""
         return self.types is not None or bool(self.id_prefix) or self.ids is not None
 
     @property
-    def of_the_past(self) -> IndexFilter:
+    def for_past_texts(self) -> IndexFilter:
         """Filter with the same conditions, for past texts."""
         return msgspec.structs.replace(self, ids=self.past_ids)
 

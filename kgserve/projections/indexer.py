@@ -58,7 +58,7 @@ class IndexWorker(StoreWorker[FollowedStore, TextIndexes]):
                 continue
             follower.rebuild_wanted = True
             follower.error = None  # a caller that waits for the new index must not see an older error
-            thread.schedule.put_off(follower, 0.0)
+            thread.schedule.postpone_step(follower, 0.0)
 
     @override
     def close(self) -> None:

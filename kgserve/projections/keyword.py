@@ -192,7 +192,7 @@ class KeywordIndex:
                     weights[term] = max(weight, weights.get(term, 0.0))
         return weights
 
-    def lengthened(self, text: IndexedText) -> IndexedText:
+    def merge_with_predecessor(self, text: IndexedText) -> IndexedText:
         """Return a past text extended to begin where an equal preceding text of the entity begins.
 
         The result replaces that preceding text.

@@ -48,7 +48,7 @@ class NotCaughtUp(Exception):
                 stack.callback(view.watch(partial(_wake, loop, moved)))
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._wait.until - time.monotonic()):
-                    while any(each.has_yet_to_see(self._wait.sequence) for each in self._views):
+                    while any(each.can_still_reach(self._wait.sequence) for each in self._views):
                         await moved.wait()
                         moved.clear()
 
@@ -74,6 +74,6 @@ def wait_or_raise_not_caught_up(
     if all(seen):
         return True
     missing = [view for view in views if view.sequence < wait.sequence]
-    if time.monotonic() < wait.until and all(view.has_yet_to_see(wait.sequence) for view in missing):
+    if time.monotonic() < wait.until and all(view.can_still_reach(wait.sequence) for view in missing):
         raise NotCaughtUp(missing, wait)
     return not missing

@@ -99,7 +99,7 @@ class ProjectionSchedule:
                 self._delayed.add(projection)
                 self._changed.notify_all()
 
-    def hurry(self, projection: ScheduledProjection) -> None:
+    def prioritize(self, projection: ScheduledProjection) -> None:
         """Serve a projection before all others, without the delay of `wake_later`."""
         with self._changed:
             if projection in self._delayed:
@@ -115,7 +115,7 @@ class ProjectionSchedule:
             self._due.setdefault(projection, time.monotonic())
             self._changed.notify_all()
 
-    def put_off(self, projection: ScheduledProjection, seconds: float) -> None:
+    def postpone_step(self, projection: ScheduledProjection, seconds: float) -> None:
         """Postpone a projection by some seconds, even if it is woken earlier; 0 cancels an earlier delay."""
         with self._changed:
             self._delayed.discard(projection)
@@ -137,7 +137,7 @@ class ProjectionSchedule:
                 self._changed.wait(None if wake == math.inf else wake - now)
             return None
 
-    def serve_hurried(self, current: ScheduledProjection) -> None:
+    def serve_prioritized(self, current: ScheduledProjection) -> None:
         """Serve due and awaited projections of other stores, within a long step of ``current``.
 
         Rebuilding an index is a single step, which may take minutes. Another rebuild waits for its slot. Only the
@@ -303,4 +303,4 @@ class ProjectionThread:
             error=str(error),
             exc_info=not isinstance(error, KgserveError),
         )
-        self.schedule.put_off(projection, seconds)
+        self.schedule.postpone_step(projection, seconds)

@@ -116,7 +116,7 @@ class StoreTextIndex(BackgroundProjection, Generic[Index]):
     def check_model(self) -> None:
         """Raise Conflict if the index was built with another model than the server's."""
 
-    def reconsider(self) -> None:
+    def apply_settings(self) -> None:
         """Create, delete or rebuild the index if changed settings require it."""
         if self.is_kept != (self.sequence >= 0):
             self.wake()

@@ -216,7 +216,7 @@ class VectorProjection(CurrentIndexProjection[VectorIndex]):
         """Return the vectors of entities, as `VectorIndex.vectors_of`. Raises what `search` raises."""
         return self._opened().vectors_of(ids, as_of)
 
-    def embedded(self, texts: list[str], embedder: Embedder) -> NDArray[np.float32]:
+    def embed_cached_texts(self, texts: list[str], embedder: Embedder) -> NDArray[np.float32]:
         """Return the vectors of texts, embedded with the same model. They are cached for indexing."""
         return embedder.embed(texts) if self._cache is None else embed_cached(embedder, self._cache, texts)
 
@@ -496,7 +496,7 @@ class PastKeywordProjection(PastIndexProjection[KeywordIndex], StoreKeywordIndex
 
 
 def _write_past_texts(index: KeywordIndex, texts: Iterable[IndexedText], sequence: int, ended: int) -> None:
-    put = [index.lengthened(text) for text in texts if text.has_words]
+    put = [index.merge_with_predecessor(text) for text in texts if text.has_words]
     index.write(put, (), sequence, bulk=len(put) > EMBEDDING_BATCH_SIZE, ended=ended)
 
 
@@ -641,12 +641,12 @@ class TextIndexes:
         self.keyword = KeywordProjection(store)
         self.vector = VectorProjection(store, patient)
         self.recent = RecentVectors()
-        self.heads = ConflictIndex(store, lambda texts: self.vector.embedded(texts, queries.embedder))
+        self.heads = ConflictIndex(store, lambda texts: self.vector.embed_cached_texts(texts, queries.embedder))
         self.past_keyword = PastKeywordProjection(store)
         self.past_vector = PastVectorProjection(store, patient, self.vector.check_model)
         store.each_second.append(IndexSyncNotifier(store, (self.keyword, self.vector)).look)
         for view in self.views:
-            store.after_change.append(view.reconsider)
+            store.after_change.append(view.apply_settings)
 
     def states(self) -> list[TextIndexState]:
         """Return the state of each index; past ones only while the store keeps a history."""
@@ -659,7 +659,7 @@ class TextIndexes:
         return self.keyword, self.vector, self.past_keyword, self.past_vector
 
     @property
-    def has_meaning(self) -> bool:
+    def has_vectors(self) -> bool:
         """True if texts are indexed by vectors, not only by words."""
         return self.vector.is_kept
 
@@ -671,24 +671,24 @@ class TextIndexes:
     @property
     def degraded(self) -> bool:
         """True if vectors are indexed, but no model is available to embed queries."""
-        return self.has_meaning and self.queries.embedder.degraded
+        return self.has_vectors and self.queries.embedder.degraded
 
     @property
-    def understands(self) -> bool:
+    def can_embed_queries(self) -> bool:
         """True if vectors are indexed and queries can be embedded."""
-        return self.has_meaning and not self.queries.embedder.degraded
+        return self.has_vectors and not self.queries.embedder.degraded
 
     def _followers(self, *, words_alone: bool) -> tuple[CurrentIndexProjection[Any], ...]:
-        return (self.keyword,) if words_alone or not self.has_meaning else (self.keyword, self.vector)
+        return (self.keyword,) if words_alone or not self.has_vectors else (self.keyword, self.vector)
 
     def seen(self, *, words_alone: bool = False) -> int:
         """Return the last commit that both current indexes, or only the keyword index, have applied."""
         return max(min(each.sequence for each in self._followers(words_alone=words_alone)), 0)
 
-    def not_seen(self, sequence: int, *, words_alone: bool = False) -> Unavailable:
+    def not_caught_up_error(self, sequence: int, *, words_alone: bool = False) -> Unavailable:
         """Return the error for a commit that the indexes have not applied in time."""
         seen = self.seen(words_alone=words_alone)
-        if not words_alone and self.has_meaning and (self.vector.is_loading or self.queries.embedder.is_loading):
+        if not words_alone and self.has_vectors and (self.vector.is_loading or self.queries.embedder.is_loading):
             message = f"the embedding model is loading; meaning is indexed only up to sequence {seen} so far"
             return Unavailable(f"{message}. Try again shortly, or search by keyword", retry_after=2)
         return Unavailable(f"the indexes have not seen sequence {sequence} yet, only {seen}", retry_after=2)
@@ -750,7 +750,7 @@ class TextIndexes:
         """
         self.vector.wait(0, VECTOR_INDEX_OPEN_TIMEOUT_SECONDS)
         self.vector.require()
-        return self.vector.embedded(texts, self.queries.embedder)
+        return self.vector.embed_cached_texts(texts, self.queries.embedder)
 
     def memories_near(self, vector: NDArray[np.float32], limit: int) -> dict[str, float]:
         """Return the nearest indexed memories with cosine similarities. Raises what `search` raises."""
@@ -790,7 +790,9 @@ class TextIndexesAsOf:
         self._wait_until_applied(then, now.visible_up_to)
         hits = now.search(query, limit, only, reading=reading, other=then.frequencies(query, reading))
         with self._require_complete(now, then):
-            hits += then.search(query, limit, only.of_the_past, reading=reading, other=now.frequencies(query, reading))
+            hits += then.search(
+                query, limit, only.for_past_texts, reading=reading, other=now.frequencies(query, reading)
+            )
         return _best_hits([(hit.id, hit.score) for hit in hits], limit)
 
     def worths(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
@@ -803,7 +805,7 @@ class TextIndexesAsOf:
         now, then = self._indexes.vector, self._indexes.past_vector
         hits = now.search(vector, limit, only)
         with self._require_complete(now, then):
-            hits += then.search(vector, limit, only.of_the_past)
+            hits += then.search(vector, limit, only.for_past_texts)
         return _best_hits([(hit.id, hit.similarity) for hit in hits], limit)
 
     def vectors_of(self, ids: list[str]) -> dict[str, NDArray[np.float32]]:

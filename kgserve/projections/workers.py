@@ -62,7 +62,7 @@ class StoreWorker(ABC, Generic[AnyStore, WorkerState]):
         """Start no further step and ask running steps to end soon, because all stores are about to close."""
         for thread in self._threads:
             thread.schedule.close()
-        for own in self._every():
+        for own in self._all_states():
             for _, projection in self._served(own):
                 projection.stop()
 
@@ -90,7 +90,7 @@ class StoreWorker(ABC, Generic[AnyStore, WorkerState]):
             if thread.forget(projection):
                 projection.close()
 
-    def _every(self) -> list[WorkerState]:
+    def _all_states(self) -> list[WorkerState]:
         """Return what is held for all open stores."""
         with self._lock:
             return list(self._open.values())
@@ -140,5 +140,5 @@ class PeriodicWorker(SingleThreadWorker[AnyStore, AnyProjection]):
 
     def _remind_all(self, seconds: float) -> None:
         while not self._closed.wait(seconds):
-            for own in self._every():
+            for own in self._all_states():
                 self._remind(own)

@@ -91,7 +91,7 @@ class ActiveCallers:
         self._last_request: OrderedDict[str, float] = OrderedDict()
         self._lock = threading.Lock()
 
-    def asks(self, caller: str) -> None:
+    def record_request(self, caller: str) -> None:
         """Record a request of a caller."""
         now = time.monotonic()
         with self._lock:
@@ -110,7 +110,7 @@ class ActiveCallers:
         """Return whether another caller is active."""
         return self._are_active(1, own)
 
-    def are_several(self) -> bool:
+    def has_several(self) -> bool:
         """Return whether more than one caller is active."""
         return self._are_active(2)
 

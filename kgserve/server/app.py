@@ -99,7 +99,7 @@ def create_app(graphs: StoreHandles, token: str | None = None) -> Litestar:
     service = _build_service(graphs, threads, forwarder)
     for views in (graphs.indexer, graphs.historian):
         if views is not None:
-            views.give_way(threads.callers.are_several)
+            views.give_way(threads.callers.has_several)
 
     @asgi("/mcp", copy_scope=True)
     async def mcp(scope: Scope, receive: Receive, send: Send) -> None:
@@ -226,8 +226,8 @@ def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> b
         app = create_app(opened.graphs(), token)
         server = HttpServer(uvicorn_config(app, settings, certificate), settings.shutdown_grace, started)
         if certificate is not None:
-            server.on_hangup = partial(_reload_certificate, certificate, publish)
-        server.meanwhile = partial(
+            server.on_sighup = partial(_reload_certificate, certificate, publish)
+        server.run_maintenance = partial(
             _maintain, server, lock, app.state["edge"], get_fork_server(settings.engine), settings.idle_exit
         )
         server.run(sockets=[listener])
@@ -286,7 +286,7 @@ def _raise_open_file_limit() -> None:
 def uvicorn_config(app: Litestar, settings: Settings, certificate: ServerCertificate | None = None) -> uvicorn.Config:
     """Return uvicorn's configuration; connections get half of the grace period, closing the stores the other half."""
     connections = ConnectionRegistry(
-        ConnectionLimits.from_settings(settings), TrustedProxies.parse(settings.trusted_proxies).include
+        ConnectionLimits.from_settings(settings), TrustedProxies.parse(settings.trusted_proxies).contains
     )
     app.state["connections"] = connections
     app.state["certificate"] = certificate
@@ -316,7 +316,9 @@ def _warn_if_open_to_others(settings: Settings) -> None:
             "and --insecure-no-auth disables authentication",
             file=sys.stderr,
         )
-    AuditLog(settings.data_dir).administered("serve --insecure-no-auth", "done", caller="local", about=settings.host)
+    AuditLog(settings.data_dir).record_admin_action(
+        "serve --insecure-no-auth", "done", caller="local", about=settings.host
+    )
 
 
 def _warn_of_excess(settings: Settings) -> None:
@@ -335,8 +337,8 @@ class HttpServer(uvicorn.Server):
         super().__init__(config)
         self._grace = grace
         self._on_started = on_started
-        self.on_hangup: Callable[[], None] | None = None
-        self.meanwhile: Callable[[], Coroutine[None, None, None]] | None = None
+        self.on_sighup: Callable[[], None] | None = None
+        self.run_maintenance: Callable[[], Coroutine[None, None, None]] | None = None
         self._maintenance: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ending = asyncio.Event()
@@ -351,8 +353,8 @@ class HttpServer(uvicorn.Server):
         self.servers = [await self._listen(listener) for listener in sockets or []]
         self.started = True
         self._on_started()
-        if self.meanwhile is not None:
-            self._maintenance = asyncio.create_task(self.meanwhile(), name="maintenance")
+        if self.run_maintenance is not None:
+            self._maintenance = asyncio.create_task(self.run_maintenance(), name="maintenance")
 
     async def _listen(self, listener: socket.socket) -> asyncio.Server:
         config = self.config
@@ -434,7 +436,7 @@ class HttpServer(uvicorn.Server):
             yield
             return
         before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
-        if (renew := self.on_hangup) is not None:
+        if (renew := self.on_sighup) is not None:
             before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: renew())
         elif signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             terminals = [number for number in (1, 2) if os.isatty(number)]

@@ -180,7 +180,7 @@ class ChangeFeed:
                 return []
             return self._ring.since(position, max_entries)
 
-    def markers(self, after: int) -> list[tuple[int, StoreEvent]]:
+    def markers_after(self, after: int) -> list[tuple[int, StoreEvent]]:
         """Return the markers with a number above ``after``."""
         return [each for each in tuple(self._markers) if each[0] > after]
 
@@ -312,7 +312,7 @@ class ChangeFeedReader:
         return page
 
     def _take_markers(self, selection: EventSelection) -> list[FeedEntry]:
-        found = self.feed.markers(self._last_marker)
+        found = self.feed.markers_after(self._last_marker)
         if found:
             self._last_marker = found[-1][0]
         return [FeedEntry(event, event.json()) for _, event in found if selection.takes(event)]

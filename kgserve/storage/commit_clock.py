@@ -71,11 +71,11 @@ class CommitClock:
                 self._warn("stamps_of_the_future", "the clock was set back")
         return now
 
-    def stamped(self, newest: int) -> None:
+    def record_stamp(self, newest: int) -> None:
         """Record the time of a commit, in microseconds."""
         self._newest = max(self._newest, newest)
 
-    def repaired(self) -> None:
+    def mark_repaired(self) -> None:
         """Record that no row has a future stamp anymore."""
         self._newest = min(self._newest, self._read())
 
@@ -121,7 +121,7 @@ class RetentionClock:
             )
         return self.now()
 
-    def is_believed(self, idle: int) -> bool:
+    def is_trusted(self, idle: int) -> bool:
         """Return True if the time of day can be trusted for a store that was idle for ``idle`` microseconds."""
         return idle <= MAX_PLAUSIBLE_IDLE_MICROSECONDS or self._elapsed() - self._began >= CLOCK_TRUST_MICROSECONDS
 

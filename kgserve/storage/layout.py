@@ -182,7 +182,7 @@ class StoreLayout:
         self.name = name
         self.root = data_dir / f"{name}{STORE_FOLDER_SUFFIX}"
 
-    def syncing(self, syncer: str) -> Path:
+    def syncer_progress_file(self, syncer: str) -> Path:
         """Return the file that records how far a syncer has been sent the store's contents."""
         return self.root / f"syncing-{syncer}.json"
 
@@ -226,7 +226,7 @@ class StoreLayout:
                 log.warning("settings_not_mended", store=self.name, error=str(error))
         return description
 
-    def as_described(self) -> StoreDescription:
+    def read_description_or_default(self) -> StoreDescription:
         """Return the description, with defaults if none is readable. Repairs nothing."""
         return self.description() or StoreDescription(PLAIN_STORE_FORMAT, self.created_at())
 
@@ -257,17 +257,17 @@ class StoreLayout:
         sync_folder(self.root)
         sync_folder(self.root.parent)
 
-    def forget_views(self) -> None:
+    def invalidate_projections(self) -> None:
         """Delete the current rows and invalidate the engine's file, so that both are rebuilt when next needed."""
-        self.forget_engine_mark()
+        self.remove_engine_marker()
         remove_path(self.rows)
 
-    def forget_indexes(self) -> None:
+    def remove_indexes(self) -> None:
         """Remove the search indexes, to be rebuilt; computed embeddings are kept."""
         for name in ("keyword", "vector", "past-keyword", "past-vector"):
             remove_path(self.views / name)
 
-    def forget_embeddings(self) -> None:
+    def remove_embeddings(self) -> None:
         """Remove the computed embeddings."""
         for path in self.views.glob(f"{self.embeddings.name}*"):
             remove_path(path)
@@ -320,7 +320,7 @@ class StoreLayout:
     def _engine_files(self) -> tuple[FileFingerprint, FileFingerprint]:
         return _file_mark(self.engine), _file_mark(wal_path(self.engine))
 
-    def forget_engine_mark(self) -> None:
+    def remove_engine_marker(self) -> None:
         """Durably remove engine.json; from then on the engine's file is not trusted."""
         if self._engine_mark.exists() or self._engine_mark.is_symlink():
             remove_path(self._engine_mark)

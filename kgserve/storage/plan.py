@@ -144,12 +144,12 @@ class PlanningWorkspace:
         found = self.incident.get(node_id)
         return [key for key, row in self.edges.items() if row and node_id in key[:2]] if found is None else found
 
-    def versions_among(self, edges: Iterable[EdgeKey], memory: str) -> list[str]:
+    def former_versions_in(self, edges: Iterable[EdgeKey], memory: str) -> list[str]:
         """Return the former versions of a memory, given its edges."""
         found = (key[0] for key in edges if key[1:] == (memory, VERSION_OF_RELATION))
         return [each for each in found if is_version_of(self.nodes.get(each), memory)]
 
-    def survivor(self, node_id: str) -> str:
+    def resolve_redirect(self, node_id: str) -> str:
         """Return the node's id after following merge redirects."""
         return follow_redirect_chain(self.merged, node_id)
 
@@ -157,14 +157,14 @@ class PlanningWorkspace:
         """Return an edge key with both ends redirected; a MERGED_INTO edge is returned unchanged."""
         if not self.merged or key[2] == MERGED_INTO_RELATION:
             return key
-        return self.survivor(key[0]), self.survivor(key[1]), key[2]
+        return self.resolve_redirect(key[0]), self.resolve_redirect(key[1]), key[2]
 
-    def followed_link(self, put: LinkPut) -> LinkPut:
+    def redirect_link(self, put: LinkPut) -> LinkPut:
         """Return a link with its source redirected."""
         source, *rest = put.edge.key
-        if self.survivor(source) == source:
+        if self.resolve_redirect(source) == source:
             return put
-        return LinkPut(put.store, msgspec.structs.replace(put.edge, key=(self.survivor(source), *rest)))
+        return LinkPut(put.store, msgspec.structs.replace(put.edge, key=(self.resolve_redirect(source), *rest)))
 
     def put_node(self, row: NodeRow) -> None:
         """Record the next state of a node."""
@@ -279,7 +279,7 @@ class _ChangeSetDraft:
         if row is None:
             return
         edges = sorted(self.workspace.edges_at(node_id))
-        versions = self.workspace.versions_among(edges, node_id) if row.is_memory else []
+        versions = self.workspace.former_versions_in(edges, node_id) if row.is_memory else []
         for key in edges:
             self.delete_edge(key)
         for key in sorted(self.workspace.links_from.get(node_id, ())):
@@ -326,7 +326,7 @@ class _ChangeSetDraft:
             self._note_author(put, old)
             return
         if put.id in self.workspace.merged:
-            self.reject(put.index, "node", ("id", merged_node_message(put.id, self.workspace.survivor(put.id))))
+            self.reject(put.index, "node", ("id", merged_node_message(put.id, self.workspace.resolve_redirect(put.id))))
             return
         node_type = old.type if put.type is None else put.type
         content = old.content if put.content is None else put.content
@@ -431,7 +431,7 @@ class _ChangeSetDraft:
         )
 
     def _changed_edge(self, put: EdgePut, old: EdgeRow, *, touch: bool) -> EdgeRow | None:
-        if not touch and put.says_nothing_new(old.weight):
+        if not touch and put.is_noop_for(old.weight):
             self.report.edges_unchanged += 1
             return None
         weight = old.weight if put.weight is None else put.weight
@@ -549,7 +549,7 @@ def plan_batch(
     )
     for edge in _last_wins(edges, _key):
         draft.put_edge(edge, touch=batch.touch)
-    for link in _last_wins(map(workspace.followed_link, batch.links), _key):
+    for link in _last_wins(map(workspace.redirect_link, batch.links), _key):
         draft.put_link(link, touch=batch.touch)
     for access in batch.accesses:
         draft.access(access)
@@ -595,7 +595,7 @@ def _edge_faults(
         if (fault := find_edge_fault(put, old)) is not None:
             yield put.index, fault
     gone_links = set(batch.delete_links)
-    for put in _last_wins(map(workspace.followed_link, batch.links), _key):
+    for put in _last_wins(map(workspace.redirect_link, batch.links), _key):
         made_again = put.key in gone_links or put.edge.key[0] in gone
         row = None if made_again else workspace.links.get(put.key)
         if (fault := find_edge_fault(put.edge, row and row.edge)) is not None:
@@ -611,7 +611,7 @@ def _check_merged(
         if into is None or old is None or is_noop_put(put, old, rules):
             continue
         if gone.isdisjoint((put.id, into)) and (put.id, into, MERGED_INTO_RELATION) not in cut:
-            raise Conflict(merged_node_message(put.id, workspace.survivor(put.id)))
+            raise Conflict(merged_node_message(put.id, workspace.resolve_redirect(put.id)))
 
 
 def _field_path(batch: WriteBatch, rows: str, index: int, field: str) -> str:

@@ -66,7 +66,7 @@ def write_current_rows(
         log.error("rows_damaged", store=layout.name, error=str(error))
     else:
         release_free_memory()
-        if not found.rebased:
+        if not found.is_digest_replaced:
             return found
     return materialize_journal(layout, journal, create_empty_folder(target))
 
@@ -103,7 +103,7 @@ def take_snapshot(
     rows = layout.scratch / "snapshot"
     try:
         folded = write_current_rows(layout, journal, present, rows, closing, idle)
-        if folded.rebased:
+        if folded.is_digest_replaced:
             log.error("digest_rebased", store=layout.name, sequence=folded.state.sequence)
         install_snapshot(layout, journal, rows, folded.state, forgotten)
     finally:

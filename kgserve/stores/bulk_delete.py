@@ -65,12 +65,14 @@ class BulkDelete:
         former = sum(len(each.id) for each in self._former)
         return texts + former + _KEY_OVERHEAD_BYTES * (len(nodes) + len(edges) + len(self._former))
 
-    def unmet(self) -> list[ChangeSet] | None:
+    def unconflicting_changes(self) -> list[ChangeSet] | None:
         """Return the changes committed since the last call, or None if any of them conflicts with this delete."""
         if not self._foreseen.is_current:
             return None
         taken = self._foreseen.catch_up()
-        return None if any(each.meets(self._nodes.keys(), self._edges, self._nodes.keys()) for each in taken) else taken
+        return (
+            None if any(each.touches(self._nodes.keys(), self._edges, self._nodes.keys()) for each in taken) else taken
+        )
 
     def change(self, state: StoreState, now: int) -> tuple[ChangeSet, WriteReport]:
         """Return the change set that follows ``state``, and its report."""

@@ -89,7 +89,7 @@ class Compactor:
         if self.wanted():
             self.start()
 
-    def start_again(self) -> None:
+    def retry_failed(self) -> None:
         """Retry a failed compaction after a delay."""
         if self._failed:
             self.start_if_wanted()
@@ -143,12 +143,12 @@ class Compactor:
             for each in snapshot.list_snapshots(self._layout.journal)[:1]:
                 snapshot.verify_snapshot(each)
             snapshot.remove_old_snapshots(self._layout.journal, 1)
-            self._journal.drop_before(before, 0)
+            self._journal.remove_segments_before(before, 0)
             self._next_check_bytes = 0
 
     def _journal_pressure(self) -> float:
         """Return the journal growth since the last snapshot, as a fraction of its threshold."""
-        size = self._journal.bytes + self._journal.spared_after(0)
+        size = self._journal.bytes + self._journal.compression_savings_after(0)
         if size < self._next_check_bytes:
             return 0.0
         grown, before = measure_unsnapshotted_bytes(self._layout, self._journal)
@@ -184,7 +184,7 @@ class Compactor:
         """
         view = self._engine
         require_rebuild_room(self._layout.root, sum(view.bytes()))
-        with view.staying_open() as is_open:
+        with view.keep_open() as is_open:
             if not is_open:
                 return False
             engine = view.rebuilt(view.next_path(), "", view.width)
@@ -203,7 +203,7 @@ class Compactor:
     def _drop_old(self) -> None:
         oldest = snapshot.remove_old_snapshots(self._layout.journal, MAX_KEPT_SNAPSHOTS)
         oldest = min([oldest, *(needed() - 1 for needed in self._needed_from)])
-        self._journal.drop_before(oldest, self._settings.journal_retention_mb * MEBIBYTE)
+        self._journal.remove_segments_before(oldest, self._settings.journal_retention_mb * MEBIBYTE)
 
 
 class DeltaMerger:
@@ -230,15 +230,15 @@ class DeltaMerger:
         """Block until no merge is running."""
         self._idle.wait()
 
-    def hold_back(self) -> None:
+    def throttle_writes(self) -> None:
         """Block writes while the delta is overfull and a merge is running."""
         if self._rows.is_overfull and not self._idle.is_set() and not self._is_staging:
             log.warning("writes_held_back", store=self._name, changed=self._rows.changed)
             self._idle.wait(COMPACTION_DELAY_SECONDS)
 
-    def begin_if_wanted(self, *, idle: bool = False) -> None:
+    def start_if_due(self, *, idle: bool = False) -> None:
         """Start a merge in a thread of its own if the delta exceeds its limits."""
-        if self._rows.wants_fold(idle=idle) and self._begin():
+        if self._rows.needs_merge(idle=idle) and self._begin():
             # Not the shared background thread: writes may have to wait for this merge.
             threading.Thread(target=self._fold, name=f"fold-{self._name}", daemon=True).start()
 
@@ -274,7 +274,7 @@ class DeltaMerger:
         finally:
             self._is_staging = False
             self._idle.set()
-            self.begin_if_wanted()
+            self.start_if_due()
 
     def _begin(self, *, foreseeing: bool = False) -> bool:
         """Claim the merge, and return whether no other thread holds it."""

@@ -268,7 +268,7 @@ class OpenStore:
             f"the current rows are damaged and are being rebuilt; try again shortly: {error}", retry_after=2
         )
 
-    def listing(
+    def query_catalog(
         self, question: Callable[[NodeCatalog, RowsSnapshot], _Listed], *, by_attributes: bool = False
     ) -> _Listed:
         """Query the catalog, with an index on attributes if ``by_attributes``.
@@ -283,18 +283,18 @@ class OpenStore:
             look()
         self._follow_settings()
         if self._is_idle():
-            self.folding.begin_if_wanted(idle=True)
+            self.folding.start_if_due(idle=True)
             self.rows.forget()
             self.rows.sync()
         self.engine.tend(writing=self.writing)
         self.copy.tend()
         self.catalog.tend()
         self.memories.tend()
-        self.compactor.start_again()
+        self.compactor.retry_failed()
 
     def _follow_settings(self) -> None:
         """Apply changed settings of the store to its replica."""
-        if self.commits.is_copy and (away := self._placement.away(self.name)) is not None:
+        if self.commits.is_copy and (away := self._placement.find_remote_store(self.name)) is not None:
             if away.description == self.description:
                 return
             self.description = self.layout.describe(away.description)
@@ -398,13 +398,13 @@ class OpenStore:
         for mark in self.after_erasing:
             mark()
 
-    def break_off(self) -> None:
+    def cancel_compaction(self) -> None:
         """Cancel snapshots and engine files in progress, because the store is about to close."""
         self._closing.set()
 
     def close(self) -> None:
         """Finish the queued writes, close everything and write the clean-close marker."""
-        self.break_off()
+        self.cancel_compaction()
         self._writer.stop()
         self.compactor.wait()
         self.folding.settle()
@@ -436,8 +436,8 @@ class OpenStore:
     def _commit(self, writes: list[QueuedWrite]) -> None:
         laps = PhaseTimer()
         for write in writes:
-            self.observation.waited(write.origin, laps.started - write.queued_at)
-        self.folding.hold_back()
+            self.observation.record_queue_wait(write.origin, laps.started - write.queued_at)
+        self.folding.throttle_writes()
         laps.lap("held_back")
         if any(write.prepare is not None for write in writes):
             writes = [ready for write in writes if (ready := prepare_write(write)) is not None]
@@ -448,11 +448,11 @@ class OpenStore:
         if changes:
             require_write_room(self.layout.root, sum(write.batch.cost for write in writes))
             self.commits.append(changes)
-            self.clock.stamped(changes[-1].time)
+            self.clock.record_stamp(changes[-1].time)
             laps.lap("journal")
             planned = writes[0].plan
             show = partial(self.rows.apply, changes) if planned is None else partial(planned.show, changes[0])
-            with self.links.taking(changes):
+            with self.links.apply_with_commit(changes):
                 show()
             self.ended.take(changes)
             laps.lap("rows")
@@ -469,7 +469,7 @@ class OpenStore:
         if changes:
             for wake in self.after_commit:
                 wake()
-            self.folding.begin_if_wanted()
+            self.folding.start_if_due()
             if self.compactor.wanted():
                 self._writer.wake_when_idle()
 
@@ -524,7 +524,7 @@ class OpenStore:
         if writes and (planned := writes[0].plan) is not None:
             change, report = planned.change(self.state, now)
             if self.rows.rows().linked and change.nodes_deleted:
-                change = self.links.with_cut(change)
+                change = self.links.add_link_deletions(change)
                 report.edges_deleted += len(change.links_deleted)
             return [change], [(writes[0], report)]
         pending = PendingState(self.rows.rows(), self.memories, now) if any(write.decide for write in writes) else None
@@ -548,7 +548,7 @@ class OpenStore:
                 changes.append(change)
                 state = change.state
                 if pending is not None:
-                    pending.took(change)
+                    pending.apply_change_set(change)
             reports.append((write, report))
         return changes, reports
 
@@ -572,7 +572,7 @@ class OpenStore:
             workspace = _gather_rows(self.rows.rows(), batches, settle=settle)
         linked = self.rows.rows().linked
         if any(batch.links or (linked and (batch.delete_nodes or batch.delete_links)) for batch in batches):
-            self.links.gather(workspace, batches)
+            self.links.load_touched_links(workspace, batches)
         if not self.ended.is_empty:
             new = {put.id for batch in batches for put in batch.nodes if put.id not in workspace.nodes}
             workspace.ended = self.ended.versions(new, self.state.sequence) if new else {}
@@ -631,5 +631,5 @@ def _only_puts(batch: WriteBatch) -> bool:
 def _unchanged_edges(batches: list[WriteBatch], weights: dict[EdgeKey, float]) -> Container[EdgeKey]:
     """Return the edges that all puts leave unchanged, so that their rows need not be read."""
     puts = [put for batch in batches for put in batch.edges]
-    other = {put.key for put in puts if not put.says_nothing_new(weights.get(put.key))}
+    other = {put.key for put in puts if not put.is_noop_for(weights.get(put.key))}
     return weights if other.isdisjoint(weights) else weights.keys() - other

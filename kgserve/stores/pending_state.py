@@ -76,7 +76,7 @@ class PendingState:
         kept = [edge for edge in committed if edge.key not in pending]
         return kept + [row for row in pending.values() if row is not None]
 
-    def upward(self, memory: str) -> dict[str, EdgeRow]:
+    def parent_edges(self, memory: str) -> dict[str, EdgeRow]:
         """Return the relations that may place a memory below a parent, by parent id."""
         committed = {edge.target: edge for edge in find_parent_edges(self.rows, (memory,)).get(memory, ())}
         return {parent: edge for parent, edge in (committed | self._upward.get(memory, {})).items() if edge is not None}
@@ -87,13 +87,15 @@ class PendingState:
         known = self._memories.ask(lambda memories, _: memories.more_general(memory, layer, limit))
         return [*known, *(child for child, parents in self._upward.items() if memory in parents)]
 
-    def survivor(self, node_id: str) -> str:
+    def resolve_redirect(self, node_id: str) -> str:
         """Return the node's id after following merge redirects."""
         return follow_redirect_chain(find_redirects(self.rows, (node_id,)) | self._merged, node_id)
 
     def expect(self, texts: Iterable[str]) -> None:
         """Prefetch in one lookup the candidates that `saying` will need for these texts."""
-        self._alike |= self._memories.alike_all({(text_hash(text), fingerprint(text)) for text in texts}, self.now)
+        self._alike |= self._memories.candidates_with_equal_texts(
+            {(text_hash(text), fingerprint(text)) for text in texts}, self.now
+        )
 
     def saying(self, text: str, *, in_other_words: bool) -> list[NodeRow]:
         """Return active memories with the same text.
@@ -116,7 +118,7 @@ class PendingState:
         """Return similar entity names as of the last commit, as suggestions for an unknown name."""
         return self._memories.ask(lambda memories, _: memories.names_like(name))
 
-    def took(self, change: ChangeSet) -> None:
+    def apply_change_set(self, change: ChangeSet) -> None:
         """Apply the change set of a write in the group."""
         for key in change.edges_deleted:
             self._put(key, None)

@@ -98,7 +98,7 @@ class ReplicaStore(Protocol):
 class OpenStoreLookup(Protocol):
     """Access to the stores that are open in this process."""
 
-    def held_open(self, name: str) -> AbstractContextManager[ReplicaStore | None]:
+    def peek_open(self, name: str) -> AbstractContextManager[ReplicaStore | None]:
         """Yield the named store if it is open, else None."""
         ...
 
@@ -155,7 +155,7 @@ class Placement:
         """Return whether this folder holds the current state of a store."""
         return self.exists(name)
 
-    def away(self, name: str) -> RemoteStore | None:  # noqa: ARG002 - used by cluster nodes
+    def find_remote_store(self, name: str) -> RemoteStore | None:  # noqa: ARG002 - used by cluster nodes
         """Return what is known of a store served by another node, or None for a local store."""
         return None
 
@@ -176,7 +176,7 @@ class Placement:
         self._make(layout, new_store_description(chosen))
         return True
 
-    def place_copy(self, name: str) -> None:
+    def place_replica(self, name: str) -> None:
         """Make replica files of a store that another server serves available for opening. Raises NoStore."""
         raise NoStore(name)
 
@@ -205,7 +205,7 @@ class Placement:
         """Stop this node from taking over stores, or undo that. Return the stores it owns. Blocks. Raises Conflict."""
         raise Conflict(NOT_CLUSTERED_MESSAGE)
 
-    def successor(self, name: str) -> str:  # noqa: ARG002 - as above
+    def choose_successor(self, name: str) -> str:  # noqa: ARG002 - as above
         """Return the node that should serve a store instead of this one. Raises Conflict and Unavailable."""
         raise Conflict(NOT_CLUSTERED_MESSAGE)
 

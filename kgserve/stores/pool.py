@@ -110,7 +110,7 @@ class StorePool(ClosableContext, StoreRegistry):
         self._dependencies = StoreDependencies(
             settings, self._background.submit, self.observation, ScratchCopyCache(), self.placement
         )
-        self._tender = MaintenanceTicker(self._all_open, self.held_open, self._retire_lost)
+        self._tender = MaintenanceTicker(self._all_open, self.peek_open, self._retire_lost)
         self._checker = threading.Thread(target=self._check_periodically, name="checker", daemon=True)
         self._checker.start()
         self.placement.clear_trash()
@@ -177,7 +177,7 @@ class StorePool(ClosableContext, StoreRegistry):
 
     @override
     @contextmanager
-    def held_open(self, name: str) -> Generator[OpenStore | None]:
+    def peek_open(self, name: str) -> Generator[OpenStore | None]:
         with self._lock:
             entry = self._entries.get(name)
             if entry is not None:
@@ -223,7 +223,7 @@ class StorePool(ClosableContext, StoreRegistry):
         names, moved, failed = self.placement.drain(undo=undo), list[MoveAnswer](), dict[str, str]()
         for name in names:
             try:
-                moved.append(self._hand_over(name, self.placement.successor(name)))
+                moved.append(self._hand_over(name, self.placement.choose_successor(name)))
             except ServedElsewhere:
                 continue
             except KgserveError as error:
@@ -338,7 +338,7 @@ class StorePool(ClosableContext, StoreRegistry):
         self.placement.close()
         for entry in entries:
             if (store := entry.store) is not None:
-                store.break_off()
+                store.cancel_compaction()
         self._tender.stop()
         for entry in entries:
             with entry.gate:
@@ -423,7 +423,7 @@ class StorePool(ClosableContext, StoreRegistry):
             return
         log.warning("store_lost", store=name, sequence=store.state.sequence)
         self.feeds.moved(name)
-        store.break_off()
+        store.cancel_compaction()
         if (store := self._detach_when_unused(name, entry, waiting=True)) is not None:
             self._close_store(store)
 
@@ -482,7 +482,7 @@ class StorePool(ClosableContext, StoreRegistry):
         except (ServedElsewhere, OwnerUnreachable):
             if not or_copy:
                 raise
-            self.placement.place_copy(layout.name)
+            self.placement.place_replica(layout.name)
         store = OpenStore(layout, self.feeds.of(layout.name), self._dependencies)
         request.made = request.made or made
         if self.placement.is_shared and not store.commits.is_copy:

@@ -59,8 +59,8 @@ def _salvage(layout: StoreLayout, segment_bytes: int) -> Iterator[str]:
         if not cut and seen.sequence <= journal.last:
             return
         # Projections may hold lost rows. Remove them before new commits reuse the sequence numbers that they have seen.
-        layout.forget_indexes()
-        layout.forget_views()
+        layout.remove_indexes()
+        layout.invalidate_projections()
         remove_database_files(layout.catalog)
         remove_database_files(layout.memories)
         remove_database_files(layout.links)

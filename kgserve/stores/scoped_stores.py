@@ -131,7 +131,7 @@ class StoreRegistry(Protocol):
         """Turn a prepared folder within the data folder into the named store. Raises Conflict if the store exists."""
         ...
 
-    def held_open(self, name: str) -> AbstractContextManager[OpenStore | None]:
+    def peek_open(self, name: str) -> AbstractContextManager[OpenStore | None]:
         """Yield the named store if it is open, else None. Its idle time continues."""
         ...
 
@@ -166,7 +166,7 @@ class StoreRegistry(Protocol):
 
 def scope_stores(stores: StoreRegistry, caller: Caller, copies: ReplicaRead | None = None) -> StoreRegistry:
     """Return the stores that a caller may access; with ``copies``, replicas may serve the reads."""
-    return stores if caller.sees_all and copies is None else ScopedStores(stores, caller, copies)
+    return stores if caller.can_access_all and copies is None else ScopedStores(stores, caller, copies)
 
 
 class ScopedStores(StoreRegistry):
@@ -182,8 +182,8 @@ class ScopedStores(StoreRegistry):
         self._stores = stores
         self._caller = caller
         self._copies = copies
-        self._inbound = ScopedInboundLinks(stores.inbound, caller.sees)
-        self._feeds = ScopedFeeds(stores.feeds, self._check, caller.sees)
+        self._inbound = ScopedInboundLinks(stores.inbound, caller.can_access)
+        self._feeds = ScopedFeeds(stores.feeds, self._check, caller.can_access)
 
     @property
     @override
@@ -247,8 +247,8 @@ class ScopedStores(StoreRegistry):
             raise
 
     @override
-    def held_open(self, name: str) -> AbstractContextManager[OpenStore | None]:
-        return self._visible(name).held_open(name)
+    def peek_open(self, name: str) -> AbstractContextManager[OpenStore | None]:
+        return self._visible(name).peek_open(name)
 
     @override
     def unopened(self, name: str) -> AbstractContextManager[bool]:
@@ -268,15 +268,15 @@ class ScopedStores(StoreRegistry):
 
     @override
     def names(self) -> list[str]:
-        return [name for name in self._stores.names() if self._caller.sees(name)]
+        return [name for name in self._stores.names() if self._caller.can_access(name)]
 
     @override
     def here(self) -> list[str]:
-        return [name for name in self._stores.here() if self._caller.sees(name)]
+        return [name for name in self._stores.here() if self._caller.can_access(name)]
 
     @override
     def open_stores(self) -> Mapping[str, OpenStore]:
-        return {name: store for name, store in self._stores.open_stores().items() if self._caller.sees(name)}
+        return {name: store for name, store in self._stores.open_stores().items() if self._caller.can_access(name)}
 
     def _check(self, name: str) -> None:
         check_store_name(name)
@@ -298,7 +298,7 @@ class ScopedStores(StoreRegistry):
     def _hide_twin(self, name: str) -> None:
         """Raise Conflict without a reason if a hidden store's name differs only in case."""
         if not self.placement.exists(name) and any(
-            other.lower() == name.lower() and not self._caller.sees(other) for other in self._stores.names()
+            other.lower() == name.lower() and not self._caller.can_access(other) for other in self._stores.names()
         ):
             raise Conflict(f"the store name {name!r} is not available; choose another name") from None
 

@@ -95,7 +95,7 @@ class ScratchCopy:
         self.has_its_edges = True
 
     @contextmanager
-    def trying(self, rows: RowsSnapshot) -> Generator[ScratchStatement]:
+    def run_statement(self, rows: RowsSnapshot) -> Generator[ScratchStatement]:
         """Run a statement in the block. ``rows`` are the copy's rows, or rows from shortly before."""
         channel = self.engine.writer.channel
         channel.ask(BeginDryRun())
@@ -193,7 +193,7 @@ class ScratchCopyCache:
             self._copies.move_to_end(copy)
             surplus = list(self._copies)[: -self._limit]
         for other in surplus:
-            other.give_back_if_free()
+            other.discard_if_idle()
 
     def given_back(self, copy: ScratchDatabase) -> None:
         """Remove a discarded copy from the list."""
@@ -274,7 +274,7 @@ class ScratchDatabase:
         finally:
             self._lock.release()
 
-    def give_back_if_free(self) -> None:
+    def discard_if_idle(self) -> None:
         """Discard the copy unless a statement is running."""
         if self._lock.acquire(blocking=False):
             try:
@@ -308,7 +308,7 @@ class ScratchDatabase:
         copy = self._copy
         assert copy is not None  # noqa: S101
         self._copies.used(self)
-        with copy.trying(rows) as trial:
+        with copy.run_statement(rows) as trial:
             return work(trial)
 
     def _bring_up_to_date(self, rows: RowsSnapshot) -> bool:

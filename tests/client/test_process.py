@@ -142,7 +142,7 @@ def test_a_listener_resumes_after_a_restart(tmp_path: Path) -> None:
     with Client(data=data) as client:
         with serving(data, *OPTIONS) as first:
             write(data, ["a", "b"])
-            client.http.target.look_again()
+            client.http.target.relocate()
             events = client.store("s").events(since=0, kinds=["memory_created"])
             told += [next(events).data["id"], next(events).data["id"]]
             first.process.kill()

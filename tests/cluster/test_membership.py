@@ -361,7 +361,7 @@ def test_a_partitioned_node_takes_over_nothing(cluster: Cluster) -> None:
 def test_a_released_store_is_claimed_again(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
     assert epoch(cluster.owned["n1"].seek("s", b"")) == 1
-    cluster.owned["n1"].give_up("s")
+    cluster.owned["n1"].release_claim("s")
     assert epoch(cluster.owned["n1"].seek("s", b"")) == 2
 
 

@@ -19,14 +19,14 @@ def acts(rig: Rig, node: str, limit: int = 1_000) -> list[str]:
 def test_shipped_audit_records_are_read_once_by_other_nodes(rig: Rig, tmp_path: Path) -> None:
     node, audit = f"n{uuid4().hex}", AuditLog(tmp_path)
     assert acts(rig, node) == []
-    audit.administered("first", "done", caller="boss")
+    audit.record_admin_action("first", "done", caller="boss")
     shipping = AuditShipper(rig.node().log, node, tmp_path)
     shipping.ship()
-    audit.administered("second", "done")
+    audit.record_admin_action("second", "done")
     shipping.ship()
     shipping.ship()
     # A second process continues after the first has ended.
-    audit.administered("third", "done")
+    audit.record_admin_action("third", "done")
     AuditShipper(rig.node().log, node, tmp_path).ship()
     AuditShipper(rig.node().log, node, tmp_path).ship()
     found = read_shared_audit_records(rig.node().log, node, 1_000)
@@ -42,7 +42,7 @@ def test_a_node_that_lost_its_folder_continues_its_audit_log(rig: Rig, tmp_path:
     node = f"n{uuid4().hex}"
     for folder in ("lost", "new"):
         (tmp_path / folder).mkdir()
-        AuditLog(tmp_path / folder).administered(folder, "done")
+        AuditLog(tmp_path / folder).record_admin_action(folder, "done")
         AuditShipper(rig.node().log, node, tmp_path / folder).ship()
     assert acts(rig, node) == ["lost", "new"]
 
@@ -53,14 +53,14 @@ def test_an_unconfirmed_audit_entry_is_looked_up(rig: Rig, tmp_path: Path) -> No
     # Longer than one attempt, since requests during a reconnect are lost as well.
     node, fault = rig.faulty_node(0.5)
     shipping = AuditShipper(node.log, name, tmp_path)
-    audit.administered("first", "done")
+    audit.record_admin_action("first", "done")
     shipping.ship()
     fault.lose_answers()
-    audit.administered("second", "done")
+    audit.record_admin_action("second", "done")
     with pytest.raises(OutcomeUnknown):
         shipping.ship()
     fault.heal()
-    audit.administered("third", "done")
+    audit.record_admin_action("third", "done")
     shipping.ship()
     assert acts(rig, name) == ["first", "second", "third"]
 
@@ -71,7 +71,7 @@ def test_the_oldest_audit_entries_are_trimmed(rig: Rig, tmp_path: Path, monkeypa
     node, audit, log = f"n{uuid4().hex}", AuditLog(tmp_path), rig.node().log
     shipping = AuditShipper(log, node, tmp_path)
     for number in range(60):
-        audit.administered(f"act-{number}", "done")
+        audit.record_admin_action(f"act-{number}", "done")
         shipping.ship()
     found = acts(rig, node)
     assert found == [f"act-{number}" for number in range(60 - len(found), 60)]
@@ -85,5 +85,5 @@ def test_the_oldest_audit_entries_are_trimmed(rig: Rig, tmp_path: Path, monkeypa
 def test_audit_records_are_shipped_periodically_and_at_the_end(rig: Rig, tmp_path: Path) -> None:
     node, audit = f"n{uuid4().hex}", AuditLog(tmp_path)
     with AuditShipper(rig.node().log, node, tmp_path):
-        audit.administered("act", "done")
+        audit.record_admin_action("act", "done")
     assert acts(rig, node) == ["act"]

@@ -133,7 +133,7 @@ def test_erased_memory_is_absent_from_change_feed(data: Path) -> None:
         assert "quetzalcoatl" in read_events(listener)
         for role in ("read", "write"):
             with pytest.raises(Forbidden, match="role admin"):
-                forget(graphs.seen_by(Caller("agent", role)).graph(STORE), ForgetRequest(ids=["m"], erase=True))
+                forget(graphs.for_caller(Caller("agent", role)).graph(STORE), ForgetRequest(ids=["m"], erase=True))
         done = forget(graph, ForgetRequest(ids=["m"], erase=True)).result(PATIENCE)
         # Subscribers receive the deletion, but not the former content.
         assert read_events(listener).count("memory_deleted") == 1

@@ -153,4 +153,4 @@ def test_the_engine_advances_past_accesses_without_changes(tmp_path: Path) -> No
         assert store.engine.state == store.state
         assert store.engine.kept_bytes == kept
         assert store.engine.bytes()[1] - before < 50 * 2_000
-        assert store.listing(lambda catalog, rows: (catalog.sequence, rows.at)) == (51, 51)
+        assert store.query_catalog(lambda catalog, rows: (catalog.sequence, rows.at)) == (51, 51)

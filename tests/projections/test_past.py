@@ -95,7 +95,7 @@ def test_damaged_past_indexes_are_rebuilt_from_the_history(tmp_path: Path, harm:
         case "killed":
             (views / "past-keyword" / "manifest.json").unlink()
         case "gone":
-            layout(data).forget_indexes()
+            layout(data).remove_indexes()
             assert {path.name for path in views.iterdir() if path.is_dir()} == {"rows"}
         case "words flipped":
             largest = max((views / "past-keyword").iterdir(), key=lambda path: path.stat().st_size)

@@ -35,7 +35,7 @@ def test_an_awaited_projection_is_served_first(three: Three) -> None:
     schedule = ProjectionSchedule()
     for each in three:
         schedule.wake(each)
-    schedule.hurry(c)
+    schedule.prioritize(c)
     assert [taken(schedule) for _ in three] == [c, a, b]
 
 
@@ -45,7 +45,7 @@ def test_a_projection_awaited_during_its_step_is_served_first_again(three: Three
     schedule.wake(a)
     schedule.wake(b)
     assert schedule.take() is a
-    schedule.hurry(a)
+    schedule.prioritize(a)
     schedule.wake(a)
     schedule.done()
     assert [taken(schedule), taken(schedule)] == [a, b]
@@ -54,9 +54,9 @@ def test_a_projection_awaited_during_its_step_is_served_first_again(three: Three
 def test_a_postponed_projection_is_not_prioritized(three: Three) -> None:
     a, b, _ = three
     schedule = ProjectionSchedule()
-    schedule.put_off(a, 3600)
+    schedule.postpone_step(a, 3600)
     schedule.wake(b)
-    schedule.hurry(a)
+    schedule.prioritize(a)
     assert taken(schedule) is b
 
 
@@ -64,7 +64,7 @@ def test_priority_ends_after_one_step(three: Three) -> None:
     a, b, _ = three
     schedule = ProjectionSchedule()
     schedule.wake(a)
-    schedule.hurry(a)
+    schedule.prioritize(a)
     assert taken(schedule) is a
     schedule.wake(b)
     schedule.wake(a)
@@ -82,7 +82,7 @@ def test_take_returns_none_after_its_timeout(three: Three) -> None:
     schedule = ProjectionSchedule()
     assert schedule.take(0.01) is None
     assert not schedule.closed
-    schedule.put_off(three[0], 0.01)
+    schedule.postpone_step(three[0], 0.01)
     assert schedule.take(10) is three[0]
     schedule.done()
     schedule.close()

@@ -64,14 +64,14 @@ def test_a_limit_above_the_index_size_returns_everything(folder: Path, exact_up_
 def test_the_index_switches_to_the_graph_and_back(folder: Path) -> None:
     vectors, index = make(400), VectorIndex(folder, WIDTH, "m", exact_up_to=200)
     fill(index, vectors[:200])
-    assert not index.approximate
+    assert not index.is_approximate
     fill(index, vectors)
-    assert index.approximate
+    assert index.is_approximate
     queries = make(30, seed=2)
     hits = sum(len(set(found(index, query, 10)) & set(nearest(vectors, query, 10))) for query in queries)
     assert hits >= 0.95 * 10 * len(queries)
     index.remove(names(250, 150))
-    assert not index.approximate
+    assert not index.is_approximate
     assert found(index, queries[0], 10) == nearest(vectors[:150], queries[0], 10)
 
 
@@ -115,7 +115,7 @@ def test_save_and_load(folder: Path, exact_up_to: int) -> None:
     index.remove(names(10))
     index.save(9)
     again = VectorIndex(folder, WIDTH, "m", exact_up_to)
-    assert (again.fresh, again.sequence, len(again), again.approximate) == (False, 9, 50, exact_up_to == 10)
+    assert (again.fresh, again.sequence, len(again), again.is_approximate) == (False, 9, 50, exact_up_to == 10)
     for query in make(5, seed=4):
         assert found(again, query, 5) == found(index, query, 5)
         assert found(again, query, 5, IndexFilter(frozenset({"t1"}))) == found(

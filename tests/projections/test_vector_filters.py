@@ -174,7 +174,7 @@ def test_small_result_sets_are_exact_despite_a_graph(tmp_path: Path) -> None:
     vectors, queries = vectors_of(4_000, seed=6, width=64), vectors_of(10, seed=7, width=64)
     index = VectorIndex(tmp_path / "vector", 64, "m", exact_up_to=3_000)
     index.put([f"n{number}" for number in range(4_000)], ["one", "one", "one", "other"] * 1_000, vectors)
-    assert index.approximate
+    assert index.is_approximate
     ones = np.flatnonzero(np.arange(4_000) % 4 != 3)
     for query in queries:
         order = ones[np.argsort(-(vectors[ones] @ query), kind="stable")][:40]
@@ -232,10 +232,10 @@ def test_an_interrupted_graph_build_is_repeated_later(tmp_path: Path) -> None:
     with pytest.raises(InterruptedError):
         index.put(ids, ["t"] * 300, vectors)
     query = vectors[7]
-    assert (len(index), index.approximate, index.search(query, 1)[0].id) == (300, False, "n7")
+    assert (len(index), index.is_approximate, index.search(query, 1)[0].id) == (300, False, "n7")
     broken = False
     index.remove(["n0"])
-    assert (len(index), index.approximate, index.search(query, 1)[0].id) == (299, True, "n7")
+    assert (len(index), index.is_approximate, index.search(query, 1)[0].id) == (299, True, "n7")
 
 
 def test_a_fair_lock_serves_waiters_before_its_last_holder() -> None:

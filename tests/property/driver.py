@@ -264,7 +264,7 @@ class Driver:
             differ(found, self.graph.edges, [row.key for row in found])
 
     def _compare_catalog(self) -> None:
-        ids, types, relations, tags = self.store.listing(
+        ids, types, relations, tags = self.store.query_catalog(
             lambda c, _: (
                 c.listed(NodeFilter(), PagePosition(), 1 << 40),
                 c.types(99),

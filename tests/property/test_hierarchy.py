@@ -187,7 +187,7 @@ class RandomizedStore:
         for memory in IDS:
             above = store.memories.ask(lambda view, _, memory=memory: [each.id for each in view.above(memory, now)])
             below = store.memories.ask(
-                lambda view, _, memory=memory: view.beneath(memory, now, None, "", 99, near=False).found
+                lambda view, _, memory=memory: view.descendants(memory, now, None, "", 99, near=False).found
             )
             ways = {each: self.model.above(each) for each in self.model.there}
             assert above == ways.get(memory, [])

@@ -77,7 +77,7 @@ def test_active_callers_is_thread_safe() -> None:
     def look() -> None:
         while not over.is_set():
             assert callers.others("0") <= 7
-            assert callers.has_others("0") <= callers.are_several()
+            assert callers.has_others("0") <= callers.has_several()
 
     before = sys.getswitchinterval()
     sys.setswitchinterval(0.0001)
@@ -85,7 +85,7 @@ def test_active_callers_is_thread_safe() -> None:
         with ThreadPoolExecutor(1) as threads:
             looking = threads.submit(look)
             for at in range(100_000):
-                callers.asks(str(at % 8))
+                callers.record_request(str(at % 8))
             over.set()
             looking.result()
     finally:
@@ -94,16 +94,16 @@ def test_active_callers_is_thread_safe() -> None:
 
 def test_several_callers_are_active(monkeypatch: pytest.MonkeyPatch) -> None:
     callers = ActiveCallers()
-    assert not callers.are_several()
-    callers.asks("one")
-    callers.asks("one")
-    assert not callers.are_several()
+    assert not callers.has_several()
+    callers.record_request("one")
+    callers.record_request("one")
+    assert not callers.has_several()
     assert not callers.has_others("one")
-    callers.asks("two")
-    assert callers.are_several()
+    callers.record_request("two")
+    assert callers.has_several()
     assert callers.has_others("one")
     monkeypatch.setattr(admission, "ACTIVE_CALLER_SECONDS", -1.0)
-    assert not callers.are_several()
+    assert not callers.has_several()
     assert not callers.has_others("one")
     assert callers.others("one") == 0
 
@@ -145,13 +145,13 @@ class Writers:
 def test_write_throttle_limits_concurrent_writes() -> None:
     async def run() -> None:
         writers = Writers()
-        writers.callers.asks("many")
+        writers.callers.record_request("many")
         alone = await writers.begin(MAX_CONCURRENT_WRITES + 1)
         assert writers.begun == [*range(MAX_CONCURRENT_WRITES + 1)]
         await writers.end(*writers.begun)
         await asyncio.gather(*alone)
         writers = Writers()
-        writers.callers.asks("other")
+        writers.callers.record_request("other")
         tasks = await writers.begin(MAX_CONCURRENT_WRITES + 3)
         assert writers.begun == [*range(MAX_CONCURRENT_WRITES)]
         for number in range(len(tasks)):
@@ -170,7 +170,7 @@ def test_write_slot_pauses_in_proportion_to_other_callers() -> None:
         writers, loop = Writers(), asyncio.get_running_loop()
         tasks = await writers.begin(0)
         for other in ("one", "another"):
-            writers.callers.asks(other)
+            writers.callers.record_request(other)
         tasks = await writers.begin(MAX_CONCURRENT_WRITES + 1)
         began = loop.time()
         await asyncio.sleep(0.05)
@@ -188,7 +188,7 @@ def test_write_throttle_delay_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
 
     async def run() -> None:
         writers = Writers()
-        writers.callers.asks("other")
+        writers.callers.record_request("other")
         tasks = await writers.begin(MAX_CONCURRENT_WRITES + 2)
         assert writers.begun == [*range(MAX_CONCURRENT_WRITES)]
         async with asyncio.timeout(PATIENCE):
@@ -214,13 +214,13 @@ def test_write_throttle_delay_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_write_throttle_ends_without_other_callers() -> None:
     async def run() -> None:
         writers = Writers()
-        writers.callers.asks("other")
+        writers.callers.record_request("other")
         tasks = await writers.begin(MAX_CONCURRENT_WRITES + 3)
         writers.callers._last_request["other"] -= 2 * ACTIVE_CALLER_SECONDS
         await writers.end(0)
         await asyncio.sleep(0)
         assert writers.begun == [*range(len(tasks))]
-        writers.callers.asks("other")
+        writers.callers.record_request("other")
         [late] = await writers.begin(1)
         assert len(writers.begun) == len(tasks)
         await writers.end(*range(1, len(tasks) + 1))
@@ -235,7 +235,7 @@ def test_write_throttle_ends_without_other_callers() -> None:
 def test_cancelled_write_releases_its_slot() -> None:
     async def run() -> None:
         writers = Writers()
-        writers.callers.asks("other")
+        writers.callers.record_request("other")
         tasks = await writers.begin(MAX_CONCURRENT_WRITES + 3)
         tasks[MAX_CONCURRENT_WRITES].cancel()
         await writers.end(0)
@@ -259,7 +259,7 @@ def test_cancelled_write_releases_its_slot() -> None:
 def test_waiting_writes_count_to_the_queue_quota() -> None:
     async def run() -> None:
         writers = Writers()
-        writers.callers.asks("other")
+        writers.callers.record_request("other")
         tasks = await writers.begin(MAX_CONCURRENT_WRITES + OPEN)
         with pytest.raises(RateLimited, match="5 of your requests wait"):
             async with writers.turns.one("many"):

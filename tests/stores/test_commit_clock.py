@@ -186,11 +186,11 @@ def test_ages_are_measured_since_the_start() -> None:
     with pytest.raises(Conflict, match="set forward by"):
         clock.require()
     assert (
-        clock.is_believed(MAX_PLAUSIBLE_IDLE_MICROSECONDS),
-        clock.is_believed(MAX_PLAUSIBLE_IDLE_MICROSECONDS + 1),
+        clock.is_trusted(MAX_PLAUSIBLE_IDLE_MICROSECONDS),
+        clock.is_trusted(MAX_PLAUSIBLE_IDLE_MICROSECONDS + 1),
     ) == (True, False)
     since[0] = CLOCK_TRUST_MICROSECONDS
-    assert clock.is_believed(MAX_PLAUSIBLE_IDLE_MICROSECONDS + 1)
+    assert clock.is_trusted(MAX_PLAUSIBLE_IDLE_MICROSECONDS + 1)
 
 
 def test_a_clock_with_an_impossibly_early_start_is_corrected() -> None:

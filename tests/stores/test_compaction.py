@@ -129,7 +129,7 @@ def test_closing_the_engine_waits_for_a_rebuild(tmp_path: Path) -> None:
             view.asked_at = NO_STATEMENT_YET
             waiting.start()
             waiting.join(0.2)
-            assert stack.enter_context(view.staying_open())
+            assert stack.enter_context(view.keep_open())
         waiting.join()
         assert view.is_open
 

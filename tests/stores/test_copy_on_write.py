@@ -34,7 +34,7 @@ def copy_of(store: OpenStore) -> Generator[ScratchStatement]:
     folder = store.layout.scratch / "statement"
     copy = build_scratch_copy(store.engine.reading(timeout=0), folder, store.engine.options, size)
     try:
-        with copy.trying(store.rows.rows()) as trial:
+        with copy.run_statement(store.rows.rows()) as trial:
             yield trial
     finally:
         copy.close()

@@ -138,7 +138,7 @@ def test_a_tail_reads_across_segments_and_keeps_its_position(tmp_path: Path) -> 
 def test_reading_a_dropped_part_of_the_journal_raises_gone(tmp_path: Path) -> None:
     with opened(tmp_path / "data", journal_segment_mb=1) as store:
         write(store, *(batch("a", content=f"{n}" * 600_000) for n in range(6)))
-        store.journal.drop_before(4, 0)
+        store.journal.remove_segments_before(4, 0)
         oldest = oldest_sequence(store.layout.journal)
         assert oldest > 1
         with pytest.raises(Gone) as caught:

@@ -31,9 +31,9 @@ def test_every_memory_setting_can_be_changed_and_preset() -> None:
 
 def test_a_settings_change_is_merged_by_field() -> None:
     before = MemorySettings(alpha=0.7, half_life_by_type={"fact": 90.0})
-    assert MemorySettingsChange().onto(before) == before
+    assert MemorySettingsChange().applied_to(before) == before
     change = msgspec.convert({"half_life_days": None, "alpha": None, "dedup": "off"}, MemorySettingsChange)
-    after = change.onto(before)
+    after = change.applied_to(before)
     assert (after.half_life_days, after.alpha, after.dedup) == (None, 0.7, "off")
     assert half_lives_of(after).of("fact") == 90 * DAY_MICROSECONDS
     assert half_lives_of(after).of("preference") is None
@@ -49,9 +49,9 @@ def test_environment_variables_apply_to_new_stores(monkeypatch: pytest.MonkeyPat
 def test_a_number_as_reinforcement_sets_the_amount(monkeypatch: pytest.MonkeyPatch) -> None:
     older = msgspec.convert({"reinforcement": 0.2}, MemorySettings)
     assert (older.reinforcement, older.reinforcement_amount) == ("restore", 0.2)
-    adds = MemorySettingsChange(reinforcement="add").onto(older)
+    adds = MemorySettingsChange(reinforcement="add").applied_to(older)
     assert (adds.reinforcement, adds.reinforcement_amount) == ("add", 0.2)
-    again = MemorySettingsChange(reinforcement=0.3).onto(adds)
+    again = MemorySettingsChange(reinforcement=0.3).applied_to(adds)
     assert (again.reinforcement, again.reinforcement_amount) == ("add", 0.3)
     monkeypatch.setenv("KGSERVE_MEMORY_REINFORCEMENT", "0.4")
     assert default_store_settings(load_settings()).memory.reinforcement_amount == 0.4

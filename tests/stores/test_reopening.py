@@ -157,7 +157,7 @@ def test_a_damaged_catalog_is_rebuilt(digest: int, tmp_path: Path, damage: str) 
             catalog.write_bytes(past)
     with opened(tmp_path) as store:
         assert ids(store) == list("abdefgh")
-        assert store.listing(lambda c, _: (c.types(9), c.relation_types(9))) == ({"t": 7}, {"r": 6})
+        assert store.query_catalog(lambda c, _: (c.types(9), c.relation_types(9))) == ({"t": 7}, {"r": 6})
         assert_whole(store)
 
 

@@ -117,7 +117,7 @@ def layout(data: Path, name: str = NAME) -> StoreLayout:
 def forget_close(data: Path, name: str = NAME) -> None:
     """Remove the clean-close marker."""
     layout(data, name).mark_open()
-    layout(data, name).forget_engine_mark()
+    layout(data, name).remove_engine_marker()
 
 
 def frames(data: Path, name: str = NAME) -> list[JournalFrame]:
@@ -166,7 +166,7 @@ def ids(store: OpenStore) -> list[str]:
     with store.reading() as rows:
         found = list(rows.ids_behind(""))
     assert (
-        store.listing(lambda catalog, _: catalog.listed(NodeFilter(), PagePosition(), 1_000_000)).items
+        store.query_catalog(lambda catalog, _: catalog.listed(NodeFilter(), PagePosition(), 1_000_000)).items
         == found[:20_000]
     )
     return found
@@ -179,7 +179,7 @@ def assert_whole(store: OpenStore) -> None:
     assert store.check().ok
     assert store.engine.rebuilds == rebuilds
     assert store.engine.state == store.state
-    assert store.listing(lambda catalog, _: catalog.sequence) == store.state.sequence
+    assert store.query_catalog(lambda catalog, _: catalog.sequence) == store.state.sequence
     assert len(ids(store)) == store.state.nodes
 
 

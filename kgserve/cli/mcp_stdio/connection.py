@@ -177,7 +177,7 @@ class McpExchange:
     def finish(self) -> None:
         """Return the connection to the pool if the answer was read to its end; else close it."""
         if self._connection is not None:
-            self._connections.give_back(self._server, self._connection, whole=self._answer is not None)
+            self._connections.release(self._server, self._connection, whole=self._answer is not None)
             self._connection = None
 
     def abort(self) -> None:
@@ -220,7 +220,7 @@ class ConnectionPool:
         except TimeoutError:
             raise ServerUnresponsive(server_discovery.describe_silent_server(server)) from None
 
-    def give_back(
+    def release(
         self, server: server_discovery.DiscoveredServer, connection: HttpClientConnection, *, whole: bool
     ) -> None:
         """Keep a connection whose answer was read to its end; close any other."""
@@ -247,7 +247,7 @@ class ServerLocator:
         self._reached = False
 
     @property
-    def absent(self) -> bool:
+    def is_absent(self) -> bool:
         """True if no server runs and one will be started on demand. Does not block."""
         return self._url is None and self._known is None and server_discovery.find_server(self._data_dir) is None
 
@@ -354,7 +354,7 @@ class SessionHandshake:
         """True if the editor uses the session-based protocol."""
         return self._initialize is not None
 
-    def promise(self, line: bytes, version: str | None) -> None:
+    def record_early_initialize(self, line: bytes, version: str | None) -> None:
         """Record an ``initialize`` that was answered before a server ran; the handshake is replayed once one does."""
         with self._lock:
             self._initialize, self._initialized, self.version = line, None, version
@@ -370,7 +370,7 @@ class SessionHandshake:
             self._initialize, self._initialized, self.version = line, None, version
             self._session = McpSession(server, exchange.answer.headers.get(SESSION_HEADER.lower()), version)
 
-    def completed(self, line: bytes) -> None:
+    def record_initialized(self, line: bytes) -> None:
         """Record the editor's ``notifications/initialized``."""
         with self._lock:
             self._initialized = line

@@ -120,7 +120,7 @@ class MessageForwarder:
             case MessageKind.NOTIFICATION if message.method == CANCELLED:
                 self._cancel(message)
             case MessageKind.NOTIFICATION if message.method == INITIALIZED:
-                self._handshake.completed(message.line)
+                self._handshake.record_initialized(message.line)
                 if not self._early:  # a server started later receives it with the handshake
                     self._pass_on(message)
                 self._listen()
@@ -155,11 +155,11 @@ class MessageForwarder:
         if message.method not in SESSION_START_METHODS:
             version = message.version or self._handshake.version
             return cached_answer(message, version, tools) if self._servers.is_ours else None
-        answer = cached_answer(message, requested_protocol_version(message), tools) if self._servers.absent else None
+        answer = cached_answer(message, requested_protocol_version(message), tools) if self._servers.is_absent else None
         if answer is not None:
             self._early = True
             if message.method == INITIALIZE:
-                self._handshake.promise(message.line, requested_protocol_version(message))
+                self._handshake.record_early_initialize(message.line, requested_protocol_version(message))
             self._threads.submit(self._start)
         return answer
 
@@ -191,7 +191,7 @@ class MessageForwarder:
                 return
             except ServerUnresponsive as error:
                 self._servers.lost(server)
-                self._report(request, f"{error}{request.unsettled}")
+                self._report(request, f"{error}{request.retry_advice}")
                 return
             except (CONNECTION_ERRORS, TemporarilyRefused) as error:
                 self._servers.lost(server)
@@ -204,7 +204,7 @@ class MessageForwarder:
                 server = self._servers.current(_launching(patience))
             else:
                 failed = f"the server at {server.url} failed {attempts} times ({reason})"
-                self._report(request, f"{failed}{request.unsettled}")
+                self._report(request, f"{failed}{request.retry_advice}")
                 return
 
     def _patience(self, message: EditorMessage) -> AnswerDeadline | None:
@@ -229,7 +229,7 @@ class MessageForwarder:
         self, request: PendingRequest, exchange: McpExchange, server: DiscoveredServer, session: McpSession | None
     ) -> None:
         message = request.message
-        headers = (session.headers if session else {}) | message.routing | request.identity()
+        headers = (session.headers if session else {}) | message.routing | request.call_headers()
         exchange.send("POST", headers, message.line)
         if exchange.answer.is_stream:
             answer = self._streamed(exchange, request)
@@ -380,7 +380,7 @@ class PendingRequest:
         if self.cancelled:
             exchange.abort()
 
-    def identity(self) -> dict[str, str]:
+    def call_headers(self) -> dict[str, str]:
         """Return headers with the call's id and its age, by which the server recognizes a retry."""
         if not self._call:
             return {}
@@ -391,7 +391,7 @@ class PendingRequest:
         return {CALL_HEADER: self._call, AGE_HEADER: f"{now - self._first_sent:.3f}"}
 
     @property
-    def unsettled(self) -> str:
+    def retry_advice(self) -> str:
         """Second half of an error message: how to check whether the call was executed after all."""
         look = retry_hint(self.message.tool)
         if self._first_sent is None or look is None:

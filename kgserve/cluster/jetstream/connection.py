@@ -158,7 +158,9 @@ class NatsConnection:
             self._fault = error
         return found
 
-    async def insist(self, attempt: Callable[[], Awaitable[_T | None]], late: Callable[[str], KgserveError]) -> _T:
+    async def retry_until_timeout(
+        self, attempt: Callable[[], Awaitable[_T | None]], late: Callable[[str], KgserveError]
+    ) -> _T:
         """Repeat an attempt until it returns a result; raises ``late`` after the connection's patience."""
         until = time.monotonic() + self.patience
         while True:

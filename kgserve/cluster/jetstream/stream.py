@@ -91,7 +91,7 @@ class JetStreamStream:
         """
         identity = token_hex(16)
         return self._connection.call(
-            self._connection.insist(lambda: self._put(subject, data, after, identity), OutcomeUnknown)
+            self._connection.retry_until_timeout(lambda: self._put(subject, data, after, identity), OutcomeUnknown)
         )
 
     def last(self, subject: str) -> StreamMessage | None:
@@ -154,7 +154,7 @@ class JetStreamStream:
         return self._connection.call(self._insisted(operation, request))
 
     async def _insisted(self, operation: str, request: dict[str, Any]) -> _StreamResponse:
-        found = await self._connection.insist(
+        found = await self._connection.retry_until_timeout(
             lambda: self._answer(f"$JS.API.{operation}.{self.name}", request), Unavailable
         )
         if found.error is not None and found.error.err_code not in _ERRORS_NO_MESSAGE:
@@ -209,7 +209,7 @@ class JetStreamStream:
         raise Fenced(f"{subject} ends at {last.seq}, not at {after}: another client has written to it")
 
     async def _create_stream(self, subjects: list[str], kept: int) -> _StreamConfig:
-        return await self._connection.insist(lambda: self._try_create_stream(subjects, kept), Unavailable)
+        return await self._connection.retry_until_timeout(lambda: self._try_create_stream(subjects, kept), Unavailable)
 
     async def _try_create_stream(self, subjects: list[str], kept: int) -> _StreamConfig | None:
         """Return the configuration of the stream, created if missing. Concurrent creation is safe."""

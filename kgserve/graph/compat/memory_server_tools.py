@@ -383,7 +383,7 @@ class _GraphPage:
     def take(self, name: str, edges: Iterable[EdgeRow]) -> bool:
         """Add a node with edges; return whether it fits. The first node is always added, at least in part."""
         row = self._rows.node(name)
-        if row is None or not row.holds_at(self._now) or (_is_placeholder(row) and not self._whole):
+        if row is None or not row.is_valid_at(self._now) or (_is_placeholder(row) and not self._whole):
             return True
         first = not self._entities and not self._relations
         entities = [] if _is_placeholder(row) else [self._to_entity(row, shortened=first)]
@@ -432,7 +432,7 @@ class _GraphPage:
 
     def _is_valid(self, edge: EdgeRow) -> bool:
         ends = self._rows.nodes(edge.key[:2]).values()
-        return edge.holds_at(self._now) and all(end.holds_at(self._now) for end in ends)
+        return edge.is_valid_at(self._now) and all(end.is_valid_at(self._now) for end in ends)
 
 
 def _size(part: Any) -> int:

@@ -523,7 +523,7 @@ class OptimisticWrite:
         with self._store.reading(), self._store.folding.foreseeing(self._control.check) as staged:
 
             def execute() -> _Prepared:
-                staged.begin_again()
+                staged.restart()
                 outcome = self._execute(staged.rows)
                 if outcome.batch is not None:
                     return outcome, outcome.batch
@@ -575,7 +575,7 @@ class OptimisticWrite:
 
     def _revalidate_removal(self, outcome: _StatementOutcome, removal: BulkDelete, rows: RowsSnapshot) -> _Prepared:
         """Return the outcome with its removal if it still holds. Raises WriteConflict."""
-        since = removal.unmet()
+        since = removal.unconflicting_changes()
         if since is None:
             raise WriteConflict
         if self._may_have_read(since, rows):
@@ -696,7 +696,7 @@ def has_write_overlap(batch: WriteBatch, since: Iterable[ChangeSet]) -> bool:
     nodes = gone.union(put.id for put in batch.nodes)
     edges = {*batch.delete_edges, *(put.key for put in batch.edges)}
     ends = {end for key in edges for end in key[:2]}
-    return any(each.meets(nodes, edges, gone) or not ends.isdisjoint(each.nodes_deleted) for each in since)
+    return any(each.touches(nodes, edges, gone) or not ends.isdisjoint(each.nodes_deleted) for each in since)
 
 
 def _changes(report: WriteReport) -> CypherChanges:

@@ -66,7 +66,7 @@ class AttributeMatcher:
 
     @cached_property
     def _counts(self) -> list[int]:
-        return self._ask(lambda catalog, _: catalog.how_many(self._wanted))
+        return self._ask(lambda catalog, _: catalog.count_by_attribute(self._wanted))
 
     def among(self, only: IndexFilter) -> IndexFilter:
         """Return the filter, limited to these nodes. Raises Unavailable while the history is behind."""
@@ -86,7 +86,7 @@ class AttributeMatcher:
         return frozenset(ids), self._reader.former_holders(self._wanted, seen)
 
     def _ask(self, question: Callable[[NodeCatalog, RowsSnapshot], _Found]) -> _Found:
-        return self._store.listing(question, by_attributes=True)
+        return self._store.query_catalog(question, by_attributes=True)
 
 
 class AttributeFilteredIndex(IndexDecorator):

@@ -184,7 +184,7 @@ def _heads(graph: StoreHandle, searched: StoreSearch, at_least: int | None) -> C
     if historian is None or searched.index.has_conflicts or not may_have:
         return None
     history, heads = historian.found(store), searched.indexes.heads
-    if history is None or history.turned_off:
+    if history is None or history.is_disabled:
         return None
     history.wait(at_least or 0, AT_LEAST_TIMEOUT_SECONDS)
     # An index that is still being opened contains no conflicts yet.
@@ -384,10 +384,10 @@ def require_indexed_sequence(
     # The first search after opening a store waits until its indexes are loaded.
     if indexes.reach(sequence or 0, AT_LEAST_TIMEOUT_SECONDS, why, words_alone=words_alone):
         return
-    if not words_alone and indexes.has_meaning:
+    if not words_alone and indexes.has_vectors:
         indexes.vector.require()
     if sequence is not None:
-        raise indexes.not_seen(sequence, words_alone=words_alone)
+        raise indexes.not_caught_up_error(sequence, words_alone=words_alone)
 
 
 def wait_for_indexes(graph: StoreHandle, sequence: int, seconds: float) -> None:
@@ -472,7 +472,7 @@ class NodeSearch:
         return vector
 
     def _similarities(self, ids: Iterable[str]) -> dict[str, float]:
-        vectors = self._index.vectors_of(list(ids)) if self._searched.indexes.has_meaning else {}
+        vectors = self._index.vectors_of(list(ids)) if self._searched.indexes.has_vectors else {}
         if not vectors:
             return {}
         near = np.stack(list(vectors.values())) @ self._query_vector()
@@ -491,7 +491,7 @@ class NodeSearch:
     def _hybrid(self, pool: int) -> list[RankedEntity]:
         words, meaning = (
             self._keyword_hits(pool),
-            self._semantic_hits(pool) if self._searched.indexes.has_meaning else {},
+            self._semantic_hits(pool) if self._searched.indexes.has_vectors else {},
         )
         # Keyword-only hits get a similarity, too; semantic-only hits mostly contain none of the words.
         meaning |= self._similarities(key for key in words if key not in meaning)

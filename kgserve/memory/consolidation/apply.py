@@ -204,7 +204,7 @@ def _build_merge(rows: RowsSnapshot, run: RunInProgress, cluster: ClusterPlan) -
     edges = {each: list(_edges(rows, each)) for each in cluster.absorbed}
     if sum(map(len, edges.values())) > _MAX_RECORDED_EDGES:
         raise TooManyEdges
-    primary, says_more = found[cluster.primary], cluster.says_more(found[cluster.primary])
+    primary, says_more = found[cluster.primary], cluster.changes_primary(found[cluster.primary])
     had, parented = _existing_edges(rows, cluster.primary, edges), _has_parent(rows, cluster.primary, but=cluster.ids)
     former = f"{run.id}-{primary.version}-{uuid.uuid4().hex[:8]}" if says_more else ""
     grown = PrimaryRecord(_author(primary), primary.version + says_more, former, parented, list(had.values()))
@@ -313,7 +313,7 @@ def list_runs(store: OpenStore, node_type: str, read: Callable[[str], _Item]) ->
                 yield row, read(row.attributes)
 
     wanted = NodeFilter(types=(node_type,))
-    found = store.listing(lambda catalog, rows: [*look(rows, catalog.having(wanted, _MAX_LISTED_RUNS))])
+    found = store.query_catalog(lambda catalog, rows: [*look(rows, catalog.having(wanted, _MAX_LISTED_RUNS))])
     return sorted(found, key=lambda run: run[0].id, reverse=True)
 
 

@@ -237,7 +237,7 @@ def _find_near_pairs(
     indexes: TextIndexes | None, survey: _CandidateSet, fresh: Sequence[str], pairs: _Pairs, pause: PauseFunction
 ) -> _Pairs | None:
     """Return pairs of near groups; None without usable vectors."""
-    if indexes is None or not indexes.understands:
+    if indexes is None or not indexes.can_embed_queries:
         return None
     try:
         indexes.vector.wait(survey.at, MEMORY_JOB_TIMEOUT_SECONDS)

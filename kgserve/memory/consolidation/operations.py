@@ -195,7 +195,7 @@ def _threshold(store: OpenStore, request: ConsolidateRequest) -> float:
 
 def _is_still_embedding(indexes: TextIndexes) -> bool:
     """Return whether missing vectors will soon exist: a model is set and has not failed."""
-    return indexes.understands and indexes.vector.error is None
+    return indexes.can_embed_queries and indexes.vector.error is None
 
 
 def _guard(store: OpenStore, request: ConsolidateRequest) -> bool:

@@ -63,7 +63,7 @@ class ClusterPlan(msgspec.Struct, frozen=True):
         """Ids of all members, the primary first."""
         return self.primary, *self.absorbed
 
-    def says_more(self, row: NodeRow) -> bool:
+    def changes_primary(self, row: NodeRow) -> bool:
         """Return whether the plan changes the primary."""
         old = row.extras or NO_EXTRAS
         return (self.content, self.attributes, self.tags, self.importance, self.layer) != (

@@ -154,7 +154,7 @@ def _find_near(indexer: IndexWorker | None, store: OpenStore, source: NodeRow) -
         return []
     try:
         indexes = indexer.of(store)
-        if not indexes.understands:
+        if not indexes.can_embed_queries:
             return []
         indexes.vector.wait(source.sequence, EXTRACTION_INDEX_TIMEOUT_SECONDS)
         vector = indexes.vectors([source.content[:MAX_SOURCE_CHARS]])[0]

@@ -161,7 +161,7 @@ class StoreExtraction(BackgroundProjection):
             waiting=waiting,
             set_aside=[
                 FailedExtraction(id=key, tries=tries, error=error)
-                for key, tries, error in self._ledger.aside(_MAX_REPORTED_FAILURES)
+                for key, tries, error in self._ledger.list_failed(_MAX_REPORTED_FAILURES)
             ],
             set_aside_count=aside,
             tokens_today=self._ledger.spent(_today()),
@@ -327,7 +327,7 @@ class StoreExtraction(BackgroundProjection):
         return reply
 
     def _spend(self, day: str, tokens: int) -> None:
-        self._ledger.spend(day, tokens)
+        self._ledger.add_tokens(day, tokens)
         self._shared.counted.tokens.add(count=tokens)
 
 
@@ -491,7 +491,7 @@ class ExtractionQueue:
             found = dict(connection.execute("SELECT aside, count(*) FROM waiting GROUP BY aside").fetchall())
         return found.get(0, 0), found.get(1, 0)
 
-    def aside(self, most: int) -> list[tuple[str, int, str]]:
+    def list_failed(self, most: int) -> list[tuple[str, int, str]]:
         """Return the first failed memories: id, attempts, and error."""
         with self._locked() as connection:
             return connection.execute(_SELECT_SET_ASIDE, (most,)).fetchall()
@@ -502,7 +502,7 @@ class ExtractionQueue:
             found = connection.execute("SELECT tokens FROM spent WHERE day = ?", (day,)).fetchone()
         return 0 if found is None else found[0]
 
-    def spend(self, day: str, tokens: int) -> None:
+    def add_tokens(self, day: str, tokens: int) -> None:
         """Add tokens to the account of a day; earlier days are deleted."""
         with self._transaction() as transaction:
             transaction.execute("DELETE FROM spent WHERE day <> ?", (day,))

@@ -69,12 +69,12 @@ class AuditLog:
         self._window_ends = 0.0
         self._written = 0
 
-    def administered(self, act: str, outcome: str, **details: str | None) -> None:
+    def record_admin_action(self, act: str, outcome: str, **details: str | None) -> None:
         """Record an administrative action and its outcome. ``details`` are fields of `AuditRecord`."""
         with self._lock:
             self._write([_record("admin", act, outcome, details)])
 
-    def denied(self, act: str, outcome: str, **details: str | None) -> None:
+    def record_refusal(self, act: str, outcome: str, **details: str | None) -> None:
         """Record a refusal, subject to rate limits."""
         self._record_limited(_record("denied", act, outcome, details))
 

@@ -55,7 +55,7 @@ class Caller(msgspec.Struct, frozen=True):
     expires_at: int | None = None
 
     @property
-    def sees_all(self) -> bool:
+    def can_access_all(self) -> bool:
         """True if the caller may access every store."""
         return ALL_STORES_PATTERN in self.stores
 
@@ -63,9 +63,9 @@ class Caller(msgspec.Struct, frozen=True):
         """Return whether the caller's role includes ``role``; admin includes write, write includes read."""
         return _SCOPE_RANKS[self.role] >= _SCOPE_RANKS[role]
 
-    def sees(self, store: str) -> bool:
+    def can_access(self, store: str) -> bool:
         """Return whether the caller may access a store of this name, existing or not."""
-        return self.sees_all or any(
+        return self.can_access_all or any(
             store.startswith(pattern[:-1]) if pattern.endswith("*") else store == pattern for pattern in self.stores
         )
 
@@ -76,7 +76,7 @@ class Caller(msgspec.Struct, frozen=True):
 
     def require_every_store(self, act: str) -> None:
         """Raise Forbidden unless the caller may access every store. ``act`` begins the message."""
-        if not self.sees_all:
+        if not self.can_access_all:
             raise Forbidden(f"{act} needs a key for all stores; the key {self.name!r} is limited to some stores")
 
     def require_store(self, store: str) -> None:
@@ -84,7 +84,7 @@ class Caller(msgspec.Struct, frozen=True):
 
         The message is the same as for a missing store.
         """
-        if not self.sees(store):
+        if not self.can_access(store):
             raise HiddenStore(store)
 
 
@@ -464,7 +464,7 @@ OWNER_CALLER = Caller("local", "admin", trusted=True)
 def require_key_if_exposed(settings: Settings, data_dir: Path) -> None:
     """Raise InvalidInput if other machines could use the server without a key."""
     way = describe_exposure(settings)
-    if way is None or settings.insecure_no_auth or Keyring(data_dir).usable:
+    if way is None or settings.insecure_no_auth or Keyring(data_dir).has_active_key:
         return
     raise InvalidInput(
         f"{way}, but no valid key exists; create one with "
@@ -506,7 +506,7 @@ class Keyring:
         return not (self._keys or self.damaged)
 
     @property
-    def usable(self) -> bool:
+    def has_active_key(self) -> bool:
         """True if any key is active."""
         self._refresh()
         now = time.time_ns() // 1000
@@ -633,7 +633,7 @@ class RequestContext:
         if self.store is not None:
             self.caller.require_store(self.store)
 
-    def administer(self) -> None:
+    def require_admin(self) -> None:
         """Require the admin role, whatever else the action involves. Raises Forbidden."""
         self.administers = True
         self.caller.require("admin")
@@ -642,23 +642,23 @@ class RequestContext:
         """Create a key for a page, and return its caller and text. Raises Forbidden."""
         return self._authenticator.browser_key(self.caller, role)
 
-    def denied(self, outcome: str, act: str | None = None, store: str | None = None) -> None:
+    def record_refusal(self, outcome: str, act: str | None = None, store: str | None = None) -> None:
         """Record a refusal in the audit log."""
-        self._audit.denied(act or self.act, outcome, **self._details(store))
+        self._audit.record_refusal(act or self.act, outcome, **self._details(store))
 
-    def administered(self, outcome: str, act: str | None = None, store: str | None = None) -> None:
+    def record_admin_action(self, outcome: str, act: str | None = None, store: str | None = None) -> None:
         """Record an administrative action in the audit log."""
-        self._audit.administered(act or self.act, outcome, **self._details(store))
+        self._audit.record_admin_action(act or self.act, outcome, **self._details(store))
 
     def ended(self, status: int | None) -> None:
         """Record the outcome of the request where required. ``status`` is None if no response was sent."""
         if status in _DENIAL_STATUSES or self.hidden is not None:
-            self.denied(str(status), store=self.hidden)
+            self.record_refusal(str(status), store=self.hidden)
         elif self.administers and status != _NODE_REDIRECT_STATUS:
             if status is not None and status >= _MIN_FAILURE_STATUS:
                 self._audit.failed(self.act, f"failed: {status}", **self._details(None))
             else:
-                self.administered("cut off" if status is None else "done")
+                self.record_admin_action("cut off" if status is None else "done")
 
     def _details(self, store: str | None) -> dict[str, str | None]:
         return {

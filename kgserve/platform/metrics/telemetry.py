@@ -375,7 +375,7 @@ class Telemetry:
                 store, traced, laps.laps, {"kgserve.writes": len(origins), "kgserve.storage.rows": rows}
             )
 
-    def waited(self, origin: RequestOrigin | None, seconds: float) -> None:
+    def record_queue_wait(self, origin: RequestOrigin | None, seconds: float) -> None:
         """Record how long a write waited in the queue."""
         self.commits.waits.observe(seconds)
         if origin is not None:

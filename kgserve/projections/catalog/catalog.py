@@ -342,7 +342,7 @@ class NodeCatalog(ConcurrentDatabase):
         with self._consistent_reader() as reader:
             return _counted(reader, wanted)
 
-    def how_many(self, wanted: Iterable[AttributeCondition]) -> list[int]:
+    def count_by_attribute(self, wanted: Iterable[AttributeCondition]) -> list[int]:
         """Return the number of nodes with each of the given attributes, up to `MAX_COUNTED_ATTRIBUTE_NODES`."""
         with self._consistent_reader() as reader:
             return [attribute_index.count_nodes_with_attribute(reader, each.digest) for each in wanted]
@@ -353,17 +353,17 @@ class NodeCatalog(ConcurrentDatabase):
             attribute_index.build_index(transaction, rows)
         self.has_attributes = True
 
-    def past_place(self) -> EndedStatesPosition:
+    def read_ended_position(self) -> EndedStatesPosition:
         """Return the history position up to which ended states are indexed."""
         with self._writing, self._writer as transaction:
             return attribute_index.read_ended_position(transaction)
 
-    def take_past(self, states: Iterable[EndedNodeState], place: EndedStatesPosition) -> None:
+    def index_ended_states(self, states: Iterable[EndedNodeState], place: EndedStatesPosition) -> None:
         """Index the attributes of ended states up to ``place``."""
         with self._writing, self._writer as transaction:
             attribute_index.index_ended_states(transaction, states, place)
 
-    def having_had(self, wanted: Sequence[AttributeCondition], at: int) -> list[str]:
+    def find_ended_nodes_with(self, wanted: Sequence[AttributeCondition], at: int) -> list[str]:
         """Return the nodes whose state as of commit ``at`` has ended and had all the given attributes.
 
         Covers only the states that `take_past` has indexed.
@@ -384,7 +384,7 @@ class NodeCatalog(ConcurrentDatabase):
         with self._consistent_reader() as reader:
             return [TagFreq(tag=tag, count=count) for tag, count in _most_frequent_tags(reader, start, limit)]
 
-    def types_like(self, start: str, limit: int) -> list[str]:
+    def complete_types(self, start: str, limit: int) -> list[str]:
         """Return the most frequent node types that start with ``start``."""
         with self._consistent_reader() as reader:
             found = (

@@ -55,7 +55,7 @@ class CatalogProjection(OnDemandProjection[NodeCatalog]):
 
         return self.ask(ask)
 
-    def having_had(self, wanted: Sequence[AttributeCondition], at: int) -> list[str]:
+    def find_ended_nodes_with(self, wanted: Sequence[AttributeCondition], at: int) -> list[str]:
         """Return the nodes whose state as of commit ``at`` has ended and had all the given attributes.
 
         Raises Unavailable while the history cannot be read.
@@ -63,7 +63,7 @@ class CatalogProjection(OnDemandProjection[NodeCatalog]):
         try:
             while self._read_history():
                 pass
-            return self.ask(lambda catalog, _: catalog.having_had(wanted, at))
+            return self.ask(lambda catalog, _: catalog.find_ended_nodes_with(wanted, at))
         except sqlite3.Error as error:
             raise Unavailable("the history cannot be read now", retry_after=2) from error
 
@@ -98,7 +98,7 @@ class CatalogProjection(OnDemandProjection[NodeCatalog]):
     def _read_history(self) -> bool:
         """Index a batch of ended states from the history; return whether more are left."""
         with self._lock:
-            place = self.ask(lambda catalog, _: catalog.past_place())
+            place = self.ask(lambda catalog, _: catalog.read_ended_position())
             # Outside `ask`, because damage to the history file is not damage to the catalog.
             found = read_ended_states(
                 self._layout.history, HistoryPosition(place.last, place.id), PAST_ATTRIBUTES_BATCH_STATES
@@ -107,7 +107,7 @@ class CatalogProjection(OnDemandProjection[NodeCatalog]):
                 return False
             reached = EndedStatesPosition(found.place.last, found.place.id, found.oldest)
             if reached != place:
-                self.ask(lambda catalog, _: catalog.take_past(map(_ended, found.states), reached))
+                self.ask(lambda catalog, _: catalog.index_ended_states(map(_ended, found.states), reached))
             return found.more
 
 

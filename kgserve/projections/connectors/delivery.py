@@ -57,7 +57,7 @@ class SinkPosition(msgspec.Struct, frozen=True):
 def read_sink_position(layout: StoreLayout, plug: ConfiguredSink) -> SinkPosition | None:
     """Return a sink's saved position in a store; None if it needs all rows."""
     try:
-        found = decode_json(layout.syncing(plug.name).read_bytes(), SinkPosition)
+        found = decode_json(layout.syncer_progress_file(plug.name).read_bytes(), SinkPosition)
     except (OSError, ValueError):
         return None
     return found if found.target == plug.target else None
@@ -205,7 +205,8 @@ class SinkDelivery(BackgroundProjection):
 
     def _save(self, sequence: int) -> None:
         write_file_atomically(
-            self.store.layout.syncing(self.name), msgspec.json.encode(SinkPosition(sequence, self._plug.target))
+            self.store.layout.syncer_progress_file(self.name),
+            msgspec.json.encode(SinkPosition(sequence, self._plug.target)),
         )
         self._saved = sequence
 

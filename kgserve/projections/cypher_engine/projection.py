@@ -385,7 +385,7 @@ class EngineProjection(Projection):
             raise
 
     @contextmanager
-    def staying_open(self) -> Generator[bool]:
+    def keep_open(self) -> Generator[bool]:
         """Keep an idle file open during the block, in which it is to be replaced; yield whether it is open.
 
         It may still be closed to give its slot to another store.
@@ -399,7 +399,7 @@ class EngineProjection(Projection):
 
     def replace(self, engine: EngineHandle) -> None:
         """Put another engine in service."""
-        self.layout.forget_engine_mark()
+        self.layout.remove_engine_marker()
         self._retire()
         self._put_in_service(engine, "a new file")
 
@@ -422,7 +422,7 @@ class EngineProjection(Projection):
         with self.commits:
             if self._engine is not None:
                 return False
-            self.layout.forget_engine_mark()
+            self.layout.remove_engine_marker()
             for path in self.layout.root.glob("graph*"):
                 remove_path(path)
             return True
@@ -490,7 +490,7 @@ class EngineProjection(Projection):
         # Background work takes a slot only if no statement has to wait for it.
         self.places.acquire(self, self.options.read_timeout if self.is_asked else 0)
         mark = self.layout.engine_mark()
-        self.layout.forget_engine_mark()
+        self.layout.remove_engine_marker()
         if mark is not None and (mark.engine != engine_edition(self.options.engine) or self._is_rebuild_cheaper()):
             return self._build("")
         if mark is None:

@@ -105,9 +105,9 @@ def _rebuild_from_files(
         folded = materialize_journal(layout, journal, rows, drop_loose=True)
         engine = build_engine_file(path, rows, folded.state, options, width)
     state = folded.state
-    if folded.rebased:
+    if folded.is_digest_replaced:
         log.error("digest_rebased", store=layout.name, sequence=state.sequence, nodes=state.nodes, edges=state.edges)
-    if folded.rebased or measure_unsnapshotted_bytes(layout, journal)[0] >= SNAPSHOT_AFTER_BYTES:
+    if folded.is_digest_replaced or measure_unsnapshotted_bytes(layout, journal)[0] >= SNAPSHOT_AFTER_BYTES:
         install_snapshot(layout, journal, rows, state)
         snapshot.remove_old_snapshots(layout.journal, MAX_KEPT_SNAPSHOTS)
     else:

@@ -99,7 +99,7 @@ class HistoryFile(ConcurrentDatabase):
                 # SQLite itself may checkpoint the rest of its log when it closes.
                 self._seal.forget()
             elif not self.is_in_place:
-                self._seal.put_back()
+                self._seal.restore_file()
         except (sqlite3.Error, OSError):
             log.exception("history_not_sealed", file=str(self.path))
         with self._writing:
@@ -186,7 +186,7 @@ class HistoryFile(ConcurrentDatabase):
                 self._refresh_heads()
         self._checkpoint_if_long()
 
-    def begin_at(
+    def reset_to(
         self,
         nodes: Iterable[NodeRow],
         edges: Iterable[EdgeRow],
@@ -257,9 +257,9 @@ class HistoryFile(ConcurrentDatabase):
 
         Versions that a node lists as conflicting heads are kept.
         """
-        return sum(self.pruning(before))
+        return sum(self.prune_in_slices(before))
 
-    def pruning(self, before: int) -> Generator[int]:
+    def prune_in_slices(self, before: int) -> Generator[int]:
         """Prune as `prune`, in slices. Yield the number of states deleted by each; iteration may be abandoned."""
         before = min(before, self.sequence)
         self._advance_oldest(before)
@@ -356,14 +356,14 @@ class HistoryFile(ConcurrentDatabase):
         ``whole`` seals all pages. Pages that a reader still uses stay in the log. Raises sqlite3.Error and OSError.
         """
         with self._writing:
-            changed = None if whole or self._seal.sealed() is None else self._seal.logged()
+            changed = None if whole or self._seal.sealed() is None else self._seal.pages_in_log()
             busy, logged, moved = self._writer.execute(sql.CHECKPOINT_LOG).fetchone()
             if busy or logged != moved:
                 return False
             sequence, oldest = self._writer.execute(sql.SELECT_EXTENT).fetchone()
             roots = dict(self._writer.execute(sql.SELECT_ROOT_PAGES))
             self._seal.seal(SealHeader(sequence, oldest, self._seal.pages, roots), changed)
-            self._seal.note_moved()
+            self._seal.record_checkpoint()
             self._settled = sequence
         return True
 
@@ -401,7 +401,7 @@ class HistoryFile(ConcurrentDatabase):
         """Return the known versions that nodes list as conflicting heads, by id and version."""
         return self._nodes(sql.SELECT_HEADS, {"limit": limit})
 
-    def said_of(self, node_id: str, versions: range, limit: int) -> list[CoAuthorEntry]:
+    def co_authors_of(self, node_id: str, versions: range, limit: int) -> list[CoAuthorEntry]:
         """Return the additional authors of some versions of a node, in the order of commits."""
         values = {"id": node_id, "least": versions.start, "most": versions.stop - 1, "limit": limit}
         return [_parse_co_author(node_id, *found) for found in self._read(sql.SELECT_CO_AUTHORS, values)]
@@ -425,7 +425,7 @@ class HistoryFile(ConcurrentDatabase):
         """Return the first known state of a node that began after a commit; earlier ones may be missing."""
         return next(iter(self._nodes(sql.SELECT_NODE_STATES_AFTER, {"id": node_id, "after": after, "limit": 1})), None)
 
-    def node_states_until(self, node_id: str, through: int) -> list[RowState[NodeRow]]:
+    def node_states_through(self, node_id: str, through: int) -> list[RowState[NodeRow]]:
         """Return all states of a node that began by a commit."""
         return self._nodes(sql.SELECT_NODE_STATES_THROUGH, {"id": node_id, "through": through})
 
@@ -468,25 +468,25 @@ class HistoryFile(ConcurrentDatabase):
         values = {"at": at, "source": source, "target": target, "relation_type": relation_type, "limit": limit}
         return self._require_kept(at, self._edges(sql.SELECT_EDGES_AT, values))
 
-    def numbers_from(self, node_id: str, limit: int) -> list[tuple[int, str]]:
+    def edge_state_numbers(self, node_id: str, limit: int) -> list[tuple[int, str]]:
         """Return up to ``limit`` states of edges from a node, as row number and target."""
         return self._read(sql.SELECT_EDGE_NUMBERS, {"id": node_id, "limit": limit})
 
-    def edges_numbered(self, numbers: Sequence[int], at: int) -> list[RowState[EdgeRow]]:
+    def edges_by_number_at(self, numbers: Sequence[int], at: int) -> list[RowState[EdgeRow]]:
         """Return the edge states with the given row numbers that were current as of a commit."""
         found = self._read_some(sql.SELECT_EDGES_BY_NUMBER_AT, numbers, at, at)
         return self._require_kept(at, _as_states(row_format.unpack_edge, found))
 
-    def edge_states(self, numbers: Sequence[int]) -> list[RowState[EdgeRow]]:
+    def edges_by_number(self, numbers: Sequence[int]) -> list[RowState[EdgeRow]]:
         """Return the edge states with the given row numbers."""
         return _as_states(row_format.unpack_edge, self._read_some(sql.SELECT_EDGES_BY_NUMBER, numbers))
 
-    def edge_lives(self, numbers: Sequence[int]) -> Iterator[tuple[int, EdgeKey, int, int | None]]:
+    def edge_lifetimes(self, numbers: Sequence[int]) -> Iterator[tuple[int, EdgeKey, int, int | None]]:
         """Yield row number, edge key, first and last commit of the edge states with the given row numbers."""
         found = self._read_some(sql.SELECT_EDGE_LIFETIMES, numbers)
         return ((number, (source, target, kind), first, last) for number, source, target, kind, first, last in found)
 
-    def node_lives(self, node_id: str, limit: int) -> list[tuple[int, int | None]]:
+    def node_lifetimes(self, node_id: str, limit: int) -> list[tuple[int, int | None]]:
         """Return the first and last commits of the states of a node, newest first."""
         return self._read(sql.SELECT_NODE_LIFETIMES, {"id": node_id, "limit": limit})
 

@@ -66,7 +66,7 @@ class PageChecksumFile:
         except OSError:
             return False
 
-    def put_back(self) -> None:
+    def restore_file(self) -> None:
         """Write the file to its path again, unsealed; another file there is set aside. Raises OSError."""
         new = self._target.with_name(f"{self._target.name}.new")
         with new.open("wb") as copy, open(self._file, "rb", closefd=False) as file:
@@ -109,7 +109,7 @@ class PageChecksumFile:
     def faults(self, sealed: SealHeader, first: int, last: int) -> list[int]:
         """Return the pages in a range that do not match their checksums, without those in the log."""
         found = list(self._mismatches(first, min(last, sealed.pages)))
-        return found and sorted({*found} - self.logged())
+        return found and sorted({*found} - self.pages_in_log())
 
     def unknown(self, sealed: SealHeader) -> list[int]:
         """Return the pages whose checksums are damaged."""
@@ -118,7 +118,7 @@ class PageChecksumFile:
             lost = [block for block in blocks if seal is None or _content(seal, block + 1) is None]
         return [page for block in lost for page in _pages_of(block) if page <= sealed.pages]
 
-    def logged(self) -> set[int]:
+    def pages_in_log(self) -> set[int]:
         """Return the pages in SQLite's log, whose content in the main file is obsolete.
 
         Returns an empty set for a log that has been checkpointed unchanged.
@@ -126,7 +126,7 @@ class PageChecksumFile:
         found = [*read_wal_frames(self._log)]
         return set() if [header for *_, header in found] == self._checkpointed else {page for page, _, _ in found}
 
-    def note_moved(self) -> None:
+    def record_checkpoint(self) -> None:
         """Record that the log's current content is checkpointed."""
         self._checkpointed = [header for *_, header in read_wal_frames(self._log)]
 

@@ -145,7 +145,7 @@ class _SalvageReader:
     def _cursor(self) -> tuple[int, int]:
         """Return the last and oldest commit of the file, from its cursor, or from its seal if that page is damaged."""
         sealed = (self._sealed.sequence, self._sealed.oldest) if self._sealed else (0, 0)
-        rows = self._pages.tree(self._roots["cursor"], lambda _: None) if "cursor" in self._roots else iter(())
+        rows = self._pages.iterate_tree(self._roots["cursor"], lambda _: None) if "cursor" in self._roots else iter(())
         row = next(rows, None)
         if row is None or len(row.values) != 3 or not _are_integers(*row.values[1:]):  # noqa: PLR2004
             return sealed if self._sealed else (max(self._found.moments, default=0), 0)
@@ -155,7 +155,7 @@ class _SalvageReader:
         """Collect times of commits from their index, and from rows that end then."""
         moments = self._found.moments
         if root := self._roots.get("moment_by_time"):
-            for row in self._pages.tree(root, lambda _: None):
+            for row in self._pages.iterate_tree(root, lambda _: None):
                 if row.page not in self._damaged and _are_integers(*row.values):
                     moments.setdefault(row.values[-1], row.values[0])
         for name, table in _TABLES.items():
@@ -207,7 +207,7 @@ class _SalvageReader:
 
     def _is_read(self, root: int, kept: dict[int, PageRow], unread: list[UnreadPage]) -> bool:
         """Return whether all rows of a table were read and kept."""
-        rows = {row.rowid for row in self._pages.tree(root, unread.append)}
+        rows = {row.rowid for row in self._pages.iterate_tree(root, unread.append)}
         return not unread and rows <= kept.keys()
 
     def _entries(self, index: str) -> list[PageRow] | None:
@@ -215,7 +215,7 @@ class _SalvageReader:
         root, unread = self._roots.get(index), list[UnreadPage]()
         if root is None:
             return None
-        entries = [*self._pages.tree(root, unread.append)]
+        entries = [*self._pages.iterate_tree(root, unread.append)]
         return None if unread else entries
 
     def _gaps_from_index(
@@ -245,13 +245,13 @@ class _SalvageReader:
     def _earlier_gaps(self) -> Iterator[MissingRange]:
         """Yield the gaps that the file already records, which an earlier salvage has left."""
         root = self._roots.get("gap")
-        for row in self._pages.tree(root, lambda _: None) if root else ():
+        for row in self._pages.iterate_tree(root, lambda _: None) if root else ():
             if len(row.values) == 4:  # noqa: PLR2004
                 yield MissingRange(*row.values)
 
     def _co_authors(self) -> Iterator[RecordValues]:
         root = self._roots.get("said")
-        for row in self._pages.tree(root, lambda _: None) if root else ():
+        for row in self._pages.iterate_tree(root, lambda _: None) if root else ():
             values = row.values
             # The table stores the key first; the time precedes the checksum.
             if len(values) == 6 and checksum_63bit(_encode((*values[:5],))) == values[5]:  # noqa: PLR2004

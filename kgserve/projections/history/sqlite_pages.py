@@ -65,10 +65,10 @@ class DatabasePages:
 
     def roots(self) -> dict[str, int]:
         """Return the root pages of tables and indexes by name, as far as page 1 is readable."""
-        rows = self.tree(1, lambda _: None)
+        rows = self.iterate_tree(1, lambda _: None)
         return {str(row.values[1]): row.values[3] for row in rows if len(row.values) == 5 and row.values[3]}  # noqa: PLR2004
 
-    def tree(self, root: int, unread: Callable[[UnreadPage], object]) -> Iterator[PageRow]:
+    def iterate_tree(self, root: int, unread: Callable[[UnreadPage], object]) -> Iterator[PageRow]:
         """Yield all rows of a table or entries of an index in order. Damaged pages are reported, and read."""
         yield from self._walk(root, 0, set(), unread)
 

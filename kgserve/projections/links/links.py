@@ -62,7 +62,7 @@ class LinkReader:
         wanted = [(source, kind, store, target) for store, (source, target, kind) in keys]
         return _intact(select_by_rows(self._connection.execute, sql.SELECT_LINKS_BY_KEY, wanted, sql.JOIN_LINK_KEYS))
 
-    def from_any(self, ids: Collection[str]) -> Iterator[LinkRow]:
+    def find_by_sources(self, ids: Collection[str]) -> Iterator[LinkRow]:
         """Yield the links from any of the given nodes."""
         return _intact(select_by_values(self._connection.execute, sql.SELECT_LINKS_FROM_SOURCES, [*ids]))
 

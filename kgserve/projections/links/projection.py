@@ -67,7 +67,7 @@ class LinkProjection(OnDemandProjection[LinkIndex]):
     # Methods for the writing thread
 
     @contextmanager
-    def taking(self, changes: Sequence[ChangeSet]) -> Generator[None]:
+    def apply_with_commit(self, changes: Sequence[ChangeSet]) -> Generator[None]:
         """Apply commits while the block publishes their rows to readers."""
         with self._lock:
             self.take(changes)
@@ -76,10 +76,10 @@ class LinkProjection(OnDemandProjection[LinkIndex]):
             for wake in self.after_change:
                 wake()
 
-    def gather(self, workspace: PlanningWorkspace, batches: Sequence[WriteBatch]) -> None:
+    def load_touched_links(self, workspace: PlanningWorkspace, batches: Sequence[WriteBatch]) -> None:
         """Load the links that batches touch into a workspace; their sources must be loaded. Raises Unavailable."""
         keys = {put.key for batch in batches for put in batch.links}
-        keys |= {workspace.followed_link(put).key for batch in batches for put in batch.links}
+        keys |= {workspace.redirect_link(put).key for batch in batches for put in batch.links}
         keys.update(key for batch in batches for key in batch.delete_links)
         gone = {node_id for batch in batches for node_id in batch.delete_nodes}
         if keys or gone:
@@ -87,7 +87,7 @@ class LinkProjection(OnDemandProjection[LinkIndex]):
             for row in found:
                 workspace.put_link(row.key, row)
 
-    def with_cut(self, change: ChangeSet) -> ChangeSet:
+    def add_link_deletions(self, change: ChangeSet) -> ChangeSet:
         """Add the deletion of the deleted nodes' links to a change set that was made without links."""
         cut, state = self._find_links((), change.nodes_deleted)
         if not cut:
@@ -100,7 +100,7 @@ class LinkProjection(OnDemandProjection[LinkIndex]):
 
         def ask(links: LinkReader, _: RowsSnapshot) -> tuple[list[LinkRow], LinksState]:
             state = links.state
-            found = [*links.of(keys), *links.from_any(sources)] if state.count else []
+            found = [*links.of(keys), *links.find_by_sources(sources)] if state.count else []
             return found, state
 
         return self.ask(ask)

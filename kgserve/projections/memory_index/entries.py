@@ -101,7 +101,7 @@ class MemoryState(NamedTuple):
         """Return the confidence at a moment, after decay."""
         return decayed_confidence(Confidence(self.confidence, self.since), now, self.half or None)
 
-    def holds_at(self, moment: int) -> bool:
+    def is_valid_at(self, moment: int) -> bool:
         """Return whether the memory is valid at a moment of valid time."""
         return (self.start is None or self.start <= moment) and (self.stop is None or moment < self.stop)
 
@@ -169,7 +169,7 @@ class AggregateChanges:
         self.terms: Counter[tuple[int, int]] = Counter()
         self.sums: dict[tuple[int, int], float] = {}
 
-    def book(self, entry: MemoryEntry | None, tags: Iterable[str], by: int) -> None:
+    def add_memory(self, entry: MemoryEntry | None, tags: Iterable[str], by: int) -> None:
         """Add (1) or remove (-1) a memory with its tags."""
         if entry is None:
             return

@@ -421,7 +421,7 @@ class HierarchyLookups:
         self._connection = connection
         self._run = connection.execute
 
-    def beneath(
+    def descendants(
         self, memory_id: str, now: int, layer: int | None, after: str, limit: int, *, near: bool
     ) -> DescendantPage:
         """Return the next descendants valid at a moment, in the order of ids; ``near`` restricts them to children."""
@@ -447,16 +447,16 @@ class HierarchyLookups:
         """Return the number of children of a memory that are valid at a moment."""
         return self._run(_COUNT_CHILDREN_UP_TO, {"id": memory_id, "now": now}).fetchone()[0]
 
-    def size_below(self, memory_id: str, most: int) -> int:
+    def count_descendants(self, memory_id: str, most: int) -> int:
         """Return the number of descendants of a memory, at most ``most``."""
         return count_descendants(self._connection, memory_id, most)
 
-    def among_below(self, memory_id: str, ids: Iterable[str]) -> set[str]:
+    def filter_descendants(self, memory_id: str, ids: Iterable[str]) -> set[str]:
         """Return those of some memories that are descendants of a memory, or versions of descendants."""
         found = select_by_values(self._run, _SELECT_BELOW_AMONG, [*ids], before=(memory_id,))
         return {node_id for (node_id,) in found}
 
-    def some_below(self, memory_id: str, limit: int) -> list[str]:
+    def sample_descendants(self, memory_id: str, limit: int) -> list[str]:
         """Return up to ``limit`` descendants of a memory, and their versions."""
         query = f"SELECT m.id {from_descendants_clause(self._connection)} 1 LIMIT :limit"
         return [node_id for (node_id,) in self._run(query, {"under": memory_id, "limit": limit})]

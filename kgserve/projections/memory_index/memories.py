@@ -81,7 +81,7 @@ class MemoryIndexUpdate:
 
     def follow(self, net: NetChange) -> None:
         """Apply the net change of several commits."""
-        self._run_many(sql.DELETE_ACCESS, [(node_id,) for node_id in net.unaccessed])
+        self._run_many(sql.DELETE_ACCESS, [(node_id,) for node_id in net.reset_accesses])
         self._run_many(sql.UPSERT_ACCESS, [(a.id, a.count, a.last, a.confidence) for a in net.accessed.values()])
         self._drop_edges(net.edges_deleted)
         for node_id in net.nodes_deleted:
@@ -116,7 +116,7 @@ class MemoryIndexUpdate:
         tags = {number: _tags(row) for number, row in memories}
         self._run_many(sql.INSERT_MEMORY_TAG, [(tag, number) for number, some in tags.items() for tag in some])
         for number, entry in entries:
-            self._aggregates.book(entry, tags[number], 1)
+            self._aggregates.add_memory(entry, tags[number], 1)
 
     def _fill_entities(self, found: Sequence[tuple[NodeRow, _Entity]]) -> None:
         self._run_many(sql.UPSERT_ENTITY, [entity for _, entity in found])
@@ -124,11 +124,11 @@ class MemoryIndexUpdate:
         for _, entity in found:
             self._count(entity, 1)
 
-    def filled(self) -> None:
+    def finish_rebuild(self) -> None:
         """Finish a rebuild, after all nodes and edges have been added."""
         self._hierarchy.rebuild()
 
-    def rekey(self) -> None:
+    def recompute_decay_keys(self) -> None:
         """Recompute the decay keys of all memories."""
         number = 0
         while rows := self._run(sql.SELECT_ENTRIES_AFTER, (number, _REKEY_BATCH_ROWS)).fetchall():
@@ -137,8 +137,8 @@ class MemoryIndexUpdate:
             after = [each.after(self._access(each.id), self._half_lives) for each in before]
             self._run_many(sql.UPDATE_DECAY_KEY, [(each.half, each.key, each.id) for each in after])
             for old, new in zip(before, after, strict=True):
-                self._aggregates.book(old, (), -1)
-                self._aggregates.book(new, (), 1)
+                self._aggregates.add_memory(old, (), -1)
+                self._aggregates.add_memory(new, (), 1)
             self._write_aggregates()
 
     def put_edges(self, edges: Sequence[EdgeRow]) -> None:
@@ -222,15 +222,15 @@ class MemoryIndexUpdate:
         if old_tags != new_tags:
             self._run_many(sql.DELETE_MEMORY_TAG, [(tag, number) for tag in old_tags - new_tags])
             self._run_many(sql.INSERT_MEMORY_TAG, [(tag, number) for tag in new_tags - old_tags])
-        self._aggregates.book(entries[0], old_tags, -1)
-        self._aggregates.book(entries[1], new_tags, 1)
+        self._aggregates.add_memory(entries[0], old_tags, -1)
+        self._aggregates.add_memory(entries[1], new_tags, 1)
 
     def _drop_memory(self, entry: MemoryEntry | None) -> None:
         if entry is None:
             return
         number = self._number(entry.id)
         tags = self._tags(number)
-        self._aggregates.book(entry, tags, -1)
+        self._aggregates.add_memory(entry, tags, -1)
         self._run_many(sql.DELETE_MEMORY_TAG, [(tag, number) for tag in tags])
         self._run(sql.DELETE_ABOUT_OF_MEMORY, (number,))
         self._hierarchy.forget(number)
@@ -243,8 +243,8 @@ class MemoryIndexUpdate:
         for before in filter(None, map(self._entry, ids)):
             after = before.after(self._access(before.id), self._half_lives)
             self._run(sql.UPSERT_MEMORY, after)
-            self._aggregates.book(before, (), -1)
-            self._aggregates.book(after, (), 1)
+            self._aggregates.add_memory(before, (), -1)
+            self._aggregates.add_memory(after, (), 1)
 
     def _put_entity(self, row: NodeRow, before: _Entity | None) -> bool:
         entity = _entity_of(row)
@@ -463,18 +463,18 @@ class MemoryIndexFile(MemoryIndexReader):
                 follower.put_edges(rows)
             for statement in sql.CREATE_MEMORY_INDEXES:
                 transaction.execute(statement)
-            follower.filled()
+            follower.finish_rebuild()
             transaction.execute(sql.UPDATE_HALF_LIVES, (_text(self.half_lives),))
             transaction.execute(sql.UPDATE_MEMORY_SEQUENCE, (sequence,))
 
-    def halve(self, half_lives: HalfLives) -> None:
+    def set_half_lives(self, half_lives: HalfLives) -> None:
         """Set the half-lives; if they differ from the stored ones, recompute all decay keys."""
         self.half_lives = half_lives
         wanted = _text(half_lives)
         [known] = self._run(sql.SELECT_HALF_LIVES).fetchone()
         if wanted != known:
             with self._connection as transaction:
-                MemoryIndexUpdate(transaction, half_lives, lambda _: ()).rekey()
+                MemoryIndexUpdate(transaction, half_lives, lambda _: ()).recompute_decay_keys()
                 transaction.execute(sql.UPDATE_HALF_LIVES, (wanted,))
 
     # Single memories
@@ -536,7 +536,7 @@ class MemoryIndexFile(MemoryIndexReader):
             return wanted
         return msgspec.structs.replace(wanted, valid_at=wanted.now)
 
-    def faded(self, below: float, now: int, after: DecayPosition, limit: int) -> list[MemoryState]:
+    def list_faded(self, below: float, now: int, after: DecayPosition, limit: int) -> list[MemoryState]:
         """Return memories whose confidence at a moment is below a value: by half-life, the lowest confidence first.
 
         Memories set later than ``now`` are excluded, unless their confidence is 0.
@@ -564,7 +564,7 @@ class MemoryIndexFile(MemoryIndexReader):
         """Return the sum of the counts of a kind."""
         return self._run(sql.SELECT_TALLY_SUM, (kind,)).fetchone()[0]
 
-    def irregular(self) -> tuple[int, int]:
+    def count_ignored_parents(self) -> tuple[int, int]:
         """Return the number of parent relations that do not count.
 
         These are relations older than another one of the child, and relations that close a cycle.
@@ -577,7 +577,7 @@ class MemoryIndexFile(MemoryIndexReader):
         """Return the counts of one kind, by name."""
         return self._run(sql.SELECT_TALLIES_BY_NAME, (kind,)).fetchall()
 
-    def created_between(self) -> tuple[int, int] | None:
+    def creation_time_range(self) -> tuple[int, int] | None:
         """Return the creation times of the first and the last memory; None if no memory exists."""
         first = self._run(sql.SELECT_FIRST_CREATED).fetchone()
         last = self._run(sql.SELECT_LAST_CREATED).fetchone()

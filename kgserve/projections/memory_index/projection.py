@@ -215,7 +215,9 @@ class MemoryProjection(OnDemandProjection[MemoryIndexFile]):
             known = self.ask(lambda memories, _: memories.saying(hash_, print_, now))
         return [*known, *recent]
 
-    def alike_all(self, keys: Collection[tuple[bytes, bytes]], now: int) -> dict[tuple[bytes, bytes], list[str]]:
+    def candidates_with_equal_texts(
+        self, keys: Collection[tuple[bytes, bytes]], now: int
+    ) -> dict[tuple[bytes, bytes], list[str]]:
         """Return candidates for many texts, by hash and fingerprint; one query covers the common case of no match."""
         recent: dict[tuple[bytes, bytes], list[str]] = {}
         since = -1
@@ -275,7 +277,7 @@ class MemoryProjection(OnDemandProjection[MemoryIndexFile]):
         if rows.width is not ColumnSet.MEMORY:
             return self._empty()
         memories = super()._caught_up(rows)
-        memories.halve(self._half_lives())
+        memories.set_half_lives(self._half_lives())
         if self._committed < self._recent.since:
             self._commit(memories)
         return memories

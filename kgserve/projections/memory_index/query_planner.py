@@ -143,7 +143,9 @@ def _conditions(
     """Return the conditions on a memory ``m``, without that of being active, and their values."""
     texts: list[str] = []
     values: StatementParameters = {"at": wanted.moment}
-    if wanted.looks_back or (not wanted.ended and wanted.moment is not None and _has_bounded_memories(reader)):
+    if wanted.includes_former_versions or (
+        not wanted.ended and wanted.moment is not None and _has_bounded_memories(reader)
+    ):
         texts.append(_IS_IN_FORCE_AT)
     elif wanted.ended and wanted.ended != ANY_WITHDRAWAL:
         texts.append("m.ended = :ended")
@@ -197,7 +199,9 @@ def _confidence_conditions(
 
 
 def _active_values(wanted: MemoryFilter) -> tuple[int, ...]:
-    return (1, 0) if wanted.ended == ANY_WITHDRAWAL or wanted.looks_back else (0,) if wanted.ended else (1,)
+    return (
+        (1, 0) if wanted.ended == ANY_WITHDRAWAL or wanted.includes_former_versions else (0,) if wanted.ended else (1,)
+    )
 
 
 def _has_bounded_memories(reader: sqlite3.Connection) -> bool:
@@ -226,7 +230,7 @@ def _choose_access_path(
 ) -> _AccessPath:
     """Return the access path with the fewest entries. Ended memories have no tallies, so index entries are counted."""
     paths = [_AccessPath("FROM memory AS m INDEXED BY memory_created WHERE", read_tally(reader, TALLY_TOTAL, ""))]
-    if wanted.ended or wanted.looks_back:
+    if wanted.ended or wanted.includes_former_versions:
         paths = [_AccessPath(paths[0].source, _MAX_SORT_VALUE)]
         paths += [
             _AccessPath(_by_tag(at), _count_entries(reader, _TAGGED, [tag])) for at, tag in enumerate(wanted.tags)
@@ -256,7 +260,11 @@ def _choose_access_path(
             )
         )
     best = min(paths, key=lambda path: path.size)
-    if wanted.min_confidence > 0 and not (wanted.ended or wanted.looks_back) and best.size > MAX_SORTED_MEMORIES:
+    if (
+        wanted.min_confidence > 0
+        and not (wanted.ended or wanted.includes_former_versions)
+        and best.size > MAX_SORTED_MEMORIES
+    ):
         strong = sum(_count_strong(reader, half, values[f"key{at}"]) for at, half in enumerate(halves))
         best = min(
             best, _AccessPath("FROM memory AS m INDEXED BY memory_key WHERE", strong), key=lambda path: path.size

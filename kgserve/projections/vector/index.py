@@ -128,7 +128,7 @@ class VectorIndex:
         return len(self._labels)
 
     @property
-    def approximate(self) -> bool:
+    def is_approximate(self) -> bool:
         """True if hnswlib answers queries."""
         return self._graph is not None
 
@@ -359,7 +359,7 @@ class VectorIndex:
         """Switch between matrix and graph as the size requires, and compact labels when most are unused."""
         live, used = len(self._labels), len(self._ids)
         wants_graph = live > self._exact_up_to
-        if wants_graph == self.approximate and used <= max(2 * live, live + 1000):
+        if wants_graph == self.is_approximate and used <= max(2 * live, live + 1000):
             return
         labels = np.array(sorted(self._labels.values()), np.intp)
         ids, types = [self._ids[label] for label in labels], self._columns.types

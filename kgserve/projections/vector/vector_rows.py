@@ -51,7 +51,7 @@ class VectorFile:
                 self.rows = self._mapped(descriptor, count)
 
     @classmethod
-    def without_name(cls, folder: Path, dimensions: int) -> VectorFile:
+    def create_unlinked(cls, folder: Path, dimensions: int) -> VectorFile:
         """Create an empty unlinked file in a folder; it disappears with its last user or the process."""
         folder.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(prefix="rows-", dir=folder)
@@ -149,7 +149,7 @@ class VectorRows:
         self._buffer[self._count : end] = vectors
 
     def _move_to_file(self) -> VectorFile:
-        file = VectorFile.without_name(self._folder, self._dimensions)
+        file = VectorFile.create_unlinked(self._folder, self._dimensions)
         for first in range(0, self._count, _MATRIX_BATCH_ROWS):
             file.write(first, self.values[first : first + _MATRIX_BATCH_ROWS])
         return file

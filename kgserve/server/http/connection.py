@@ -171,7 +171,7 @@ class ConnectionRegistry:
         return reason
 
     @property
-    def overrun(self) -> bool:
+    def has_too_many_refusals(self) -> bool:
         """True if too many connections are being refused to answer each; the rest are closed without a response."""
         return len(self._refused) > MAX_REFUSED_CONNECTIONS
 
@@ -237,7 +237,7 @@ class HttpConnection(HttpToolsProtocol):
         refusal = self._open_connections.add(self, self.client[0] if self.client else "")
         if refusal is None:
             return
-        if self._open_connections.overrun:
+        if self._open_connections.has_too_many_refusals:
             transport.abort()
         else:
             self._refuse(refusal)

@@ -67,7 +67,7 @@ class OperationEndpoint:
     def __init__(self, case: UseCase) -> None:
         self.case = case
         self.operation = case.operation
-        self._request, self._sent, self._in_path = case.request, case.sent, case.in_path
+        self._request, self._sent, self._in_path = case.request, case.sent, case.path_fields
         query = None if case.in_body else self._sent
         self._query = query
         self._repeated = NO_PARAMETERS if query is None else _list_parameters(query)
@@ -159,7 +159,7 @@ class OperationEndpoint:
         target = get_graph(scope, service) if case.of_store else service.graphs
         request = self._decode(scope["path_params"], scope["query_string"], body)
         if case.administers is not None and case.administers(request):
-            cast("RequestContext", scope["state"]["request_context"]).administer()
+            cast("RequestContext", scope["state"]["request_context"]).require_admin()
         return target, request
 
     def _decode(self, given: Mapping[str, str], query: bytes, body: msgspec.Struct | None) -> msgspec.Struct | None:

@@ -174,7 +174,7 @@ class EventStreamResponse(ASGIResponse):
         )
         with streams.open(None if is_node else context.asker) as stream:
             merged = self._merged(stream, context)
-            own = EventReader(self._service.graphs, self._wanted, stream.wake, merged and merged.came)
+            own = EventReader(self._service.graphs, self._wanted, stream.wake, merged and merged.resume_position)
             try:
                 await streams.call(own.open)
                 if merged is not None:
@@ -362,7 +362,7 @@ class MergedEventReader:
         self._failure: KgserveError | None = None
         self._watching: asyncio.Task[None] | None = None
 
-    def came(self, store: str, sequence: int) -> FeedPosition:
+    def resume_position(self, store: str, sequence: int) -> FeedPosition:
         """Return the position from which to read a store that this node has served since ``sequence``."""
         return self._places.get(store) or self._rest or FeedPosition.after(sequence)
 

@@ -205,7 +205,7 @@ class Gateway:
         try:
             self._check_browser(tuple([header for header in scope["headers"] if header[0] in BROWSER_HEADERS]))
             if self._origins.listed and (preflight := self._origins.preflight(scope["method"], scope["headers"])):
-                await cycle.reply(HttpResponse(_NO_CONTENT, list(preflight), b""))
+                await cycle.send_complete(HttpResponse(_NO_CONTENT, list(preflight), b""))
                 return
             self._authenticate(scope, context, cycle.headers)
             self._check_path(scope["path"])
@@ -216,7 +216,7 @@ class Gateway:
                 scope["path_template"] = endpoint.case.path
                 service = authorize_request(scope, endpoint.operation, self._service)
                 body = await endpoint.answer(scope, cycle.receive, service)
-                await cycle.reply(HttpResponse(_OK, [_JSON_TYPE, (b"content-length", b"%d" % len(body))], body))
+                await cycle.send_complete(HttpResponse(_OK, [_JSON_TYPE, (b"content-length", b"%d" % len(body))], body))
             else:
                 await ensure_task()
                 await self._app(scope, cycle.receive, cycle.send)
@@ -262,7 +262,7 @@ class Gateway:
         if caller.key_id is not None or not is_local(context.address):
             self._rates.admit(caller, context.address)
         if _is_use(scope["method"], scope["path"], headers):
-            self._service.admission.callers.asks(context.asker)
+            self._service.admission.callers.record_request(context.asker)
 
 
 def _is_use(method: str, path: str, headers: Mapping[bytes, bytes]) -> bool:
@@ -312,7 +312,7 @@ def authorize_request(scope: HTTPScope, operation: Operation, service: RequestSe
         store = quote(select_store(scope, graphs.settings.default_store).name, safe="")
     context.authorize(store, operation.id, operation.role)
     if context.caller is not graphs.caller:
-        graphs = graphs.seen_by(context.caller)
+        graphs = graphs.for_caller(context.caller)
     if READ_FROM_HEADER_BYTES in dict(scope["headers"]) and (replica_read := parse_replica_headers(scope, operation)):
         state[REPLICA_READ_STATE_KEY] = replica_read
         graphs = graphs.reading(replica_read)
@@ -384,7 +384,7 @@ class RequestCycle:
         elif message["type"] == "http.response.body":
             await self._send_body(message.get("body", b""), more=message.get("more_body", False))
 
-    async def reply(self, answer: HttpResponse) -> None:
+    async def send_complete(self, answer: HttpResponse) -> None:
         """Send a complete response: compressed if the client accepts gzip, 304 if its ETag matches."""
         status, headers, body = answer
         if status == _OK and self._scope["path"] != "/mcp":
@@ -406,7 +406,7 @@ class RequestCycle:
         answer = render_error(error, self.request_id, request_target(self._scope))
         if isinstance(error, ConflictManual) and VERSIONED_NAMES_STATE_KEY in self._scope["state"]:
             answer = HttpResponse.of(answer.status, rename_json_fields(answer.body), PROBLEM_JSON)
-        await self.reply(answer)
+        await self.send_complete(answer)
         self.refused = True
 
     async def _send_body(self, body: bytes, *, more: bool) -> None:
@@ -414,7 +414,7 @@ class RequestCycle:
             headers, self._held = self._held, None
             status = self.status or _OK
             if not more:
-                await self.reply(HttpResponse(status, headers, body))
+                await self.send_complete(HttpResponse(status, headers, body))
                 return
             await self._send_head(status, [*headers, VARY_ENCODING_HEADER] if is_compressible(headers) else headers)
         if self.sent and not self.streamed and self._revoked():

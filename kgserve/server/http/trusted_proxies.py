@@ -26,7 +26,7 @@ class TrustedProxies:
         """Parse addresses and networks that are separated by commas. Raises InvalidInput."""
         return cls(tuple(_network(part.strip()) for part in text.split(",") if part.strip()))
 
-    def include(self, address: str) -> bool:
+    def contains(self, address: str) -> bool:
         """Return whether a trusted proxy has this address."""
         if not self.networks:
             return False
@@ -39,7 +39,7 @@ class TrustedProxies:
         Each proxy appends the address of its own peer. Addresses of trusted proxies are skipped from the end; entries
         before the last untrusted address could be forged.
         """
-        if not self.include(peer):
+        if not self.contains(peer):
             return peer
         named = ",".join(value.decode("latin-1") for name, value in headers if name == _FORWARDED_FOR)
         for hop in reversed(named.split(",")[-_MAX_HOPS:]):
@@ -47,7 +47,7 @@ class TrustedProxies:
             if parsed is None:
                 return peer
             peer = str(parsed)
-            if not self.include(peer):
+            if not self.contains(peer):
                 return peer
         return peer
 

@@ -82,7 +82,9 @@ class IdempotentCalls:
     def __init__(self) -> None:
         self._calls: OrderedDict[tuple[str, str], asyncio.Task[Any]] = OrderedDict()
 
-    async def once(self, caller: str, made: IdempotencyKey | None, answer: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def run_once(
+        self, caller: str, made: IdempotencyKey | None, answer: Callable[[], Coroutine[Any, Any, T]]
+    ) -> T:
         """Return the answer to a call, which runs once while it is remembered.
 
         The call continues when its client disconnects, so that the answer can be fetched later.
@@ -206,7 +208,7 @@ class ConnectionOptions(NamedTuple):
     answers: str
 
     @property
-    def text_alone(self) -> bool:
+    def is_text_only(self) -> bool:
         """True if answers contain text only, without structured content."""
         return self.answers == "text"
 
@@ -292,7 +294,7 @@ class ToolDispatcher:
             tool, params.arguments, wishes, request_context_of(context), _asker(context), [], _headers(context)
         )
         made = idempotency_key_of(_headers(context), tool.name, params.arguments) if call.writes else None
-        answering = self._repeats.once(call.visit.asker, made, partial(self._measure, call))
+        answering = self._repeats.run_once(call.visit.asker, made, partial(self._measure, call))
         if context.meta is None or context.meta.get("progress_token") is None:
             return await answering
         return await _report_progress(context, tool, answering)
@@ -303,7 +305,7 @@ class ToolDispatcher:
         try:
             with observation.span(f"tool {tool.name}", {"kgserve.tool": tool.name}):
                 result = await self._authorize(call)
-            if call.wishes.text_alone:
+            if call.wishes.is_text_only:
                 result.pop("structuredContent", None)
             outcome = "error" if result["isError"] else "ok"
             return result
@@ -316,17 +318,17 @@ class ToolDispatcher:
         try:
             call.visit.caller.require(tool.role(call.arguments))
         except errors.Forbidden as error:
-            call.visit.denied("403", act=act, store=call.named_store)
+            call.visit.record_refusal("403", act=act, store=call.named_store)
             return _failure(format_error(error))
         result = await self._answer(call)
         if tool.role(call.arguments) == "admin":
-            call.visit.administered("failed" if result["isError"] else "done", act=act, store=call.named_store)
+            call.visit.record_admin_action("failed" if result["isError"] else "done", act=act, store=call.named_store)
         return result
 
     async def _answer(self, call: ToolCall) -> dict[str, Any]:
         # Every exception becomes an answer; the SDK would send its text to clients of session-based revisions.
         try:
-            return await self._dispatch(call, self._graphs.seen_by(call.visit.caller))
+            return await self._dispatch(call, self._graphs.for_caller(call.visit.caller))
         except errors.Internal:
             log.exception("internal_error", tool=call.tool.name)
         except errors.ConflictManual as error:
@@ -348,7 +350,7 @@ class ToolDispatcher:
             return await forward_method(self._forwarder, error, caller, ("tools/call", asked), headers)
         except errors.NoStore as error:
             if isinstance(error, HiddenStore):
-                call.visit.denied("404", act=f"tool {call.tool.name}", store=error.store)
+                call.visit.record_refusal("404", act=f"tool {call.tool.name}", store=error.store)
             if error.store == call.wishes.store and (empty := _empty_reply(call)) is not None:
                 return _result(empty, call.wishes.store, call.notes)
             return _failure(await self._threads.read(partial(format_error, error, graphs.pool.names)))

@@ -76,13 +76,13 @@ class ResourceWatcher:
         self._written_to: set[str] = set()
         self._announced: set[str] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.some_news = asyncio.Event()
+        self.has_changes = asyncio.Event()
 
     def begin(self) -> None:
         """Bind to the running event loop."""
         self._loop = asyncio.get_running_loop()
 
-    def has_room(self, places: Iterable[ResourceAddress]) -> bool:
+    def has_capacity(self, places: Iterable[ResourceAddress]) -> bool:
         """Return whether the stores of these resources can be followed in addition."""
         return len(self._stores.keys() | {place.store for place in places if place.store}) <= MAX_SUBSCRIBED_STORES
 
@@ -105,11 +105,11 @@ class ResourceWatcher:
     def announced(self, store: str) -> None:
         """Record that a store was created, dropped or reconfigured."""
         self._announced.add(store)
-        self.some_news.set()
+        self.has_changes.set()
 
-    async def news(self) -> ChangeNotification:
+    async def take_changes(self) -> ChangeNotification:
         """Return the changes since the last call."""
-        self.some_news.clear()
+        self.has_changes.clear()
         written, self._written_to = self._written_to, set()
         announced, self._announced = self._announced, set()
         changed = {ResourceAddress(name) for name in announced}
@@ -189,7 +189,7 @@ class ResourceWatcher:
 
     def _wake(self, name: str) -> None:
         self._written_to.add(name)
-        self.some_news.set()
+        self.has_changes.set()
 
 
 class CommitListener:
@@ -418,9 +418,9 @@ class NotificationService:
         await asyncio.gather(*(_send_with_timeout(stream.send_resource_list_changed) for stream in concerned if stream))
 
     async def _notify_of_resources(self) -> None:
-        await self._watching.some_news.wait()
+        await self._watching.has_changes.wait()
         await asyncio.sleep(NOTIFICATION_DEBOUNCE_SECONDS)
-        news = await self._watching.news()
+        news = await self._watching.take_changes()
         await self._bus.publish_updates(news)
         concerned = [
             _send_updates(each.stream, uris)
@@ -463,7 +463,7 @@ class _Bus:
 
 
 def _concerns(visit: RequestContext, stores: set[str]) -> bool:
-    return visit.still_valid and any(map(visit.caller.sees, stores))
+    return visit.still_valid and any(map(visit.caller.can_access, stores))
 
 
 def _parse_uris(uris: Iterable[str]) -> Generator[tuple[str, ResourceAddress]]:
@@ -525,7 +525,7 @@ class NotificationSubscriber:
         return found if found and self.visit.still_valid else []
 
     def _has_changed(self, place: ResourceAddress, news: ChangeNotification) -> bool:
-        sees = self.visit.caller.sees
+        sees = self.visit.caller.can_access
         if place.store is None:
             return any(map(sees, news.announced))
         return place in news.changed and sees(place.store)
@@ -565,7 +565,7 @@ class ResourceSubscriptions:
         key = subscriber.visit.caller.key_id
         if key is not None and self._of_keys[key] + len(new) > MAX_SUBSCRIPTIONS_PER_KEY:
             raise _too_many(f"a key may have {MAX_SUBSCRIPTIONS_PER_KEY:,} subscriptions to resources")
-        if not self._watching.has_room(new.values()):
+        if not self._watching.has_capacity(new.values()):
             raise _too_many(f"resources of {MAX_SUBSCRIBED_STORES} stores may be subscribed to at once")
 
 
@@ -614,7 +614,7 @@ class ClientLog:
         store = given.get("index") or given.get("store") or default_store_of(context)
         if not isinstance(store, str):
             return
-        graphs = self._graphs.seen_by(request_context_of(context).caller)
+        graphs = self._graphs.for_caller(request_context_of(context).caller)
         try:
             for notice in await self._threads.read(lambda: list(_index_notices(graphs, store))):
                 if LOG_LEVELS.index(notice.level) >= LOG_LEVELS.index(level):

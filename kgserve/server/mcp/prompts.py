@@ -220,7 +220,7 @@ def complete_ids(graph: StoreHandle, start: str) -> list[str]:
 
 def complete_types(graph: StoreHandle, start: str) -> list[str]:
     """Return the most frequent node types that start with ``start``; at most `MAX_COMPLETIONS` + 1. Raises NotFound."""
-    return _listed(graph, start, lambda catalog: catalog.types_like(start, MAX_COMPLETIONS + 1))
+    return _listed(graph, start, lambda catalog: catalog.complete_types(start, MAX_COMPLETIONS + 1))
 
 
 def complete_tags(graph: StoreHandle, start: str) -> list[str]:
@@ -232,7 +232,7 @@ def _listed(graph: StoreHandle, start: str, question: Callable[[NodeCatalog], li
     if not _is_valid_prefix(start):
         return []
     with graph.lease() as store:
-        return store.listing(lambda catalog, _: question(catalog))
+        return store.query_catalog(lambda catalog, _: question(catalog))
 
 
 def _is_valid_prefix(start: str) -> bool:
@@ -281,13 +281,13 @@ class ArgumentCompleter:
 
     def _like(self, context: Context, name: str, store: str, start: str) -> list[str]:
         visit = request_context_of(context)
-        graphs = self._graphs.seen_by(visit.caller).near_enough()
+        graphs = self._graphs.for_caller(visit.caller).allowing_stale_reads()
         if name == _STORE_TEMPLATE_VARIABLE:
             return complete_stores(graphs, start)
         try:
             return _STORE_COMPLETERS[name](graphs.graph(store), start) if store else []
         except HiddenStore as error:
-            visit.denied("404", act=context.method, store=error.store)
+            visit.record_refusal("404", act=context.method, store=error.store)
         except (NotFound, InvalidInput):
             pass  # the name of the store is not complete yet
         return []

@@ -204,7 +204,7 @@ class ResourceHandlers:
     async def list(self, context: Context, params: types.PaginatedRequestParams | None) -> types.ListResourcesResult:
         """List the resources: the list of stores, then each store by name. The cursor is the last name of a page."""
         after = unquote(params.cursor) if params and params.cursor else ""
-        graphs = self._graphs.seen_by(request_context_of(context).caller)
+        graphs = self._graphs.for_caller(request_context_of(context).caller)
         names = await self._threads.read(graphs.pool.names)
         later = [name for name in names if name > after]
         page = [each for name in later[:STORES_PER_PAGE] for each in (_store(name), _memory(name))]
@@ -246,11 +246,11 @@ class ResourceHandlers:
         visit = request_context_of(context)
         with convert_errors_to_mcp(uri=uri):
             try:
-                graphs = self._graphs.seen_by(visit.caller)
+                graphs = self._graphs.for_caller(visit.caller)
                 return await self._threads.read(lambda: question(graphs))
             except (NotFound, InvalidInput) as error:
                 if isinstance(error, HiddenStore):
-                    visit.denied("404", act=context.method, store=error.store)
+                    visit.record_refusal("404", act=context.method, store=error.store)
                 code = types.INVALID_PARAMS if context.protocol_version >= "2026" else RESOURCE_NOT_FOUND
                 raise MCPError(code, str(error), {"uri": uri}) from None
 

@@ -78,7 +78,7 @@ class EventReplayStore:
         self._held: OrderedDict[tuple[SessionEventStore, int], int] = OrderedDict()
         self._bytes = 0
 
-    def of_session(self) -> SessionEventStore:
+    def create_session_store(self) -> SessionEventStore:
         """Return the event store of a new session."""
         return SessionEventStore(self)
 
@@ -238,7 +238,7 @@ class SessionManager(StreamableHTTPSessionManager):
         transport = super()._admit_session(requestor)
         if transport is not None:
             # The SDK would share one event store among all sessions.
-            transport._event_store = self._sent.of_session()  # noqa: SLF001
+            transport._event_store = self._sent.create_session_store()  # noqa: SLF001
         return transport
 
     @override

@@ -353,7 +353,7 @@ class Journal:
         """Size of all segments in bytes."""
         return sum(segment.size for segment in self.segments)
 
-    def spared_after(self, sequence: int) -> int:
+    def compression_savings_after(self, sequence: int) -> int:
         """Return about how many bytes packing has saved after a sequence, since the journal was opened."""
         with self._lock:
             return sum(spared for last, spared in self._packed if last > sequence)
@@ -431,7 +431,7 @@ class Journal:
         if self._segments[-1].size:
             self._rotate()
 
-    def drop_before(self, sequence: int, keep_bytes: int) -> None:
+    def remove_segments_before(self, sequence: int, keep_bytes: int) -> None:
         """Remove the oldest segments not needed after ``sequence``, but retain ``keep_bytes`` of them."""
         with self._lock:
             self._packed = [each for each in self._packed if each[0] > sequence]

@@ -65,7 +65,7 @@ class MaterializedRows(msgspec.Struct, frozen=True):
     expected: StoreState
 
     @property
-    def rebased(self) -> bool:
+    def is_digest_replaced(self) -> bool:
         """True if the digest of the rows differs from that of the journal."""
         return self.state != self.expected
 

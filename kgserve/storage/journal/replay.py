@@ -141,8 +141,8 @@ def measure_unsnapshotted_bytes(layout: StoreLayout, journal: Journal) -> tuple[
     """Return the approximate unpacked journal bytes after the newest snapshot, and that snapshot's bytes."""
     snapshots = snapshot.list_snapshots(layout.journal)
     if not snapshots:
-        return journal.bytes + journal.spared_after(0), 0
+        return journal.bytes + journal.compression_savings_after(0), 0
     after = snapshot.snapshot_sequence_of(snapshots[0])
     size = sum(path.stat().st_size for path in snapshots[0].iterdir())
     held = sum(segment.size for segment in journal.segments if segment.first > after)
-    return held + journal.spared_after(after), size
+    return held + journal.compression_savings_after(after), size

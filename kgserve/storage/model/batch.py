@@ -78,7 +78,7 @@ class EdgePut(msgspec.Struct, frozen=True, gc=False):
     version: int | None = None
     extras: EdgeExtrasPut | None = None
 
-    def says_nothing_new(self, weight: float | None) -> bool:
+    def is_noop_for(self, weight: float | None) -> bool:
         """Return True if an existing edge with this weight certainly needs no update."""
         if self.own is not None or self.created_at is not None or self.updated_at is not None:
             return False
@@ -157,7 +157,7 @@ class WriteBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 def next_node_extras(put: NodeExtrasPut | None, old: NodeExtras | None) -> NodeExtras | None:
     """Return the extras of a node's next state. A node that has extras keeps them, even if all are empty."""
-    extras = (put or _NO_NODE_EXTRAS_PUT).onto(old or NO_EXTRAS) if put or old else NO_EXTRAS
+    extras = (put or _NO_NODE_EXTRAS_PUT).applied_to(old or NO_EXTRAS) if put or old else NO_EXTRAS
     return None if old is None and extras == NO_EXTRAS else extras
 
 
@@ -187,7 +187,7 @@ _AUTHOR_AT = NodeExtrasPut.__struct_fields__.index(AUTHOR_FIELD)
 
 def next_edge_extras(put: EdgeExtrasPut | None, old: EdgeExtras | None) -> EdgeExtras | None:
     """Return the extras of an edge's next state; None if all are empty."""
-    extras = (put or _NO_EDGE_EXTRAS_PUT).onto(old or NO_EDGE_EXTRAS) if put or old else NO_EDGE_EXTRAS
+    extras = (put or _NO_EDGE_EXTRAS_PUT).applied_to(old or NO_EDGE_EXTRAS) if put or old else NO_EDGE_EXTRAS
     return None if extras == NO_EDGE_EXTRAS else extras
 
 

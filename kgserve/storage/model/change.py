@@ -125,7 +125,7 @@ class ChangeSet(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         yield from (row.key for row in (*self.edges_created, *self.edges_updated, *self.edges_touched))
         yield from self.edges_deleted
 
-    def meets(self, nodes: AbstractSet[str], edges: AbstractSet[EdgeKey], gone: AbstractSet[str]) -> bool:
+    def touches(self, nodes: AbstractSet[str], edges: AbstractSet[EdgeKey], gone: AbstractSet[str]) -> bool:
         """Return True if the change set touches any of ``nodes`` or ``edges``, or an edge of a node in ``gone``."""
         if not nodes.isdisjoint(self.node_ids()):
             return True
@@ -162,7 +162,7 @@ class NetChange:
         return nodes + len(self.edges_created) + len(self.edges_updated) + len(self.edges_deleted)
 
     @property
-    def unaccessed(self) -> set[str]:
+    def reset_accesses(self) -> set[str]:
         """Nodes that were deleted, even if created again: their earlier accesses no longer hold."""
         return self.nodes_deleted | self.remade
 

@@ -339,7 +339,7 @@ class NodeExtrasPut(msgspec.Struct, frozen=True):
     former_to: TimestampPut = UNSET
     belongs_to: _Text = UNSET
 
-    def onto(self, old: NodeExtras) -> NodeExtras:
+    def applied_to(self, old: NodeExtras) -> NodeExtras:
         """Return the extras to store after this write, without conflicts."""
         return NodeExtras(
             old.summary if self.summary is None else self.summary,
@@ -373,7 +373,7 @@ class EdgeExtrasPut(msgspec.Struct, frozen=True):
     confidence: NumberPut = UNSET
     context: _Text = UNSET
 
-    def onto(self, old: EdgeExtras) -> EdgeExtras:
+    def applied_to(self, old: EdgeExtras) -> EdgeExtras:
         """Return the extras to store after this write."""
         return EdgeExtras(
             old.ordinal if self.ordinal is UNSET else self.ordinal,

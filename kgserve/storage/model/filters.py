@@ -36,7 +36,7 @@ class NodeFilter(msgspec.Struct, frozen=True):
         return (
             (not self.types or row.type in self.types)
             and (not self.tags or set(self.tags) <= set(row.extras.tags if row.extras else ()))
-            and (self.valid_at is None or row.holds_at(self.valid_at))
+            and (self.valid_at is None or row.is_valid_at(self.valid_at))
             and matches_all_conditions(row.attributes, self.attributes)
         )
 
@@ -123,6 +123,6 @@ class MemoryFilter(msgspec.Struct, frozen=True):
         return self.now if self.valid_at is UNSET else self.valid_at
 
     @property
-    def looks_back(self) -> bool:
+    def includes_former_versions(self) -> bool:
         """True if former versions can match, because a valid time is given."""
         return not self.ended and isinstance(self.valid_at, int)

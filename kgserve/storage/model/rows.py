@@ -49,7 +49,7 @@ class NodeRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     updated_at: int
     extras: NodeExtras | None = None
 
-    def holds_at(self, moment: int) -> bool:
+    def is_valid_at(self, moment: int) -> bool:
         """Return True if the state is valid at a valid time, in microseconds."""
         return is_valid_at(self.extras, moment)
 
@@ -76,7 +76,7 @@ class EdgeRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     sequence: int
     extras: EdgeExtras | None = None
 
-    def holds_at(self, moment: int) -> bool:
+    def is_valid_at(self, moment: int) -> bool:
         """Return True if the state is valid at a valid time, in microseconds."""
         return is_valid_at(self.extras, moment)
 

@@ -33,7 +33,7 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 
 def is_active(row: NodeRow, now: int) -> bool:
     """Return True for a memory that is not withdrawn and is valid at ``now``."""
-    return row.is_memory and not (row.extras or NO_EXTRAS).ended and row.holds_at(now)
+    return row.is_memory and not (row.extras or NO_EXTRAS).ended and row.is_valid_at(now)
 
 
 def is_live(row: NodeRow | None) -> TypeGuard[NodeRow]:

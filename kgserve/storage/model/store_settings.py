@@ -105,7 +105,7 @@ class MemorySettingsChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=T
     default_limit: DefaultRecallLimit | None = None
     extract: ExtractionEnabled | None = None
 
-    def onto(self, settings: MemorySettings) -> MemorySettings:
+    def applied_to(self, settings: MemorySettings) -> MemorySettings:
         """Return the settings after the change."""
         given = msgspec.structs.asdict(self)
         kept = {name for name, value in given.items() if value is None and name != "half_life_days"}

@@ -39,7 +39,7 @@ class TraversalRequest(msgspec.Struct, frozen=True):
     def follows(self, edge: EdgeRow) -> bool:
         """Return True if an edge is followed."""
         fits = self.relation_types is None or edge.relation_type in self.relation_types
-        held = self.valid_at is None or edge.holds_at(self.valid_at)
+        held = self.valid_at is None or edge.is_valid_at(self.valid_at)
         return fits and held and (self.min_weight is None or edge.weight >= self.min_weight)
 
 

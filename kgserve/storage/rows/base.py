@@ -189,7 +189,7 @@ class BaseSegment:
             low, step = low + step, 2 * step
         return bisect_left(range(self.nodes), key, low, min(low + step, self.nodes), key=self._id)
 
-    def position_behind(self, node_id: str) -> int:
+    def position_after(self, node_id: str) -> int:
         """Return the number of nodes with ids up to and including this one."""
         return bisect_right(range(self.nodes), node_id.encode(), key=self._id)
 
@@ -314,11 +314,11 @@ class BaseSegment:
         """Return True if a node is valid at a valid time; cheap for the many nodes without bounds."""
         return not self._node_flags[number] & DATED or self._is_valid("node", number, moment)
 
-    def edge_holds(self, number: int, moment: int) -> bool:
+    def is_edge_valid_at(self, number: int, moment: int) -> bool:
         """Return True if an edge is valid at a valid time; cheap for the many edges without bounds."""
         return not self._edge_flags[number] & DATED or self._is_valid("edge", number, moment)
 
-    def edges_hold(self, numbers: NumberArray, moment: int) -> NDArray[np.bool_]:
+    def valid_edges_mask(self, numbers: NumberArray, moment: int) -> NDArray[np.bool_]:
         """Return which of some edges are valid at a valid time, in microseconds."""
         return self._valid_mask("edge", self.flags_of_edges, numbers, moment)
 

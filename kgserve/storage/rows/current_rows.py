@@ -88,14 +88,14 @@ class StagedBase:
         """True if the view still uses the base that these rows come from."""
         return self._view.rows().base is self.rows.base
 
-    def begin_again(self) -> None:
+    def restart(self) -> None:
         """Restart from the current rows. For the applying thread, before `leave_out`."""
         self._pending.clear()
         self.rows = self._view.rows()
 
     def leave_out(self, nodes: set[int], edges: set[int]) -> None:
         """Build the base without some rows. Raises StorageFull, Unavailable and RowsDamaged."""
-        self.base = self._view.without(self.rows, nodes, edges)
+        self.base = self._view.build_without(self.rows, nodes, edges)
         self._delta = RowDelta(self.base)
 
     def catch_up(self) -> list[ChangeSet]:
@@ -111,7 +111,7 @@ class StagedBase:
         assert self.base is not None  # noqa: S101
         assert self._delta is not None  # noqa: S101
         self._delta.sequence = change.sequence
-        self._view.show_foreseen(self.base, self._delta, change.state)
+        self._view.publish_staged(self.base, self._delta, change.state)
 
 
 log = structlog.get_logger()
@@ -289,7 +289,7 @@ class CurrentRowsProjection:
         """Apply the rest of the journal, before any reader exists. Raises RowsDamaged, StorageFull and Unavailable."""
         self._epoch, self._state = self._replay(self._epoch, self._state, changes_after)
 
-    def wants_fold(self, *, idle: bool = False) -> bool:
+    def needs_merge(self, *, idle: bool = False) -> bool:
         """Return True if the changes exceed their limits, or a tenth of them while the store is ``idle``."""
         is_due = STAGED_MARK in self._epoch.base.path.suffixes or self._is_full(
             self._epoch.delta, IDLE_MERGE_SHARE if idle else 1
@@ -401,7 +401,7 @@ class CurrentRowsProjection:
         log.info("rows_folded", store=self.store, sequence=state.sequence, seconds=seconds)
         return BaseSegment(path)
 
-    def without(self, rows: RowsSnapshot, nodes: set[int], edges: set[int]) -> BaseSegment:
+    def build_without(self, rows: RowsSnapshot, nodes: set[int], edges: set[int]) -> BaseSegment:
         """Return a base of these rows without some, not to be reopened. Raises the errors of `merge_changes`."""
         before, base = changes_since_base(rows), rows.base
         gone = BaseChanges(
@@ -413,7 +413,7 @@ class CurrentRowsProjection:
         )
         return self._build_base(base, gone, base.state, durable=False, mark=STAGED_MARK)
 
-    def show_foreseen(self, base: BaseSegment, delta: RowDelta, state: StoreState) -> None:
+    def publish_staged(self, base: BaseSegment, delta: RowDelta, state: StoreState) -> None:
         """Put a staged base in service, with the changes it lacked. For the applying thread."""
         with self._lock:
             former, reopenable = self._epoch.base, self._reopenable_base

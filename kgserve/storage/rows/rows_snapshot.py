@@ -142,14 +142,14 @@ class RowsSnapshot:
         held[own] = self.base.nodes_hold(numbers[own], moment)
         for at in np.flatnonzero(changed).tolist():
             row = self.node_row(int(numbers[at]))
-            held[at] = row is not None and row.holds_at(moment)
+            held[at] = row is not None and row.is_valid_at(moment)
         return held
 
     def node_holds(self, number: int, moment: int) -> bool:
         """Return True if an existing node is valid at a valid time, in microseconds."""
         version = self._node_version(number)
         if version is not None:
-            return cast("NodeRow", version.row).holds_at(moment)
+            return cast("NodeRow", version.row).is_valid_at(moment)
         return self.base.node_holds(number, moment)
 
     def holding_nodes(self, numbers: set[int], moment: int) -> set[int]:
@@ -300,8 +300,8 @@ class RowsSnapshot:
 
     def edges_holding(self, found: EdgeSet, moment: int) -> EdgeSet:
         """Return the edges that are valid at a valid time, regardless of their nodes."""
-        base = found.base[self.base.edges_hold(found.base, moment)] if self.base.dated else found.base
-        return EdgeSet(base, [each for each in found.changed if cast("EdgeRow", each[1].row).holds_at(moment)])
+        base = found.base[self.base.valid_edges_mask(found.base, moment)] if self.base.dated else found.base
+        return EdgeSet(base, [each for each in found.changed if cast("EdgeRow", each[1].row).is_valid_at(moment)])
 
     def holding(self, found: EdgeSet, moment: int) -> EdgeSet:
         """Return the edges that are valid at a valid time, between nodes that are."""
@@ -339,7 +339,7 @@ class RowsSnapshot:
     def ids_behind(self, after: str) -> Iterator[str]:
         """Yield the ids of all nodes after an id, ordered by code point."""
         new = self.delta.new_ids()
-        at, own = bisect_right(new, after), self.base.position_behind(after)
+        at, own = bisect_right(new, after), self.base.position_after(after)
         count = self.base.nodes
         while own < count or at < len(new):
             mine = self.base.id(own) if own < count else None

@@ -150,7 +150,7 @@ class ColumnTraversal:
         if wanted.min_weight is not None:
             own = own[base.weight[own] >= wanted.min_weight]
         if self._dated and base.dated:
-            own = own[base.edges_hold(own, cast("int", wanted.valid_at))]
+            own = own[base.valid_edges_mask(own, cast("int", wanted.valid_at))]
         changed = found.changed
         if wanted.filtered:
             changed = [each for each in changed if wanted.follows(cast("EdgeRow", each[1].row))]
@@ -248,7 +248,7 @@ class _SmallWalk:
         if (least := wanted.min_weight) is not None:
             own = [each for each in own if base.weights[each[0]] >= least]
         if (moment := self._valid_at) is not None and base.dated:
-            own = [each for each in own if base.edge_holds(each[0], moment)]
+            own = [each for each in own if base.is_edge_valid_at(each[0], moment)]
         numbers, ends = zip(*own, strict=True) if (own := [*own]) else ((), ())
         return AdjacentEdges(
             numbers, ends, [each for each in edges.changed if wanted.follows(cast("EdgeRow", each[2].row))]

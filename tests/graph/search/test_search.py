@@ -78,10 +78,10 @@ def test_search_reports_waiting_for_model_loading(tmp_path: Path) -> None:
     with followed(tmp_path, embedder) as (store, indexes):
         write(store, batch("a", content="fox"))
         assert embedder.started.wait(PATIENCE)
-        assert "have not seen sequence 1 yet, only 0" in str(indexes.not_seen(1))
+        assert "have not seen sequence 1 yet, only 0" in str(indexes.not_caught_up_error(1))
         embedder.is_loading = True
-        assert "the embedding model is loading" in str(indexes.not_seen(1))
-        assert "have not seen sequence 1" in str(indexes.not_seen(1, words_alone=True))
+        assert "the embedding model is loading" in str(indexes.not_caught_up_error(1))
+        assert "have not seen sequence 1" in str(indexes.not_caught_up_error(1, words_alone=True))
         embedder.let_go.set()
 
 

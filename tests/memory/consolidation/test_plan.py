@@ -65,8 +65,8 @@ def test_merge_takes_newer_metadata_and_greatest_importance() -> None:
     assert (found.primary, found.absorbed) == ("new", ("old", "mid"))
     assert found.attributes == '{"a":3,"b":3,"c":1}'
     assert found.importance == 0.8
-    assert found.says_more(rows[0])
-    assert not found.says_more(row("new", "x", 9, {"a": 3, "b": 3, "c": 1}, importance=0.8))
+    assert found.changes_primary(rows[0])
+    assert not found.changes_primary(row("new", "x", 9, {"a": 3, "b": 3, "c": 1}, importance=0.8))
 
 
 def test_small_confidence_difference_does_not_decide_primary() -> None:
@@ -146,10 +146,10 @@ def test_withdrawn_row_is_never_valid_and_restorable(bounds: tuple[int | None, i
     put = soft_delete(old, REASON_MERGED, "b")
     assert put.extras is not None
     assert old.extras is not None
-    extras = put.extras.onto(old.extras)
+    extras = put.extras.applied_to(old.extras)
     assert (extras.ended, extras.belongs_to, extras.former_from, extras.former_to) == ("merged", "b", *bounds)
     gone = msgspec.structs.replace(old, extras=extras)
-    assert not any(is_active(gone, at) or gone.holds_at(at) for at in range(12))
+    assert not any(is_active(gone, at) or gone.is_valid_at(at) for at in range(12))
     back = restore(gone).extras
     assert back is not None
-    assert back.onto(extras) == old.extras
+    assert back.applied_to(extras) == old.extras

@@ -80,7 +80,7 @@ def test_insecure_no_auth_needs_no_key(tmp_path: Path) -> None:
 def test_health_checks_need_no_key(tmp_path: Path) -> None:
     at = authenticator(tmp_path, ELSEWHERE)
     assert enter(at, path="/health") is enter(at, "nonsense", path="/ready") is ANONYMOUS_CALLER
-    assert not ANONYMOUS_CALLER.sees("a")
+    assert not ANONYMOUS_CALLER.can_access("a")
     for path in ("/healthy", "/health/", "//health", "/HEALTH", "/ready/x"):
         assert refuses(at, path=path), path
 
@@ -157,7 +157,7 @@ def test_every_change_of_the_key_file_is_noticed(tmp_path: Path) -> None:
         assert ring.caller(text) is None
         assert not ring.is_active(text[4:12])
     assert not ring.empty
-    assert not ring.usable
+    assert not ring.has_active_key
 
 
 def test_a_key_file_of_the_same_size_and_time_is_noticed(tmp_path: Path) -> None:

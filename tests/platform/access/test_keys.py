@@ -82,10 +82,10 @@ def test_key_states() -> None:
 
 def test_store_visibility_of_a_caller() -> None:
     caller = Caller("n", "read", ("a", "team-*"))
-    assert [caller.sees(store) for store in ("a", "A", "ab", "team-", "team-1", "team", "*")] == [
+    assert [caller.can_access(store) for store in ("a", "A", "ab", "team-", "team-1", "team", "*")] == [
         *(True, False, False, True, True, False, False)
     ]
-    assert not caller.sees_all
+    assert not caller.can_access_all
     with pytest.raises(HiddenStore, match="there is no store 'b'"):
         caller.require_store("b")
 

@@ -21,7 +21,7 @@ def test_the_newest_audit_records_are_read_across_rotated_files(
     monkeypatch.setattr(record, "MAX_AUDIT_FILE_BYTES", 1_000)
     audit = AuditLog(tmp_path)
     for number in range(20):
-        audit.administered(f"act-{number}", "done", caller="boss")
+        audit.record_admin_action(f"act-{number}", "done", caller="boss")
     assert (tmp_path / f"{AUDIT_FILE}.1").exists()
     assert [each.act for each in read_newest_audit_records(tmp_path, 15)] == [
         f"act-{number}" for number in range(5, 20)
@@ -31,7 +31,7 @@ def test_the_newest_audit_records_are_read_across_rotated_files(
 
 def test_an_incomplete_audit_line_is_skipped(tmp_path: Path) -> None:
     audit = AuditLog(tmp_path)
-    audit.administered("first", "done")
+    audit.record_admin_action("first", "done")
     with (tmp_path / AUDIT_FILE).open("ab") as file:
         file.write(b'{"time":"2026')
     assert [each.act for each in read_newest_audit_records(tmp_path, 5)] == ["first"]
@@ -50,7 +50,7 @@ def test_audit_lines_are_read_once_and_in_order_during_rotation(
     read, written = b"", 0
     while written < 300:
         for _ in range(chance.randrange(20)):  # fewer lines than the files hold, so that none is lost
-            audit.administered(f"act-{written}", "done", caller="x" * chance.randrange(90))
+            audit.record_admin_action(f"act-{written}", "done", caller="x" * chance.randrange(90))
             written += 1
         while (found := read_audit_lines_after(tmp_path, place)) is not None:
             place, lines = found
@@ -60,7 +60,7 @@ def test_audit_lines_are_read_once_and_in_order_during_rotation(
 
 
 def test_unknown_audit_files_are_read_from_the_oldest(tmp_path: Path) -> None:
-    AuditLog(tmp_path).administered("first", "done")
+    AuditLog(tmp_path).record_admin_action("first", "done")
     found = read_audit_lines_after(tmp_path, AuditPosition(1, 5_000))
     assert found is not None
     assert b"first" in found[1]

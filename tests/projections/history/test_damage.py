@@ -402,7 +402,7 @@ def test_pages_are_parsed_as_sqlite_does(filled: tuple[Path, dict[Any, Any]]) ->
         for table, root in pages.roots().items():
             if table in {"node", "edge"}:
                 rows = file.execute(f"SELECT rowid, * FROM {table} ORDER BY rowid").fetchall()  # noqa: S608
-                assert [(row.rowid, *row.values) for row in pages.tree(root, unread.append)] == rows
+                assert [(row.rowid, *row.values) for row in pages.iterate_tree(root, unread.append)] == rows
     assert not unread
 
 

@@ -96,7 +96,7 @@ def test_concurrent_reads_continue_during_pruning(tmp_path: Path) -> None:
 def test_locks_are_released_between_slices(tmp_path: Path) -> None:
     path = tmp_path / "history.sqlite"
     with closing(filled(path)) as history, closing(sqlite3.connect(path, timeout=0)) as other:
-        for _ in history.pruning(STATES):
+        for _ in history.prune_in_slices(STATES):
             # No lock is held between two slices.
             other.execute("BEGIN IMMEDIATE")
             other.execute("ROLLBACK")

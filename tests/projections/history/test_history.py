@@ -148,7 +148,7 @@ def test_pruning_keeps_states_current_as_of_the_commit(history: HistoryFile) -> 
 
 
 def test_a_history_may_begin_at_a_commit(history: HistoryFile) -> None:
-    history.begin_at([row("x", 4, 2), row("y", 1, 9)], [edge("x", "y", 3, 9)], 9, FIRST_TIME + 9)
+    history.reset_to([row("x", 4, 2), row("y", 1, 9)], [edge("x", "y", 3, 9)], 9, FIRST_TIME + 9)
     assert (history.sequence, history.oldest) == (9, 9)
     assert (nodes(history, 9), edges(history, 9)) == ({"x": 4, "y": 1}, [3])
     assert states(history) == []
@@ -188,7 +188,7 @@ def test_links_have_states_like_edges(history: HistoryFile) -> None:
     assert touched.row.edge.attributes == edge("a", "x", 1, 6, updated=7).attributes
     assert history.prune(8) == 6
     assert links(history, 8) == [("there", 1), ("here", 1)]
-    history.begin_at([], [], 9, FIRST_TIME + 9, [link("a", "here", 5, 3)])
+    history.reset_to([], [], 9, FIRST_TIME + 9, [link("a", "here", 5, 3)])
     assert links(history, 9) == [("here", 5)]
 
 

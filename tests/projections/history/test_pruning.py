@@ -239,7 +239,7 @@ def test_pruning_slices_are_small(tmp_path: Path) -> None:
     with closing(HistoryFile(tmp_path / "history.sqlite")) as history:
         for at in range(1, 5):
             history.take([rows(4_000, at)])
-        slices = list(history.pruning(3))
+        slices = list(history.prune_in_slices(3))
         assert sum(slices) == 2 * 2 * 4_000
         assert max(slices) <= histories.PRUNE_BATCH_STATES
         assert len(history.nodes_at(3, None, None, 10_000)) == len(history.edges_at(3, ("", "", ""), 10_000)) == 4_000
@@ -249,7 +249,7 @@ def test_pruning_slices_of_large_states_have_fewer_states(tmp_path: Path) -> Non
     with closing(HistoryFile(tmp_path / "history.sqlite")) as history:
         for at in range(1, 4):
             history.take([rows(10, at, "x" * (1 << 20))])
-        slices = [removed for removed in history.pruning(3) if removed]
+        slices = [removed for removed in history.prune_in_slices(3) if removed]
         assert sum(slices) == 40
         assert max(slices) < 30
 
@@ -258,7 +258,7 @@ def test_pruning_interrupted_by_a_kill_is_completed_by_the_next(tmp_path: Path) 
     with closing(HistoryFile(tmp_path / "history.sqlite")) as history:
         for at in range(1, 5):
             history.take([rows(4_000, at)])
-        assert next(history.pruning(3)) > 0
+        assert next(history.prune_in_slices(3)) > 0
     with closing(HistoryFile(tmp_path / "history.sqlite")) as history:
         assert history.oldest == 3
         with pytest.raises(Gone):

@@ -24,7 +24,7 @@ ANY = NOW
 
 
 def _holds(writer: Writer, node_id: str) -> bool:
-    return writer.nodes[node_id].holds_at(ANY)
+    return writer.nodes[node_id].is_valid_at(ANY)
 
 
 def steps(writer: Writer, memories: MemoryIndexFile) -> Iterator[None]:
@@ -53,16 +53,16 @@ def test_following_equals_a_rebuild(memories: MemoryIndexFile, seed: int) -> Non
         assert memories.sequence == rebuilt.sequence == writer.history.state.sequence
         rebuilt.close()
         ways, second, circles = writer.above()
-        assert memories.irregular() == (second, circles)
+        assert memories.count_ignored_parents() == (second, circles)
         for node_id, way in ways.items():
             assert [each.id for each in memories.above(node_id, ANY)] == [each for each in way if _holds(writer, each)]
             below = {other: ways[other].index(node_id) + 1 for other in ways if node_id in ways[other]}
             true = {other: depth for other, depth in below.items() if _holds(writer, other)}
-            assert dict(memories.beneath(node_id, ANY, None, "", 99, near=False).found) == true
-            assert [each.id for each in memories.beneath(node_id, ANY, None, "", 99, near=True).found] == sorted(
+            assert dict(memories.descendants(node_id, ANY, None, "", 99, near=False).found) == true
+            assert [each.id for each in memories.descendants(node_id, ANY, None, "", 99, near=True).found] == sorted(
                 other for other, depth in true.items() if depth == 1
             )
-            assert memories.among_below(node_id, ways) == below.keys()
+            assert memories.filter_descendants(node_id, ways) == below.keys()
 
 
 def test_rows_may_be_ahead_of_the_index(memories: MemoryIndexFile) -> None:
@@ -94,20 +94,20 @@ def test_counts_sums_and_histograms_match_the_model(memories: MemoryIndexFile) -
             type_: count for type_ in TYPES if (count := sum(row.type == type_ for row in there.values()))
         }
         created = [row.created_at for row in there.values()]
-        assert memories.created_between() == ((min(created), max(created)) if created else None)
+        assert memories.creation_time_range() == ((min(created), max(created)) if created else None)
 
 
 def test_changed_half_lives_recompute_all_keys(memories: MemoryIndexFile) -> None:
     writer, others = Writer(5), HalfLives(7.0, {"fact": None})
     for _ in steps(writer, memories):
         pass
-    memories.halve(others)
+    memories.set_half_lives(others)
     rebuilt = writer.rebuilt(others)
     assert contents(memories) == contents(rebuilt)
     rebuilt.close()
     memories.close()
     again = MemoryIndexFile(memories.path, HALF_LIVES)
-    again.halve(HALF_LIVES)
+    again.set_half_lives(HALF_LIVES)
     worths = [writer.worth(row, HALF_LIVES, NOW) for row in writer.in_force().values()]
     assert again.worth(NOW) == pytest.approx(sum(worths))
     again.close()
@@ -137,7 +137,7 @@ def fits(writer: Writer, wanted: MemoryFilter, row: NodeRow) -> bool:
     assert extras is not None
     about = [edge for edge in writer.edges_of(row.id) if edge.key == (row.id, wanted.entity, "is_about")]
     return (
-        (is_active(row) and row.holds_at(NOW) if not wanted.ended else wanted.ended in ("any", extras.ended))
+        (is_active(row) and row.is_valid_at(NOW) if not wanted.ended else wanted.ended in ("any", extras.ended))
         and (wanted.among is None or row.id in wanted.among)
         and (not wanted.types or row.type in wanted.types)
         and set(wanted.tags) <= set(extras.tags)
@@ -146,7 +146,7 @@ def fits(writer: Writer, wanted: MemoryFilter, row: NodeRow) -> bool:
         and (wanted.created_to is None or row.created_at <= wanted.created_to)
         and wanted.source in ("", extras.source)
         and wanted.layer in (None, extras.layer)
-        and (not wanted.entity or any(edge.holds_at(NOW) for edge in about))
+        and (not wanted.entity or any(edge.is_valid_at(NOW) for edge in about))
     )
 
 
@@ -207,7 +207,7 @@ def test_live_values_and_equal_texts(memories: MemoryIndexFile) -> None:
             assert (each.access_count, each.accessed_at) == ((access.count, access.last) if access else (0, None))
         assert memories.accesses(writer.nodes) == writer.accesses
         text = "Alice likes tea."
-        now = {each for each, row in writer.in_force().items() if row.holds_at(NOW)}
+        now = {each for each, row in writer.in_force().items() if row.is_valid_at(NOW)}
         same = [each.id for each in memories.alike(text_hash(text), fingerprint(text), NOW)]
         assert set(same) == {each for each in now if fingerprint(writer.nodes[each].content) == fingerprint(text)}
         hashed = {each for each in same if text_hash(writer.nodes[each].content) == text_hash(text)}
@@ -230,7 +230,7 @@ def test_names_relations_and_subjects_of_memories(memories: MemoryIndexFile) -> 
         for node_id in writer.memories():
             about = [edge for edge in writer.edges_of(node_id) if edge.source == node_id]
             assert dict(memories.entities_of(node_id, NOW, 99)) == {
-                edge.target: edge.weight for edge in about if edge.relation_type == "is_about" and edge.holds_at(NOW)
+                edge.target: edge.weight for edge in about if edge.relation_type == "is_about" and edge.is_valid_at(NOW)
             }
 
 
@@ -238,7 +238,7 @@ def test_pagination_of_faded_memories_lowest_confidence_first(memories: MemoryIn
     writer = Writer(12)
     for _ in steps(writer, memories):
         place, found = DecayPosition(), list[str]()
-        while some := memories.faded(0.25, NOW, place, 2):
+        while some := memories.list_faded(0.25, NOW, place, 2):
             found += [each.id for each in some]
             place = DecayPosition.of(some[-1])
         worths = {each: writer.worth(row, HALF_LIVES, NOW) for each, row in writer.in_force().items()}

@@ -295,7 +295,7 @@ def test_position_before_the_oldest_segment_is_gone(tmp_path: Path) -> None:
             inject(client, "s", "a", content=str(number) * 700_000)
         pool: StorePool = cast("Any", served.server.config.app).state["service"].graphs.pool
         with pool.lease("s") as store:
-            store.journal.drop_before(4, 0)
+            store.journal.remove_segments_before(4, 0)
         answer = client.get("/api/memory/s/events?since=0")
         document = refusal(answer, 410)
         assert document["type"].endswith(":gone")

@@ -48,7 +48,7 @@ def test_callbacks_are_round_robin() -> None:
 def test_stream_notifications_pause_while_others_are_active() -> None:
     async def told() -> tuple[list[str], float]:
         callers, done = ActiveCallers(), list[str]()
-        callers.asks("modest")
+        callers.record_request("modest")
         rounds, loop = FairCallbackQueue(callers.has_others), asyncio.get_running_loop()
         rounds.begin()
         left(rounds, done, "greedy", MANY)

@@ -175,7 +175,7 @@ def test_long_request_yields_to_other_callers() -> None:
         for each in askers:
             time.sleep(0.001)
             use.begin()
-            callers.asks(each)
+            callers.record_request(each)
 
     ask("one", "mine")
     since = use.begun

@@ -97,13 +97,13 @@ def test_idempotency_eviction_is_per_caller() -> None:
 
     async def go() -> None:
         repeats = IdempotentCalls()
-        assert await repeats.once("other", IdempotencyKey("a"), answer) == 0
+        assert await repeats.run_once("other", IdempotencyKey("a"), answer) == 0
         for number in range(MAX_REMEMBERED_CALLS_PER_CALLER + 2):
-            await repeats.once("often", IdempotencyKey(f"{number}"), answer)
-        assert await repeats.once("other", IdempotencyKey("a"), answer) == 0
+            await repeats.run_once("often", IdempotencyKey(f"{number}"), answer)
+        assert await repeats.run_once("other", IdempotencyKey("a"), answer) == 0
         before = len(done)
-        assert await repeats.once("often", IdempotencyKey("5"), answer) < before
-        assert await repeats.once("often", IdempotencyKey("0"), answer) == before
-        assert await repeats.once("often", None, answer) == before + 1
+        assert await repeats.run_once("often", IdempotencyKey("5"), answer) < before
+        assert await repeats.run_once("often", IdempotencyKey("0"), answer) == before
+        assert await repeats.run_once("often", None, answer) == before + 1
 
     asyncio.run(go())

@@ -135,7 +135,7 @@ async def gone_on_to_the_end(session: SessionEventStore, seen: str) -> list[str 
 
 def test_stored_events_are_bounded() -> None:
     sent = EventReplayStore(100_000)
-    one, other = sent.of_session(), sent.of_session()
+    one, other = sent.create_session_store(), sent.create_session_store()
 
     async def run() -> None:
         ids = await fill(one, MAX_SESSION_EVENTS + 10, 10)
@@ -152,7 +152,7 @@ def test_stored_events_are_bounded() -> None:
 
 
 def test_resumed_stream_sends_new_events_and_later_client_takes_over() -> None:
-    session = EventReplayStore().of_session()
+    session = EventReplayStore().create_session_store()
     news = JSONRPCNotification(jsonrpc="2.0", method="notifications/message")
 
     async def run() -> None:
@@ -171,7 +171,7 @@ def test_resumed_stream_sends_new_events_and_later_client_takes_over() -> None:
 
 
 def test_resumed_stream_ends_when_events_were_evicted() -> None:
-    session = EventReplayStore().of_session()
+    session = EventReplayStore().create_session_store()
 
     async def run() -> None:
         begun = await session.store_event("1", None)

@@ -204,14 +204,14 @@ def test_drop_before_keeps_needed_segments(tmp_path: Path) -> None:
     journal = journal_of(tmp_path, changes, SMALL)
     sizes = [segment.size for segment in journal.segments]
     middle = journal.segments[len(sizes) // 2]
-    journal.drop_before(middle.first, sum(sizes))
+    journal.remove_segments_before(middle.first, sum(sizes))
     assert journal.oldest == 1
-    journal.drop_before(middle.first - 2, 0)
+    journal.remove_segments_before(middle.first - 2, 0)
     assert journal.oldest < middle.first
-    journal.drop_before(middle.first - 1, 0)
+    journal.remove_segments_before(middle.first - 1, 0)
     assert journal.oldest == middle.first
     assert list(journal.read(middle.first - 1)) == changes[middle.first - 1 :]
-    journal.drop_before(40, 0)
+    journal.remove_segments_before(40, 0)
     assert len(list_segments(tmp_path)) == 1
     journal.close()
     reopened(tmp_path, 40).close()
@@ -277,9 +277,15 @@ def test_frames_are_compressed_after_the_callback(tmp_path: Path) -> None:
     small = journal_of(tmp_path / "small", changes, before_packing=lambda: callbacks.append(1))
     assert len(callbacks) == 2
     assert 5 * packed.bytes < plain.bytes < small.bytes
-    assert packed.bytes + packed.spared_after(0) == plain.bytes
-    assert [packed.spared_after(each) > 0 for each in (0, 299, 300, 599, 600)] == [True, True, True, True, False]
-    assert plain.spared_after(0) == small.spared_after(0) == 0
+    assert packed.bytes + packed.compression_savings_after(0) == plain.bytes
+    assert [packed.compression_savings_after(each) > 0 for each in (0, 299, 300, 599, 600)] == [
+        True,
+        True,
+        True,
+        True,
+        False,
+    ]
+    assert plain.compression_savings_after(0) == small.compression_savings_after(0) == 0
     for journal in (plain, packed, small):
         journal.close()
         for after in (0, 7, 300, 599):

@@ -105,7 +105,7 @@ def test_extras_are_merged_into_old_snapshot(tmp_path: Path) -> None:
     rows = tmp_path / "folded"
     rows.mkdir()
     folded = materialize_rows(base, history.changes[before:], rows)
-    assert not folded.rebased
+    assert not folded.is_digest_replaced
     newer = snapshot.publish_snapshot(rows, tmp_path, folded.state)
     assert rows_of(newer) == rows_planned(history)
     assert snapshot.measure_row_files(newer) == (history.state.digest, history.state.nodes, history.state.edges)
@@ -125,7 +125,7 @@ def test_folding_rows_with_extras_matches_plan(tmp_path: Path, middle: int) -> N
         folders[0], tmp_path, materialize_rows(None, history.changes[:middle], folders[0]).state
     )
     folded = materialize_rows(base, history.changes[middle:], folders[1])
-    assert (folded.state, folded.rebased) == (history.state, False)
+    assert (folded.state, folded.is_digest_replaced) == (history.state, False)
     assert rows_of(folders[1]) == rows_planned(history)
 
 

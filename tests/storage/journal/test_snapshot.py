@@ -73,10 +73,10 @@ def test_large_rows_are_read_in_small_batches(tmp_path: Path) -> None:
 
 def test_rows_with_wrong_digest_are_rebased(tmp_path: Path) -> None:
     history = mixed()
-    assert materialize_rows(None, history.changes[1:], tmp_path).rebased
+    assert materialize_rows(None, history.changes[1:], tmp_path).is_digest_replaced
     base = folded(tmp_path, history, 2)
     wrong = materialize_rows(base, history.changes[3:], tmp_path)
-    assert wrong.rebased
+    assert wrong.is_digest_replaced
     assert snapshot.measure_row_files(tmp_path) == (wrong.state.digest, wrong.state.nodes, wrong.state.edges)
 
 
@@ -133,7 +133,7 @@ def test_folding_on_disk_gives_same_rows(tmp_path: Path, middle: int) -> None:
     rows = tmp_path / "rows"
     rows.mkdir()
     done = materialize_rows(base, history.changes[middle:], rows, memory_bytes=1)
-    assert (done.state, done.rebased) == (history.state, False)
+    assert (done.state, done.is_digest_replaced) == (history.state, False)
     assert held(rows) == (
         set(history.workspace.nodes.values()),
         {row for row in history.workspace.edges.values() if row is not None},
@@ -160,5 +160,5 @@ def test_wrong_rows_are_rebased_on_disk(tmp_path: Path) -> None:
     history = mixed()
     base = folded(tmp_path, history, 2)
     wrong = materialize_rows(base, history.changes[3:], tmp_path, memory_bytes=1)
-    assert wrong.rebased
+    assert wrong.is_digest_replaced
     assert wrong == materialize_rows(base, history.changes[3:], tmp_path)

@@ -63,7 +63,7 @@ def accesses_one_by_one(accesses: dict[str, AccessRecord], change: ChangeSet) ->
 
 
 def accesses_at_once(accesses: dict[str, AccessRecord], net: NetChange) -> dict[str, AccessRecord]:
-    return {node_id: access for node_id, access in accesses.items() if node_id not in net.unaccessed} | net.accessed
+    return {node_id: access for node_id, access in accesses.items() if node_id not in net.reset_accesses} | net.accessed
 
 
 def at_once(rows: Rows, net: NetChange) -> Rows:
@@ -121,7 +121,7 @@ def test_net_change_equals_consecutive_change_sets(batches: list[WriteBatch], st
 def test_meets_finds_written_rows_and_edges_of_deleted_nodes() -> None:
     edge = EdgeRow("a", "b", "r", 1.0, "{}", 1, 1)
     change = ChangeSet(sequence=1, time=1, digest=b"", nodes=2, edges=1, edges_created=[edge])
-    assert change.meets(set(), {("a", "b", "r")}, set())
-    assert change.meets(set(), set(), {"a"})
-    assert change.meets(set(), set(), {"b"})
-    assert not change.meets({"a", "b"}, {("b", "a", "r")}, {"c"})
+    assert change.touches(set(), {("a", "b", "r")}, set())
+    assert change.touches(set(), set(), {"a"})
+    assert change.touches(set(), set(), {"b"})
+    assert not change.touches({"a", "b"}, {("b", "a", "r")}, {"c"})

@@ -79,7 +79,7 @@ def test_staged_base_is_published_and_superseded(filled: Filled) -> None:
         filled.show(staged_base, change)
         filled.check()
         check(before, nodes, edges)
-    assert filled.view.wants_fold()
+    assert filled.view.needs_merge()
     filled.write(2)
     filled.check()
     # As after a kill: the staged base is not used.

@@ -113,9 +113,9 @@ def check_edges(rows: RowsSnapshot, nodes: dict[str, NodeRow], edges: dict[EdgeK
     assert count_degrees(rows, numbers) == [ends[node_id] for node_id in nodes]
     leaving = rows.around(numbers, outgoing=True)
     for moment in MOMENTS:
-        true = {key for key, row in edges.items() if row.holds_at(moment)}
+        true = {key for key, row in edges.items() if row.is_valid_at(moment)}
         assert {row.key for row in rows.rows_of(rows.edges_holding(leaving, moment))} == true
-        true &= {key for key in true if nodes[key[0]].holds_at(moment) and nodes[key[1]].holds_at(moment)}
+        true &= {key for key in true if nodes[key[0]].is_valid_at(moment) and nodes[key[1]].is_valid_at(moment)}
         assert {row.key for row in rows.rows_of(rows.holding(leaving, moment))} == true
 
 

@@ -86,7 +86,7 @@ class RowFingerprints(msgspec.Struct, frozen=True):
     table: pa.Table
 
     @property
-    def is_sound(self) -> bool:
+    def has_no_duplicates(self) -> bool:
         """True if the engine returned no row twice."""
         return bool((self.places[1:] > self.places[:-1]).all())
 
@@ -210,7 +210,12 @@ class RowComparison:
 
     def _changed_tables(self, kind: TableQueries, columns: set[str], reach: WriteScope, count: int) -> _Tables:
         before, now = read_fingerprints(self._before, kind, columns), read_fingerprints(self._session, kind, columns)
-        if not (before.is_sound and now.is_sound and len(before.places) == count and self._agrees(kind, reach, now)):
+        if not (
+            before.has_no_duplicates
+            and now.has_no_duplicates
+            and len(before.places) == count
+            and self._agrees(kind, reach, now)
+        ):
             self._mark_unsound()
             return self._full_tables(kind)
         found = find_changed_offsets(before, now)

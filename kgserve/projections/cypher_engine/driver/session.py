@@ -75,7 +75,7 @@ class DriverSession:
         except RuntimeError as error:
             raise translate_engine_error(error) from error
 
-    def foreign(self, statement: GuardedStatement) -> QueryResult:
+    def run_guarded(self, statement: GuardedStatement) -> QueryResult:
         """Run a caller's statement that the guard accepted, and return its open result.
 
         Raises errors in the caller's terms, with the position in the text if the engine reports it.

@@ -288,7 +288,7 @@ def open_read_result(session: DriverSession, statement: GuardedStatement) -> Gen
             yield StatementResult(session, statement, known)
         return
     session.run("BEGIN TRANSACTION READ ONLY")
-    with session.foreign(statement) as result:
+    with session.run_guarded(statement) as result:
         cursor = StatementResult(session, statement, result)
         yield cursor
     session.run("COMMIT")
@@ -301,7 +301,7 @@ def open_write_result(session: DriverSession, statement: GuardedStatement) -> Ge
     """Yield the result of a statement that may change the session's file, which must be a scratch copy."""
     if statement.assumptions:
         _check_assumptions(session, statement)
-    with session.foreign(statement) as result:
+    with session.run_guarded(statement) as result:
         yield StatementResult(session, statement, result, through_arrow=True)
 
 

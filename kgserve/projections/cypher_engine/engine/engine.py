@@ -305,12 +305,12 @@ class EngineHandle:
             if not self._retired:
                 self._leases += 1
                 return session
-        self._readers.give_back(caller, session)
+        self._readers.release(caller, session)
         raise EngineRetired
 
     def _return(self, caller: str, session: EngineSession) -> None:
         session.channel.statement = None
-        self._readers.give_back(caller, session)
+        self._readers.release(caller, session)
         with self._lock:
             self._leases -= 1
             last = self._retired and self._leases == 0

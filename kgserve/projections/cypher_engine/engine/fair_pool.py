@@ -65,7 +65,7 @@ class FairPool(Generic[T]):
                     raise Unavailable("all read connections of this store are busy")
             return wait.place
 
-    def give_back(self, caller: str, place: T) -> None:
+    def release(self, caller: str, place: T) -> None:
         """Return a slot to the pool."""
         with self._changed:
             self._free.append(place)

@@ -149,7 +149,7 @@ class EngineProcess:
         self._log_end("engine_process_killed", reason=reason)
         self.end()
 
-    def has_ended(self) -> None:
+    def record_death(self) -> None:
         """Record that the process ended unexpectedly, and log it."""
         self._log_end("engine_process_died")
         self.end()
@@ -225,7 +225,7 @@ class RequestChannel:
             self._wait(seconds, broken_off)
             reply = receive_reply(self.connection)
         except (EOFError, OSError) as error:
-            self.process.has_ended()
+            self.process.record_death()
             raise ProcessDied("the engine's process ended unexpectedly and is being restarted; try again") from error
         except BaseException:
             self._discard_reply()
@@ -260,7 +260,7 @@ class RequestChannel:
                     self.connection.recv_bytes()
                     return
         except (EOFError, OSError):
-            self.process.has_ended()
+            self.process.record_death()
             return
         self.process.kill("it ignored an interrupt")
 

@@ -19,7 +19,7 @@ def test_a_caller_never_holds_all_slots() -> None:
         turns.take("greedy", 0.01)
     other = turns.take("modest", 0)
     assert {*held, other} == {0, 1, 2, 3}
-    turns.give_back("greedy", held[0])
+    turns.release("greedy", held[0])
     assert turns.take("greedy", 0) == held[0]
 
 
@@ -31,7 +31,7 @@ def test_internal_work_may_hold_all_slots() -> None:
 def test_a_single_slot_is_available_to_every_caller() -> None:
     turns = FairPool(["only"])
     assert turns.take("a", 0) == "only"
-    turns.give_back("a", "only")
+    turns.release("a", "only")
     assert turns.take("a", 0) == "only"
 
 
@@ -43,14 +43,14 @@ def test_slots_rotate_among_waiting_callers() -> None:
     def wait(caller: str) -> None:
         mine = turns.take(caller, PATIENCE)
         served.append(caller)
-        turns.give_back(caller, mine)
+        turns.release(caller, mine)
 
     threads: list[threading.Thread] = []
     for number, caller in enumerate(["a", "a", "a", "b", "c", "b"], start=1):
         threads.append(threading.Thread(target=wait, args=(caller,)))
         threads[-1].start()
         until(lambda number=number: turns.waiting == number)
-    turns.give_back("first", place)
+    turns.release("first", place)
     for thread in threads:
         thread.join(PATIENCE)
     assert served == ["a", "b", "c", "a", "b", "a"]
@@ -64,7 +64,7 @@ def test_a_timed_out_wait_fails_and_takes_no_slot_later() -> None:
     with pytest.raises(Unavailable):
         turns.take("b", 0.1)
     assert 0.09 < time.monotonic() - started < PATIENCE
-    turns.give_back("a", place)
+    turns.release("a", place)
     assert turns.take("c", 0) == 1
 
 
@@ -74,7 +74,7 @@ def test_queues_are_bounded_per_caller_and_in_total() -> None:
     threads: list[threading.Thread] = []
 
     def wait(caller: str) -> None:
-        turns.give_back(caller, turns.take(caller, PATIENCE))
+        turns.release(caller, turns.take(caller, PATIENCE))
 
     def begin(caller: str, count: int) -> None:
         for _ in range(count):
@@ -89,7 +89,7 @@ def test_queues_are_bounded_per_caller_and_in_total() -> None:
     until(lambda: turns.waiting == MAX_WAITING_PER_SLOT)
     with pytest.raises(Unavailable, match="too many"):
         turns.take("c", 10)
-    turns.give_back("holder", place)
+    turns.release("holder", place)
     for thread in threads:
         thread.join(PATIENCE)
     assert turns.waiting == 0
