@@ -66,7 +66,7 @@ def test_an_unconfirmed_audit_entry_is_looked_up(rig: Rig, tmp_path: Path) -> No
 
 
 def test_the_oldest_audit_entries_are_trimmed(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_state, "AUDIT_STRETCH_BYTES", 500)
+    monkeypatch.setattr(shared_state, "MIN_AUDIT_STRETCH_BYTES", 500)
     monkeypatch.setattr(shared_state, "MAX_AUDIT_STRETCHES", 3)
     node, audit, log = f"n{uuid4().hex}", AuditLog(tmp_path), rig.node().log
     shipping = AuditShipper(log, node, tmp_path)

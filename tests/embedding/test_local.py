@@ -130,7 +130,7 @@ calls = []
 sys.addaudithook(lambda event, details: event.startswith("socket.") and calls.append((event, details)))
 from kgserve.platform import settings
 from kgserve.embedding.embedder import load_embedder
-embedder = load_embedder(settings.load({"models_dir": sys.argv[1]}))
+embedder = load_embedder(settings.load_settings({"models_dir": sys.argv[1]}))
 embedder.embed(["a question"])
 print(embedder.degraded, [event for event, _ in calls if event in ("socket.connect", "socket.getaddrinfo")])
 """

@@ -316,14 +316,14 @@ def test_confident_memories_among_many_decayed_are_found(world: World, monkeypat
     world.write(WriteBatch(nodes=[*faded, *strong]))
     for many, judged in ((10_000, 3_200), (1, 3_200), (1, 1)):
         monkeypatch.setattr(recaller, "MAX_NAMED_MEMORIES", many)
-        monkeypatch.setattr(recaller, "MAX_JUDGED_HITS", judged)
+        monkeypatch.setattr(recaller, "MAX_POSTFILTERED_HITS", judged)
         for mode in ("keyword", "semantic", "hybrid"):
             found = world.found(mode=mode, min_confidence=0.5, min_similarity=0.0)
             assert sorted(found) == ["s0", "s1", "s2"], (many, judged, mode)
         world.recall(touch=True, limit=1, min_confidence=0.5)
     past: dict[str, Any] = {"min_confidence": 0.5, "min_similarity": 0.0, "as_of": str(world.store.state.sequence)}
     for judged, expected in ((3_200, ["s0", "s1", "s2"]), (200, [])):
-        monkeypatch.setattr(recaller, "MAX_JUDGED_HITS", judged)
+        monkeypatch.setattr(recaller, "MAX_POSTFILTERED_HITS", judged)
         assert sorted(world.found(mode="semantic", limit=3, **past)) == expected
 
 

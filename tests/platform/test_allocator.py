@@ -18,7 +18,7 @@ import ctypes, sys, threading
 from kgserve.platform import allocator
 
 if sys.argv[2] == "bound":
-    allocator.bound_arenas()
+    allocator.limit_malloc_arenas()
 count = int(sys.argv[3])
 together = threading.Barrier(count)
 libc = ctypes.CDLL(None)
@@ -33,7 +33,7 @@ for thread in threads:
     thread.start()
 for thread in threads:
     thread.join()
-allocator.give_back()
+allocator.release_free_memory()
 libc.fopen.restype = ctypes.c_void_p
 file = ctypes.c_void_p(libc.fopen(sys.argv[1].encode(), b"w"))
 libc.malloc_info(0, file)

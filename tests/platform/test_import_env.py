@@ -10,8 +10,8 @@ import pytest
 
 PROGRAM = """
 import os, sys
-from kgserve.platform.import_environment import import_lightly
-import_lightly()
+from kgserve.platform.import_environment import prepare_imports
+prepare_imports()
 import numpy, structlog
 print(len(os.listdir("/proc/self/task")), "rich" in sys.modules)
 """

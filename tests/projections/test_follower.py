@@ -199,7 +199,7 @@ def test_no_step_starts_after_halt(tmp_path: Path) -> None:
 
 
 def test_closing_after_halt_does_not_wait_for_an_endless_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kgserve.projections.schedule.CLOSE_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr("kgserve.projections.schedule.FOLLOWER_CLOSE_TIMEOUT_SECONDS", 0.2)
     embedder = StuckEmbedder()
     with indexed(tmp_path, embedder) as (pool, indexer), pool.lease(NAME, create=True) as store:
         write(store, many(3))
@@ -317,7 +317,7 @@ def test_listeners_receive_sync_complete(tmp_path: Path, monkeypatch: pytest.Mon
         assert published() == []
         assert published(many(2, "cow")) == [1]
         assert published(many(1, "hen", 9)) == [], "so soon after the last time"
-        monkeypatch.setattr("kgserve.projections.text_indexes.SINK_SYNC_SECONDS", 0.0)
+        monkeypatch.setattr("kgserve.projections.text_indexes.MIN_SYNC_MARKER_INTERVAL_SECONDS", 0.0)
         assert published() == [2]
         assert published() == []
         assert published(WriteBatch(accesses=[AccessRecord("n0", 1, 1, 1.0)])) == []

@@ -160,7 +160,7 @@ def test_a_flush_is_due_by_count_or_age(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_the_buffer_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access_buffer, "ACCESS_FLUSH_THRESHOLD", 4)
+    monkeypatch.setattr(access_buffer, "ACCESS_FLUSH_MIN_RECORDS", 4)
     monkeypatch.setattr(access_buffer, "MAX_BUFFERED_ACCESSES", 8)
     with opened(tmp_path, write_queue=1) as store:
         names = [f"n{number}" for number in range(30)]

@@ -62,10 +62,10 @@ with kept(Path(sys.argv[1])) as of:
     for content in ("old", "new"):
         of.store.submit(WriteBatch(nodes=[NodePut(0, "a", "t", content)])).result(30)
     follower.wait(of.store.state.sequence, 30)
-    found["before"] = follower.due_now()
+    found["before"] = follower.expired_up_to_now()
     Path(sys.argv[2]).write_bytes(struct.pack("q", int(sys.argv[3])))
     found["by_clock"] = follower.due(time.time_ns() // 1000)
-    found["due"] = follower.due_now()
+    found["due"] = follower.expired_up_to_now()
     try:
         RETENTION_CLOCK.require()
     except Conflict as error:

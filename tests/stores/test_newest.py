@@ -28,7 +28,7 @@ NOW = 1 << 51
 def _little_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(projection, "FILE_COMMIT_INTERVAL_SECONDS", 0.0)
     monkeypatch.setattr(projection, "FILE_COMMIT_MAX_CHANGES", 9)
-    monkeypatch.setattr(projection, "MAX_WAITING_ROWS", 20)
+    monkeypatch.setattr(projection, "MAX_PENDING_ROWS", 20)
 
 
 def some(chance: random.Random) -> WriteBatch:

@@ -11,11 +11,11 @@ COMMITS = 10
 ROWS = 2_000
 STATES = 24
 WORK = f"""
-from kgserve.projections.catalog.catalog import Catalog
+from kgserve.projections.catalog.catalog import NodeCatalog
 from kgserve.storage.model.change import NetChange
 from kgserve.storage.model.rows import NodeRow
 
-catalog = Catalog(data / "catalog.sqlite")
+catalog = NodeCatalog(data / "catalog.sqlite")
 for sequence in range(1, {COMMITS} + 1):
     net = NetChange()
     for at in range({ROWS}):

@@ -117,7 +117,7 @@ def test_large_ended_states_are_read_in_small_batches(tmp_path: Path, monkeypatc
 
 
 def test_large_commits_are_read_in_small_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tail, "TAIL_BATCH_BYTES", 30_000)
+    monkeypatch.setattr(tail, "MAX_TAIL_BATCH_BYTES", 30_000)
     with opened(tmp_path) as store:
         write(store, *(batch("a", content=f"{number}" * 10_000) for number in range(10)))
         follower, seen = JournalTail(store.layout.journal), list[int]()

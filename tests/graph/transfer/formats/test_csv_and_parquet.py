@@ -139,11 +139,11 @@ import sys, tracemalloc
 from contextlib import ExitStack
 from pathlib import Path
 from kgserve.graph.transfer.formats.files import open_parts
-from kgserve.graph.transfer.formats.exchange_lines import FoundLine
+from kgserve.graph.transfer.formats.exchange_lines import ExchangeLine
 
 def sizes(path, stack):
     for part in open_parts("parquet", [path], stack):
-        yield from (len(record.line) for record in part.records if isinstance(record, FoundLine))
+        yield from (len(record.line) for record in part.records if isinstance(record, ExchangeLine))
 
 tracemalloc.start()
 with ExitStack() as stack:
