@@ -110,7 +110,7 @@ def test_missing_stores_and_folders_are_reported(tmp_path: Path) -> None:
     assert (unknown.code, unknown.err) == (1, "kgserve: there is no store 'b'\n")
     for command in ("restore", "verify"):
         none = kgserve(command, tmp_path / "nowhere")
-        assert (none.code, "holds no backup" in none.err) == (1, True)
+        assert (none.code, "is not a kgserve backup" in none.err) == (1, True)
 
 
 def test_through_another_server(tmp_path: Path) -> None:

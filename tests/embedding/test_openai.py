@@ -122,7 +122,7 @@ def test_rejected_texts_do_not_affect_other_texts(service: Service, embedder: Op
         ({"data": []}, "0 vectors for 1 texts"),
         ({"data": [{"index": 1, "embedding": [1.0]}]}, "1 vectors for 1 texts"),
         ({"data": [{"index": 0, "embedding": [0.0] * DIMENSIONS}]}, "no direction"),
-        ({"data": [{"index": 0, "embedding": [1.0]}]}, "not 32"),
+        ({"data": [{"index": 0, "embedding": [1.0]}]}, "instead of 32"),
         ({"data": [{"index": 0, "embedding": ["one"]}]}, "cannot be used"),
         ({"data": [{"index": 0, "embedding": []}]}, "cannot be used"),
         ({"data": [{"index": 0, "embedding": [1e300] * DIMENSIONS}]}, "no direction"),

@@ -216,10 +216,10 @@ def test_a_damaged_file_is_replaced_by_an_empty_one(tmp_path: Path, harm: str) -
 WRITER = """
 import random, sys
 from pathlib import Path
-from kgserve.projections.vector.past_vectors import PastVectors
+from kgserve.projections.vector.past_vectors import PastTextVectorIndex
 from tests.projections.test_past_vectors import WIDTH, fill, some_texts
 texts = some_texts(random.Random(5), 3_000)
-index = PastVectors(Path(sys.argv[1]), WIDTH, "m")
+index = PastTextVectorIndex(Path(sys.argv[1]), WIDTH, "m")
 print("begun", flush=True)
 while True:
     for ended in (0, 2_600):  # the second call compacts the file

@@ -26,9 +26,9 @@ import json, struct, sys, time
 from pathlib import Path
 from structlog.testing import capture_logs
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.storage.model.change import Access
+from kgserve.storage.model.change import AccessRecord
 from kgserve.platform.timestamps import format_time
-from kgserve.graph.as_of_graph import AsOfMoment
+from kgserve.graph.as_of_graph import PastMoment
 from tests.projections.history.following import kept
 
 shift = Path(sys.argv[2])
@@ -40,7 +40,7 @@ with capture_logs() as lines, kept(Path(sys.argv[1])) as of:
         edges = [EdgePut(0, ("a", name, "KNOWS"))] if name != "a" else []
         of.store.submit(WriteBatch(nodes=[NodePut(0, name, "t")], edges=edges)).result(30)
         stamps.append(of.store.state.time - now())
-    seen = AsOfMoment(of.historian, format_time(now())).of(of.store)[1]
+    seen = PastMoment(of.historian, format_time(now())).of(of.store)[1]
     future = of.store.clock.future_stamp
 events = [line["event"] for line in lines if line["log_level"] == "warning"]
 print(json.dumps({"stamps": stamps, "seen": seen, "future": future, "events": events}))

@@ -112,7 +112,7 @@ def test_a_message_over_the_servers_size_limit_is_rejected_with_its_message(tmp_
         editor.open()
         arguments = {"index": "big", "nodes": entities("a" * (5 << 20)), "edges": []}
         refused = editor.answer(editor.send("tools/call", {"name": "inject_knowledge_graph", "arguments": arguments}))
-        assert re.search("over 1 MiB.*several calls.*kgserve import", refused["error"]["message"])
+        assert re.search("exceeds 1 MiB.*several calls.*kgserve import", refused["error"]["message"])
         assert editor.ask("ping") == {}
 
 

@@ -180,11 +180,11 @@ FAILURES: list[tuple[str, type[KgserveError], str]] = [
     ("MATCH (n {id: 'a'}) SET n.colour = 'red'", InvalidInput, "colour"),
     ("MATCH (n {id: 'a'}) SET n.content = 'x' RETURN m", InvalidInput, "Variable m"),
     ("MATCH (n {id: 'a'}) SET n.content = ", InvalidInput, "syntax error"),
-    ("MATCH (n:StoreCommit) DELETE n", Forbidden, "kgserve's own"),
-    ("MATCH (n:Entity:StoreCommit) DELETE n", Forbidden, "kgserve's own"),
+    ("MATCH (n:StoreCommit) DELETE n", Forbidden, "reserved by kgserve"),
+    ("MATCH (n:Entity:StoreCommit) DELETE n", Forbidden, "reserved by kgserve"),
     ("DROP TABLE Entity", Forbidden, "DROP"),
     (FOREVER, TimedOut, "time limit"),
-    (WITHOUT_END, StorageFull, "more memory"),
+    (WITHOUT_END, StorageFull, "memory limit"),
 ]  # fmt: skip
 
 

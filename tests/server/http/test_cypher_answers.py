@@ -271,7 +271,7 @@ def test_unbounded_path_is_complete(http: httpx.Client, api: str) -> None:
     assert values(http, api, "MATCH (a {id: 'n00'})-[*]->(b) RETURN count(*)") == [19]
     accepted(http.post(f"{api}/inject", json={"nodes": [{"id": each, "type": "t"} for each in ids], "edges": edges}))
     document = refusal(post(http, api, "MATCH (a {id: 'n00'})-[*]->(b) RETURN count(*)"), 400)
-    assert "write an upper bound" in document["errors"][0]["message"]
+    assert "add an upper bound" in document["errors"][0]["message"]
 
 
 def test_more_than_ten_relationships_are_made_at_once(http: httpx.Client, api: str) -> None:

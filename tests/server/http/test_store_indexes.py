@@ -149,7 +149,7 @@ def test_index_selection_can_change(http: httpx.Client, words: str, store: str, 
     assert set(indexes(http, words)) == FOLDERS
     choose("none")
     detail = refusal(http.post(f"{words}/search", json={"query": "hen"}), 409)["detail"]
-    assert "indexes (none)" in detail
+    assert "`indexes`: none" in detail
     assert refusal(http.post("/api/memories/search", params=of(words), json={"query": "hen"}), 409)
     assert refusal(http.post(f"{words}/reindex"), 409)
     assert indexes(http, words) == []
