@@ -37,22 +37,19 @@ def texts() -> list[tuple[Path, str]]:
 
 
 class Parts(NamedTuple):
-    """Lines of each function, and the modules that define a class and that call a name of ``DECODERS``."""
+    """Lines of each function, and the modules that call a name of ``DECODERS``."""
 
     function_lines: list[int]
-    classes: dict[str, set[Path]]
     decoders: set[Path]
 
 
 @cache
 def parts() -> Parts:
-    found = Parts([], {}, set())
+    found = Parts([], set())
     for path in (TOP / "kgserve").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 found.function_lines.append((node.end_lineno or 0) - node.lineno + 1)
-            elif isinstance(node, ast.ClassDef):
-                found.classes.setdefault(node.name, set()).add(path)
             elif isinstance(node, ast.Attribute) and node.attr in ATTRIBUTES and ast.unparse(node) in DECODERS:
                 found.decoders.add(path.relative_to(TOP))
     return found
@@ -113,10 +110,6 @@ def test_shell_scripts_are_valid(script: str) -> None:
     subprocess.run(["sh", "-n", script], cwd=TOP, check=True)
 
 
-def test_class_names_are_unique() -> None:
-    assert {name: paths for name, paths in parts().classes.items() if len(paths) > 1} == {}
-
-
 def test_the_top_holds_few_packages() -> None:
     packages = {path.name for path in (TOP / "kgserve").iterdir() if path.is_dir() and path.name != "__pycache__"}
     assert len(packages) <= 14, f"a package for each layer or feature, not for each thing: {sorted(packages)}"
@@ -138,7 +131,8 @@ def test_only_projections_follow_the_journal() -> None:
         path.relative_to(TOP).as_posix()
         for path, tree in following.items()
         for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and {alias.name for alias in node.names} & {"JournalTail", "read_net_change"}
+        if isinstance(node, ast.ImportFrom)
+        and {alias.name for alias in node.names} & {"JournalTail", "read_net_change"}
     }
     assert tails == READERS_OF_THE_JOURNAL.keys()
     classes = [node for tree in following.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
