@@ -103,7 +103,7 @@ class StoreSettingsAnswer(msgspec.Struct, kw_only=True):
     sequence: int
 
 
-class PruneRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class PruneHistoryRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Former states to delete from the history."""
 
     before: (

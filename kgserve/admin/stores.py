@@ -27,8 +27,8 @@ from kgserve.admin.api import (
 from kgserve.admin.metrics import largest_lag, measure_store_lag
 from kgserve.errors import Conflict, InvalidInput, JournalDamaged, StorageFull, Unavailable
 from kgserve.graph.answers import CallerInfo, HealthStatus, ReadinessStatus, ReindexAnswer
+from kgserve.graph.as_of_resolution import caught_up_history
 from kgserve.graph.cross_store_links import count_links
-from kgserve.graph.history_access import caught_up_history
 from kgserve.graph.query_parameters import DropStoreQuery
 from kgserve.graph.request_bodies import NodeInput
 from kgserve.graph.request_validation import FaultCollector, check_label, to_node_put

@@ -31,6 +31,7 @@ from kgserve.memory.entities_api import (
     ConfidenceHistogram,
     CreatedEntity,
     CreatedRelation,
+    DeleteRelationsAnswer,
     EntitiesCreated,
     EntitiesDeleted,
     EntityAnswer,
@@ -48,7 +49,6 @@ from kgserve.memory.entities_api import (
     RelationKey,
     RelationPage,
     RelationsCreated,
-    RelationsDeleted,
     TypeCount,
     UpdatedEntity,
 )
@@ -331,7 +331,7 @@ CREATE_RELATIONS_ANSWER_EXAMPLE = RelationsCreated(
     relations=[CREATE_RELATION_ANSWER_EXAMPLE], created=1, entities_created=["Web shop"], sequence=2
 )
 DELETE_RELATIONS_REQUEST_EXAMPLE: dict[str, Any] = {"relations": [_RELATION_KEY_EXAMPLE]}
-DELETE_RELATIONS_ANSWER_EXAMPLE = RelationsDeleted(
+DELETE_RELATIONS_ANSWER_EXAMPLE = DeleteRelationsAnswer(
     deleted=1, missing=[RelationKey(**_RELATION_KEY_EXAMPLE)], sequence=3
 )
 

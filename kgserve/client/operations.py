@@ -12,7 +12,7 @@ from kgserve.admin.api import (
     DropAnswer,
     LinkManifest,
     PruneAnswer,
-    PruneRequest,
+    PruneHistoryRequest,
     StoreList,
     StoreSettingsAnswer,
     StoreStats,
@@ -112,6 +112,7 @@ from kgserve.memory.entities_api import (
     CreatedRelation,
     DeleteEntitiesRequest,
     DeleteEntityRequest,
+    DeleteRelationsAnswer,
     EntitiesCreated,
     EntitiesDeleted,
     EntitiesQuery,
@@ -132,7 +133,6 @@ from kgserve.memory.entities_api import (
     RelationKey,
     RelationPage,
     RelationsCreated,
-    RelationsDeleted,
     RelationsQuery,
     UpdatedEntity,
     UpdateEntityRequest,
@@ -257,9 +257,9 @@ ENTITY_MEMORIES_ROUTE = ClientRoute("entity_memories", "GET", "/api/entities/{id
 RELATIONS_ROUTE = ClientRoute("relations", "GET", "/api/relations", RelationPage, reads=True)
 RELATE_ROUTE = ClientRoute("relate", "POST", "/api/relations", CreatedRelation, in_body=True)
 CREATE_RELATIONS_ROUTE = ClientRoute("create_relations", "POST", "/api/relations/batch", RelationsCreated, in_body=True)
-DELETE_RELATION_ROUTE = ClientRoute("delete_relation", "DELETE", "/api/relations/{id}", RelationsDeleted)
+DELETE_RELATION_ROUTE = ClientRoute("delete_relation", "DELETE", "/api/relations/{id}", DeleteRelationsAnswer)
 DELETE_RELATIONS_ROUTE = ClientRoute(
-    "delete_relations", "POST", "/api/relations/delete", RelationsDeleted, in_body=True
+    "delete_relations", "POST", "/api/relations/delete", DeleteRelationsAnswer, in_body=True
 )
 MEMORY_STATS_ROUTE = ClientRoute("memory_stats", "GET", "/api/analytics/overview", MemoryStats, reads=True)
 MEMORY_GROWTH_ROUTE = ClientRoute("memory_growth", "GET", "/api/analytics/growth", MemoryGrowth, reads=True)
@@ -935,7 +935,7 @@ def prune_history(store: str, before: int | str | None = None) -> ClientRequest[
 
     Raises Conflict when no history is kept, and for an age after the clock was set forward since the server started.
     """
-    return PRUNE_HISTORY_ROUTE.ask(store, PruneRequest(before=_text(before)), wait=None)
+    return PRUNE_HISTORY_ROUTE.ask(store, PruneHistoryRequest(before=_text(before)), wait=None)
 
 
 def backup(
@@ -1945,7 +1945,7 @@ def create_relations(
     return CREATE_RELATIONS_ROUTE.ask(store, {"relations": list(relations)})
 
 
-def delete_relation(store: str, relation_id: str) -> ClientRequest[RelationsDeleted]:
+def delete_relation(store: str, relation_id: str) -> ClientRequest[DeleteRelationsAnswer]:
     """Delete one relation by id.
 
     Delete one relation by its id. A missing relation is not an error.
@@ -1955,7 +1955,7 @@ def delete_relation(store: str, relation_id: str) -> ClientRequest[RelationsDele
 
 def delete_relations(
     store: str, relations: Iterable[Mapping[str, Any] | RelationKey] = ()
-) -> ClientRequest[RelationsDeleted]:
+) -> ClientRequest[DeleteRelationsAnswer]:
     """Delete relations by the names of their ends.
 
     Delete relations by the names of their ends, in one commit. A missing relation is not an error.

@@ -21,8 +21,8 @@ from kgserve.platform.media_types import JSON_MEDIA_TYPE, NDJSON_MEDIA_TYPE
 from kgserve.platform.network_addresses import is_loopback
 from kgserve.platform.server_discovery import (
     DiscoveredServer,
-    configured_server,
     create_tls_context,
+    find_configured_server,
     find_server,
     server_at,
 )
@@ -275,7 +275,7 @@ class ServerTarget:
         if self._urls:
             found = server_at(self._urls[0], settings.data_dir)
         else:
-            listening = configured_server(settings.host, settings.port, tls=settings.tls_cert is not None)
+            listening = find_configured_server(settings.host, settings.port, tls=settings.tls_cert is not None)
             found = find_server(settings.data_dir) or listening
         return found.with_key(settings.key)
 

@@ -33,7 +33,7 @@ from kgserve.cluster.membership import ClusterFormat, ClusterMembership
 from kgserve.cluster.ownership import RemoteOwnership, StoreOwnership
 from kgserve.cluster.read_replicas import (
     BootstrapSnapshots,
-    ReadReplicas,
+    ReadReplicaUpdater,
     download_store,
     redirect_or_unreachable,
     redirect_to_owner,
@@ -99,7 +99,7 @@ class ClusterPlacement(Placement):
         self._placed: dict[str, _PlacedStore] = {}
         self.counts = counts = ClusterNodeMetrics()
         self._counts = counts
-        self._copies = ReadReplicas(logs, self._ownership, self, settings.cluster_copies, settings.compact_wal_mb)
+        self._copies = ReadReplicaUpdater(logs, self._ownership, self, settings.cluster_copies, settings.compact_wal_mb)
         super().__init__(data_dir, settings)
         self._ownership.look()
         self._ownership.outdated.append(self._was_outdated)

@@ -127,7 +127,9 @@ def take_over_log(journal: Journal, log: ReplicatedLog, store: str, owner: Store
     reached = verify_shipped_position(journal, store, owner)
     while True:
         end = log.end(store)
-        reached = copy_records(journal, log.read(store, reached.position, end), store, owner.epoch, reached)
+        reached = append_replicated_records(
+            journal, log.read(store, reached.position, end), store, owner.epoch, reached
+        )
         if not owner.coming:
             require_not_ahead(journal, store, reached)
         try:
@@ -152,7 +154,7 @@ def require_not_ahead(journal: Journal, store: str, reached: ShippedPosition) ->
         )
 
 
-def copy_records(
+def append_replicated_records(
     journal: Journal,
     found: Iterable[PositionedRecord],
     store: str,

@@ -31,7 +31,7 @@ from kgserve.cluster.bootstrap_snapshots import (
 )
 from kgserve.cluster.log_shipping import (
     ShippedPosition,
-    copy_records,
+    append_replicated_records,
     decode_frame_record,
     require_not_ahead,
     verify_shipped_position,
@@ -52,6 +52,7 @@ from kgserve.errors import (
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.settings import MEBIBYTE, Settings
 from kgserve.platform.sqlite_files import copy_database
+from kgserve.storage.current_rows_rebuild import create_empty_folder
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.layout import (
@@ -62,7 +63,6 @@ from kgserve.storage.layout import (
     write_description,
 )
 from kgserve.storage.model.change import ChangeSet
-from kgserve.storage.rebuild import create_empty_folder
 from kgserve.stores.placement import CommitLog, OpenStoreLookup, ReplicaStore
 
 log = structlog.get_logger()
@@ -206,7 +206,7 @@ class ReplicaFileStorage(Protocol):
         ...
 
 
-class ReadReplicas:
+class ReadReplicaUpdater:
     """Keeps all replicas of a node up to date, in a thread of its own from `begin` to `close`.
 
     ``copies`` is the number of nodes that keep the files of each store they do not serve.
@@ -239,7 +239,7 @@ class ReadReplicas:
         """
         self._record_log_ends()
         reached = verify_shipped_position(journal, name, owner)
-        reached = copy_records(
+        reached = append_replicated_records(
             journal, self._log.read(name, reached.position, self._log.end(name)), name, None, reached
         )
         require_not_ahead(journal, name, reached)
@@ -320,7 +320,7 @@ class ReadReplicas:
         self._files[name] = _ReplicaFiles(journal, reached, time.monotonic())
         try:
             news = _new_records(self._log, name, reached.position, found)
-            reached = copy_records(journal, news, name, None, reached, durable=False)
+            reached = append_replicated_records(journal, news, name, None, reached, durable=False)
             require_not_ahead(journal, name, reached)
         except BaseException:
             self.let_go(name)
@@ -502,7 +502,9 @@ def download_store(
                 found = logs.read(layout.name, base.position, logs.end(layout.name))
                 write_shipped_position(
                     folder,
-                    copy_records(journal, found, layout.name, owner.epoch if to_own else None, begun, durable=False),
+                    append_replicated_records(
+                        journal, found, layout.name, owner.epoch if to_own else None, begun, durable=False
+                    ),
                 )
                 journal.sync()
             finally:

@@ -18,7 +18,6 @@ from kgserve.cypher.operators import can_share_list, describe_type
 from kgserve.cypher.parser import parse_statement
 from kgserve.cypher.pattern_analysis import PatternAnalysis, check_is_boolean
 from kgserve.cypher.syntax_tree import (
-    AccessExpression,
     CallClause,
     Clause,
     CreateClause,
@@ -30,6 +29,7 @@ from kgserve.cypher.syntax_tree import (
     ProjectionClause,
     ProjectionItem,
     Property,
+    PropertyAccessExpression,
     SetClause,
     UnwindClause,
     Variable,
@@ -298,7 +298,7 @@ class _UnionPart:
         return None
 
     def _is_plain(self, item: ProjectionItem) -> bool:
-        return not item.alias and isinstance(item.value, Variable | AccessExpression)
+        return not item.alias and isinstance(item.value, Variable | PropertyAccessExpression)
 
     def _resolve_shadowed_variables(self, clause: ProjectionClause, value: Expression, before: VariableScope) -> None:
         """Replace shadowed variables by the column's expression, because Kùzu sorts by the old variable."""
@@ -342,5 +342,5 @@ class _UnionPart:
 
 
 def _ends_in_star(value: Expression) -> bool:
-    last = value.steps[-1] if isinstance(value, AccessExpression) else None
+    last = value.steps[-1] if isinstance(value, PropertyAccessExpression) else None
     return isinstance(last, Property) and last.name == "*"

@@ -9,12 +9,12 @@ import msgspec
 
 from kgserve.cypher.lexer import TokenOutline
 from kgserve.cypher.syntax_tree import (
-    AccessExpression,
     Expression,
     GroupExpression,
     Literal,
     Parameter,
     Property,
+    PropertyAccessExpression,
     Subscript,
     TokenSpan,
     Variable,
@@ -135,7 +135,7 @@ def is_simple(expression: Expression) -> bool:
     match expression:
         case Literal() | Parameter() | Variable():
             return True
-        case AccessExpression(subject=subject, steps=steps):
+        case PropertyAccessExpression(subject=subject, steps=steps):
             return is_simple(subject) and all(isinstance(step, Property | Subscript) for step in steps)
         case GroupExpression(inner=inner):
             return is_simple(inner)

@@ -14,7 +14,6 @@ from typing import Final
 from kgserve.cypher.lexer import KEYWORDS, LAMBDA_FUNCTIONS, WORDS_BEFORE_PARENTHESIS, TokenOutline, syntax_fault
 from kgserve.cypher.string_literals import decode_string_literal
 from kgserve.cypher.syntax_tree import (
-    AccessExpression,
     AccessStep,
     CaseExpression,
     CastExpression,
@@ -33,6 +32,7 @@ from kgserve.cypher.syntax_tree import (
     PatternPath,
     PatternPredicate,
     Property,
+    PropertyAccessExpression,
     Slice,
     SubqueryExpression,
     Subscript,
@@ -189,7 +189,11 @@ class ExpressionParser(ABC):
         steps: list[AccessStep] = []
         while step := self._step(subject):
             steps.append(step)
-        return AccessExpression(start=start, end=self.at, subject=subject, steps=tuple(steps)) if steps else subject
+        return (
+            PropertyAccessExpression(start=start, end=self.at, subject=subject, steps=tuple(steps))
+            if steps
+            else subject
+        )
 
     def _step(self, subject: Expression) -> AccessStep | None:
         start = self.at

@@ -11,7 +11,6 @@ import msgspec
 from kgserve.cypher.analysis_context import AnalysisContext, ungroup
 from kgserve.cypher.expression_parser import BITS_OR, POWER, SHIFT
 from kgserve.cypher.syntax_tree import (
-    AccessExpression,
     Expression,
     GroupExpression,
     ListLiteral,
@@ -19,6 +18,7 @@ from kgserve.cypher.syntax_tree import (
     Negation,
     OperatorChain,
     Parameter,
+    PropertyAccessExpression,
     Variable,
 )
 from kgserve.cypher.types import ANY_TYPE, BOOLEAN_TYPE, NUMBER_KINDS, ValueType, join_types
@@ -293,7 +293,7 @@ class OperatorRules:
 def is_variable_or_property(expression: Expression) -> bool:
     """Return whether an expression is a variable or a property of one, on which Kùzu may join."""
     inner = ungroup(expression)
-    return isinstance(inner, Variable | AccessExpression)
+    return isinstance(inner, Variable | PropertyAccessExpression)
 
 
 def _is_nonzero_literal(expression: Expression | None) -> bool:

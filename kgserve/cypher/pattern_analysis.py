@@ -24,7 +24,6 @@ from kgserve.cypher.expression_parser import AND
 from kgserve.cypher.lexer import KEYWORDS
 from kgserve.cypher.operators import OperatorRules, are_comparable
 from kgserve.cypher.syntax_tree import (
-    AccessExpression,
     Expression,
     FunctionCall,
     Literal,
@@ -35,6 +34,7 @@ from kgserve.cypher.syntax_tree import (
     PatternPath,
     PatternPredicate,
     Property,
+    PropertyAccessExpression,
     RelationPattern,
     SubqueryExpression,
     TokenSpan,
@@ -435,7 +435,7 @@ def _id_operand(expression: Expression | None) -> str:
     match inner:
         case FunctionCall(name="id", arguments=(Variable(name=name),)):
             return name
-        case AccessExpression(subject=Variable(name=name), steps=(Property(name="id"),)):
+        case PropertyAccessExpression(subject=Variable(name=name), steps=(Property(name="id"),)):
             return name
         case _:
             return ""

@@ -67,7 +67,7 @@ class LabelTest(TokenSpan, frozen=True, kw_only=True):
 AccessStep: TypeAlias = Property | Subscript | Slice | LabelTest
 
 
-class AccessExpression(TokenSpan, frozen=True, kw_only=True):
+class PropertyAccessExpression(TokenSpan, frozen=True, kw_only=True):
     """Expression followed by property accesses, subscripts and slices."""
 
     subject: Expression
@@ -159,7 +159,7 @@ Expression: TypeAlias = (
     Literal
     | Parameter
     | Variable
-    | AccessExpression
+    | PropertyAccessExpression
     | ListLiteral
     | MapLiteral
     | FunctionCall

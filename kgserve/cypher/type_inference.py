@@ -16,7 +16,6 @@ from kgserve.cypher.expression_parser import AND, COMPARISON, OR, PREDICATE, SUM
 from kgserve.cypher.function_calls import FunctionCallRules
 from kgserve.cypher.operators import OperatorRules, can_share_list, describe_type
 from kgserve.cypher.syntax_tree import (
-    AccessExpression,
     CaseExpression,
     CastExpression,
     Expression,
@@ -32,6 +31,7 @@ from kgserve.cypher.syntax_tree import (
     Parameter,
     PatternPredicate,
     Property,
+    PropertyAccessExpression,
     Slice,
     SubqueryExpression,
     Subscript,
@@ -49,8 +49,8 @@ from kgserve.cypher.types import (
     NULL_TYPE,
     NUMBER_KINDS,
     ValueType,
+    contains_integer_type,
     engine_type_name,
-    has_integers,
     join_types,
     list_type_of,
     type_of_literal,
@@ -95,7 +95,7 @@ class TypeInference:
 
     def _type_of_composed(self, expression: Expression, scope: VariableScope) -> ValueType:  # noqa: PLR0911 - one for each part
         match expression:
-            case AccessExpression():
+            case PropertyAccessExpression():
                 return self._access(expression, scope)
             case ListLiteral():
                 return self._list(expression, scope)
@@ -126,7 +126,7 @@ class TypeInference:
     def _parameter(self, parameter: Parameter) -> ValueType:
         """Cast integer parameters to 64 bits; the engines use the smallest type that fits the value."""
         kind = type_of_value(self._context.parameters.get(parameter.name))
-        declared = engine_type_name(kind) if has_integers(kind) else None
+        declared = engine_type_name(kind) if contains_integer_type(kind) else None
         if declared is not None:
             written = f"CAST({self._context.outline.tokens[parameter.start].text} AS {declared})"
             self._context.edits.replace(parameter.start, parameter.end, written)
@@ -217,7 +217,7 @@ class TypeInference:
         operand = negation.operand
         if isinstance(operand, Literal) and operand.value == MAX_INTEGER + 1 and negation.count > 1:
             raise self._context.refuse(operand.start, "this integer does not fit into 64 bits; found")
-        if isinstance(operand, AccessExpression):
+        if isinstance(operand, PropertyAccessExpression):
             self._context.edits.around(operand.start, operand.end, "(", ")")
         return kind.without_column()
 
@@ -332,7 +332,7 @@ class TypeInference:
             may_be_null = may_be_null or wanted.is_nullable
             if subject is not None:
                 self._check_compared(condition, subject, wanted)
-            elif isinstance(ungroup(condition), AccessExpression | CaseExpression | Variable):
+            elif isinstance(ungroup(condition), PropertyAccessExpression | CaseExpression | Variable):
                 # Engines treat such a bare condition as false for some or all rows.
                 self._context.edits.around(condition.start, condition.end, "(", ") = true")
             kinds.append(self.type_of(value, scope))
@@ -368,7 +368,7 @@ class TypeInference:
             what = f"all branches of a CASE need the same type, but these are {names}; found"
             raise self._context.refuse(case.start, what)
 
-    def _access(self, access: AccessExpression, scope: VariableScope) -> ValueType:
+    def _access(self, access: PropertyAccessExpression, scope: VariableScope) -> ValueType:
         kind = self.type_of(access.subject, scope)
         bounds = [(step.first, step.last) for step in access.steps if isinstance(step, Slice)]
         self._context.check_one_source(access, tuple(each for pair in bounds for each in pair if each is not None))

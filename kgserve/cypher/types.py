@@ -244,10 +244,10 @@ _DECLARED_TYPES = {"integer": "INT64", "float": "DOUBLE", "text": "STRING", "boo
 _PLAIN_KEY = re.compile(r"[a-z][a-z0-9_]*")
 
 
-def has_integers(kind: ValueType) -> bool:
+def contains_integer_type(kind: ValueType) -> bool:
     """Return whether a value is an integer or contains one."""
     parts = [part for _, part in kind.fields] if kind.of is None else [kind.of]
-    return kind.kind == "integer" or any(map(has_integers, parts))
+    return kind.kind == "integer" or any(map(contains_integer_type, parts))
 
 
 def engine_type_name(kind: ValueType) -> str | None:

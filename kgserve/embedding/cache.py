@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from kgserve.embedding.embedder import Embedder
 from kgserve.errors import Unavailable
-from kgserve.platform.gil import iterate_cooperatively
+from kgserve.platform.gil_yield import iterate_cooperatively
 from kgserve.platform.sqlite_files import remove_path, truncate_wal
 
 log = structlog.get_logger()

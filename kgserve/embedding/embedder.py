@@ -26,7 +26,7 @@ from kgserve.embedding.model_files import ModelManifest, model_folder, read_veri
 from kgserve.errors import Unavailable
 from kgserve.platform.allocator import release_free_memory
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.gil import iterate_cooperatively
+from kgserve.platform.gil_yield import iterate_cooperatively
 from kgserve.platform.metrics.telemetry import EmbeddingCounters, measure_request_part
 from kgserve.platform.service_url import parse_service_url, service_headers
 from kgserve.platform.settings import Settings

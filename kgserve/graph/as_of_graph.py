@@ -16,6 +16,14 @@ from typing_extensions import override
 from kgserve.errors import InvalidInput, TooLarge, Unavailable
 from kgserve.graph import row_conversion
 from kgserve.graph.answers import Node
+from kgserve.graph.as_of_resolution import (
+    MAX_AS_OF_DIGITS,
+    MAX_EDGES_PER_DIRECTION,
+    NO_EDGE_LIMIT,
+    require_history,
+    resolve_redirect_at,
+    wait_for_history,
+)
 from kgserve.graph.graph_reader import (
     MAX_DESCENDANTS,
     MAX_NEIGHBOURS,
@@ -26,14 +34,6 @@ from kgserve.graph.graph_reader import (
     GraphReader,
     StoreLease,
     resolve_valid_at,
-)
-from kgserve.graph.history_access import (
-    MAX_AS_OF_DIGITS,
-    MAX_EDGES_PER_DIRECTION,
-    NO_EDGE_LIMIT,
-    require_history,
-    resolve_redirect_at,
-    wait_for_history,
 )
 from kgserve.graph.search.score_fusion import NeighbourWeights
 from kgserve.graph.search.search_index import CommitIndex

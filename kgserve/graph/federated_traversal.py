@@ -14,8 +14,8 @@ from kgserve.errors import InvalidInput, NotFound
 from kgserve.graph import row_conversion
 from kgserve.graph.answers import Edge, Node, ReachedNode, TraverseAnswer
 from kgserve.graph.as_of_graph import PastMoment
+from kgserve.graph.as_of_resolution import redirect_field
 from kgserve.graph.graph_reader import GraphReader, read_graph
-from kgserve.graph.history_access import redirect_field
 from kgserve.graph.request_bodies import TraverseRequest
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow

@@ -17,7 +17,7 @@ import numpy as np
 from typing_extensions import override
 
 from kgserve.graph.answers import Node
-from kgserve.graph.history_access import MAX_EDGES_PER_DIRECTION, VALID_AT_ANY, parse_valid_at
+from kgserve.graph.as_of_resolution import MAX_EDGES_PER_DIRECTION, VALID_AT_ANY, parse_valid_at
 from kgserve.graph.search.score_fusion import MAX_PROPAGATION_DEGREE, NeighbourWeights
 from kgserve.graph.search.search_index import CommitIndex
 from kgserve.graph.weighted_nodes import WeightedNodes, WeightsById, WeightsByNumber
@@ -38,7 +38,6 @@ from kgserve.storage.model.rows import EdgeRow, LinkRow, NodeRow
 from kgserve.storage.model.soft_delete import is_live
 from kgserve.storage.model.traversal import TraversalDirection, TraversalRequest
 from kgserve.storage.rows.delta import EdgeSet
-from kgserve.storage.rows.edge_page import encode_page_of_edges, exclude_types, filter_by_type, filter_valid_edges
 from kgserve.storage.rows.encoding import (
     ExportedEdge,
     ExportedNode,
@@ -48,6 +47,7 @@ from kgserve.storage.rows.encoding import (
 )
 from kgserve.storage.rows.format import NumberArray
 from kgserve.storage.rows.hierarchy import find_merged_ids, find_outgoing_edges, find_parents, find_redirects
+from kgserve.storage.rows.node_edge_pages import encode_page_of_edges, exclude_types, filter_by_type, filter_valid_edges
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.storage.rows.sampling import (
     IncidentEdges,

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from kgserve.admin.api import PruneAnswer, PruneRequest
+from kgserve.admin.api import PruneAnswer, PruneHistoryRequest
 from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.graph import row_conversion
 from kgserve.graph.answers import (
@@ -27,8 +27,8 @@ from kgserve.graph.answers import (
     RepeatedAuthor,
 )
 from kgserve.graph.as_of_graph import AsOfGraph, history_opener_of_lease
+from kgserve.graph.as_of_resolution import MAX_AS_OF_DIGITS, caught_up_history
 from kgserve.graph.former_versions import parse_version_sequence, sort_by_validity
-from kgserve.graph.history_access import MAX_AS_OF_DIGITS, caught_up_history
 from kgserve.graph.mutations import build_inject_answer, estimate_bytes
 from kgserve.graph.query_parameters import ChangesQuery, EntityHistoryRequest, HistoryRequest, RevertNodeRequest
 from kgserve.graph.request_validation import require_label
@@ -44,8 +44,8 @@ from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.fields import AUTHOR_FIELD, NO_EXTRAS, NODE, field_names_of
 from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.model.soft_delete import REASON_FORGOTTEN, REASON_SUPERSEDED, VERSION_OF_RELATION
-from kgserve.storage.rows.edge_page import incoming_edges_of_type
 from kgserve.storage.rows.hierarchy import find_parents
+from kgserve.storage.rows.node_edge_pages import incoming_edges_of_type
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
 
@@ -135,7 +135,7 @@ def list_changes(graph: StoreHandle, request: ChangesQuery) -> ChangesPage:
     return ChangesPage(changes=found, next_since=seen if seen < last else None, sequence=last)
 
 
-def prune_history(graph: StoreHandle, request: PruneRequest) -> PruneAnswer:
+def prune_history(graph: StoreHandle, request: PruneHistoryRequest) -> PruneAnswer:
     """Delete the states that ended by `before`; without it, those that exceed the retention of the store's settings.
 
     Current states, states current as of `before` and versions listed in the `conflicts` of a node are kept. Later reads

@@ -18,7 +18,7 @@ import numpy as np
 
 from kgserve.errors import Conflict, Gone, NotFound, TooLarge, Unavailable
 from kgserve.graph import row_conversion
-from kgserve.graph.history_access import NO_EDGE_LIMIT, caught_up_history, find_redirect_at, list_nodes_at
+from kgserve.graph.as_of_resolution import NO_EDGE_LIMIT, caught_up_history, find_redirect_at, list_nodes_at
 from kgserve.graph.merge_api import (
     MAX_MOVED_EDGES,
     MAX_REPORTED_FIELDS,
@@ -41,8 +41,8 @@ from kgserve.storage.model.redirects import (
     MAX_REDIRECTS,
     MERGED_INTO_RELATION,
     follow_redirect_chain,
+    link_key_after_merge,
     redirect_edge_key,
-    redirect_link_key,
 )
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
 from kgserve.storage.plan import WriteReport
@@ -144,7 +144,7 @@ def _plan_moved_links(links: LinkReader | None, node_id: str, into: str) -> tupl
     found = [] if links is None else links.outgoing(node_id, MAX_MOVED_EDGES + 1)
     if len(found) > MAX_MOVED_EDGES:
         raise TooLarge(f"node {node_id!r} has more than {MAX_MOVED_EDGES} links, the limit of one merge")
-    keys = [redirect_link_key(row.key, node_id, into) for row in found]
+    keys = [link_key_after_merge(row.key, node_id, into) for row in found]
     present = set() if links is None else {row.key for row in links.of(keys)}
     return found, [copy_as_link_put(row, key) for row, key in zip(found, keys, strict=True) if key not in present]
 
@@ -339,7 +339,7 @@ def _read_merge_history(history: HistoryFile, seen: _MergeState, at: int) -> _Me
     before, after = (next(list_nodes_at(history, (seen.into,), moment), None) for moment in (at - 1, at))
     moved = {redirect_edge_key(edge.key, row.id, seen.into) for edge in edges}
     links = _links_at(history, row.id, at - 1)
-    link_heirs = _find_link_heirs(history, seen, {redirect_link_key(each.key, row.id, seen.into) for each in links})
+    link_heirs = _find_link_heirs(history, seen, {link_key_after_merge(each.key, row.id, seen.into) for each in links})
     return _MergeHistory(row, edges, before, after, _find_edge_heirs(history, seen, moved), links, link_heirs)
 
 
@@ -374,7 +374,7 @@ def _find_link_heirs(history: HistoryFile, seen: _MergeState, moved: set[LinkKey
     for other in seen.others if moved else ():
         with suppress(Gone):
             for link in _links_at(history, other.id, other.sequence - 1):
-                key = redirect_link_key(link.key, other.id, seen.into)
+                key = link_key_after_merge(link.key, other.id, seen.into)
                 if key in moved:
                     heirs.setdefault(key, link)
     return heirs
@@ -392,7 +392,7 @@ class _LinkPlan(msgspec.Struct, frozen=True):
 def _plan_links(links: LinkReader | None, past: _MergeHistory, seen: _MergeState) -> _LinkPlan:
     if links is None or not past.links:
         return _LinkPlan([copy_as_link_put(row, row.key) for row in past.links])
-    moved = {redirect_link_key(row.key, seen.row.id, seen.into): row for row in past.links}
+    moved = {link_key_after_merge(row.key, seen.row.id, seen.into): row for row in past.links}
     there = {row.key: row for row in links.of(moved)}
     at = seen.row.sequence
     going = [key for key, row in there.items() if row.edge.sequence >= at and _is_same_edge(row.edge, moved[key].edge)]

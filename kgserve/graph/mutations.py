@@ -43,7 +43,7 @@ from kgserve.storage.model.entity_names import IS_ABOUT_RELATION
 from kgserve.storage.model.fields import NO_EXTRAS, EdgeExtrasPut, NodeExtrasPut, TimestampPut
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, parse_edge_or_link_id
 from kgserve.storage.plan import MAX_REPORTED_ROWS, WriteReport
-from kgserve.storage.rows.edge_page import incoming_edges_of_type
+from kgserve.storage.rows.node_edge_pages import incoming_edges_of_type
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
 

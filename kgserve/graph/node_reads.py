@@ -33,11 +33,11 @@ from kgserve.graph.answers import (
     TagList,
     TraverseAnswer,
 )
+from kgserve.graph.as_of_resolution import MAX_EDGES_PER_DIRECTION, VALID_AT_ANY, describe_moment, encode_redirect
 from kgserve.graph.compat.versioned_api import EdgeAnswer, EdgeList
 from kgserve.graph.cross_store_links import find_edge
 from kgserve.graph.federated_traversal import traverse_stores
 from kgserve.graph.graph_reader import CurrentGraph, EdgePageRequest, GraphReader, read_graph, resolve_valid_at
-from kgserve.graph.history_access import MAX_EDGES_PER_DIRECTION, VALID_AT_ANY, describe_moment, encode_redirect
 from kgserve.graph.history_queries import get_node_version
 from kgserve.graph.mutations import list_remaining_memories
 from kgserve.graph.query_parameters import (
@@ -67,9 +67,9 @@ from kgserve.storage.model.filters import NodeFilter, PagePosition
 from kgserve.storage.model.rows import LinkKey, LinkRow, NodeRow, edge_or_link_id, parse_edge_or_link_id
 from kgserve.storage.model.traversal import TraversalRequest, clamp_depth
 from kgserve.storage.model.type_frequencies import MAX_LISTED_TAGS
-from kgserve.storage.rows.edge_page import add_former_versions
 from kgserve.storage.rows.encoding import encode_link
 from kgserve.storage.rows.hierarchy import find_merged_ids, resolve_redirect
+from kgserve.storage.rows.node_edge_pages import add_former_versions
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StoreNotOpen

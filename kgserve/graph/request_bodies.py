@@ -158,7 +158,7 @@ class SearchVariant(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     fresh_only: Annotated[bool, Meta(description="Only nodes whose freshness_at is not in the past")] = False
 
 
-class BatchSearchRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class MultiQuerySearchRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Variants of a question, whose results are combined by reciprocal rank fusion."""
 
     queries: Annotated[list[SearchVariant], Meta(min_length=1, max_length=8)]

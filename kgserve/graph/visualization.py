@@ -11,11 +11,11 @@ import numpy as np
 
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.graph.as_of_graph import list_states_between, stored_confidences
+from kgserve.graph.as_of_resolution import VALID_AT_ANY, caught_up_history
 from kgserve.graph.graph_reader import (
     GraphReader,
     read_graph,
 )
-from kgserve.graph.history_access import VALID_AT_ANY, caught_up_history
 from kgserve.graph.request_validation import FaultCollector, check_label
 from kgserve.graph.row_conversion import shorten_text
 from kgserve.graph.store_handle import StoreHandle

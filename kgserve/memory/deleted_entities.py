@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from kgserve.errors import Conflict
-from kgserve.graph.history_access import caught_up_history
+from kgserve.graph.as_of_resolution import caught_up_history
 from kgserve.memory.api import DeletedEntity
 from kgserve.memory.presentation import name_or_id
 from kgserve.platform.timestamps import format_time

@@ -27,6 +27,7 @@ from kgserve.memory.entities_api import (
     CreateRelationsRequest,
     DeleteEntitiesRequest,
     DeleteEntityRequest,
+    DeleteRelationsAnswer,
     DeleteRelationsRequest,
     EntitiesCreated,
     EntitiesDeleted,
@@ -41,7 +42,6 @@ from kgserve.memory.entities_api import (
     RelationInput,
     RelationKey,
     RelationsCreated,
-    RelationsDeleted,
     UpdatedEntity,
     UpdateEntityRequest,
 )
@@ -67,7 +67,7 @@ from kgserve.storage.model.rows import (
 )
 from kgserve.storage.plan import WriteReport
 from kgserve.storage.rows.delta import EdgeSet
-from kgserve.storage.rows.edge_page import add_former_versions, exclude_types, filter_by_type, filter_by_weight
+from kgserve.storage.rows.node_edge_pages import add_former_versions, exclude_types, filter_by_type, filter_by_weight
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pending_state import PendingState
@@ -494,7 +494,7 @@ def put_relation(draft: MemoryDraft, put: EdgePut) -> tuple[EdgePut, WriteOutcom
     return put, "existing" if same else "updated"
 
 
-def delete_relations(graph: StoreHandle, request: DeleteRelationsRequest) -> Future[RelationsDeleted]:
+def delete_relations(graph: StoreHandle, request: DeleteRelationsRequest) -> Future[DeleteRelationsAnswer]:
     """Delete relations by the names of their ends, in one commit. A missing relation is not an error."""
     missing: list[RelationKey] = []
 
@@ -508,15 +508,15 @@ def delete_relations(graph: StoreHandle, request: DeleteRelationsRequest) -> Fut
                 draft.drop_edge(key)
         return draft.batch()
 
-    def answer(_: OpenStore, __: RowsSnapshot, report: WriteReport) -> RelationsDeleted:
-        return RelationsDeleted(
+    def answer(_: OpenStore, __: RowsSnapshot, report: WriteReport) -> DeleteRelationsAnswer:
+        return DeleteRelationsAnswer(
             deleted=report.edges_deleted, missing=missing[:MAX_REPORTED_ITEMS], sequence=report.sequence
         )
 
     return _write_by_names(graph, decide, answer, 1_000 * len(request.relations))
 
 
-def delete_relation(graph: StoreHandle, request: RelationIdRequest) -> Future[RelationsDeleted]:
+def delete_relation(graph: StoreHandle, request: RelationIdRequest) -> Future[DeleteRelationsAnswer]:
     """Delete one relation by its id. A missing relation is not an error."""
     key = parse_edge_id(request.relation_id)
     existed: list[bool] = []
@@ -526,9 +526,9 @@ def delete_relation(graph: StoreHandle, request: RelationIdRequest) -> Future[Re
         draft.drop_edge(key)
         return draft.batch()
 
-    def answer(_: OpenStore, __: RowsSnapshot, report: WriteReport) -> RelationsDeleted:
+    def answer(_: OpenStore, __: RowsSnapshot, report: WriteReport) -> DeleteRelationsAnswer:
         deleted = RelationKey(source=key[0], target=key[1], relation_type=key[2])
-        return RelationsDeleted(
+        return DeleteRelationsAnswer(
             deleted=report.edges_deleted, missing=[] if existed[0] else [deleted], sequence=report.sequence
         )
 

@@ -328,7 +328,7 @@ class EntitiesDeleted(msgspec.Struct, kw_only=True):
     ] = []
 
 
-class RelationsDeleted(msgspec.Struct, kw_only=True):
+class DeleteRelationsAnswer(msgspec.Struct, kw_only=True):
     """Result of deleting relations."""
 
     ok: Literal[True] = True

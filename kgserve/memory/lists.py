@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from kgserve.errors import InvalidInput, NotFound
-from kgserve.graph.history_access import parse_valid_at
+from kgserve.graph.as_of_resolution import parse_valid_at
 from kgserve.graph.request_validation import FaultCollector, parse_attribute_filter_json, parse_filter_time
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory.api import MAX_PAGE_OFFSET, DeletedEntity, MemoriesQuery, MemoryPage

@@ -9,8 +9,8 @@ from msgspec.structs import asdict, replace
 
 from kgserve.errors import NotFound
 from kgserve.graph.as_of_graph import AsOfGraph, history_opener_of_lease
+from kgserve.graph.as_of_resolution import caught_up_history
 from kgserve.graph.former_versions import is_version_id, parse_version_sequence
-from kgserve.graph.history_access import caught_up_history
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory.api import Memory, MemoryRequest
 from kgserve.memory.entities import to_relations
@@ -28,7 +28,7 @@ from kgserve.storage.model.fields import NO_EXTRAS
 from kgserve.storage.model.redirects import is_never_valid
 from kgserve.storage.model.rows import EdgeRow, NodeRow
 from kgserve.storage.model.soft_delete import is_live
-from kgserve.storage.rows.edge_page import exclude_types
+from kgserve.storage.rows.node_edge_pages import exclude_types
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
 

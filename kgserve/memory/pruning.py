@@ -9,7 +9,11 @@ from functools import partial
 from typing import Literal, NamedTuple
 
 from kgserve.memory.api import CONCEPT_LAYER
-from kgserve.memory.consolidation.candidates import MEMORY_JOB_TIMEOUT_SECONDS, PauseFunction, build_members
+from kgserve.memory.consolidation.candidates import (
+    MEMORY_JOB_TIMEOUT_SECONDS,
+    PauseFunction,
+    build_consolidation_members,
+)
 from kgserve.memory.consolidation.plan import is_pinned
 from kgserve.platform.timestamps import DAY_MICROSECONDS
 from kgserve.projections.memory_index.decay import confidence_stated_at
@@ -21,7 +25,7 @@ from kgserve.storage.model.parents import CHILD_OF_RELATION
 from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.model.soft_delete import REASON_PRUNED, is_active, soft_delete
 from kgserve.storage.model.store_settings import MemorySettings
-from kgserve.storage.rows.edge_page import add_former_versions
+from kgserve.storage.rows.node_edge_pages import add_former_versions
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
 
@@ -92,7 +96,7 @@ def _classify(found: PruneCandidates, store: OpenStore, rows: RowsSnapshot, some
     """Add the prunable memories among some rows to the result, and count protected ones."""
     threshold, candidates = store.description.memory.prune_threshold, [row for row in some if is_active(row, now)]
     accesses = store.accesses.of([row.id for row in candidates])
-    for node_id, member in build_members(store, candidates, now).items():
+    for node_id, member in build_consolidation_members(store, candidates, now).items():
         if member.effective < threshold:
             if reason := _protection(rows, member.row, accesses.get(node_id), now):
                 found.kept[reason] += 1

@@ -44,7 +44,7 @@ from kgserve.memory.recall_scoring import (
     MAX_BOOSTING_HITS,
     MIN_TOP_KEYWORD_SCORE,
     MemoryScoreInputs,
-    RecallPath,
+    ReachedEntity,
     ScoredMemory,
     apply_boosts,
     boost_turns,
@@ -658,7 +658,7 @@ class MemoryRecall:
         fitting = self.searched.indexes.passing(only, MAX_NAMED_MEMORIES)
         return None if fitting is None else frozenset(fitting)
 
-    def _memories_of_path(self, way: RecallPath, fitting: frozenset[str] | None) -> Iterator[list[ScoredMemory]]:
+    def _memories_of_path(self, way: ReachedEntity, fitting: frozenset[str] | None) -> Iterator[list[ScoredMemory]]:
         """Yield the memories of an entity that pass, in batches, the most relevant first."""
         memories = self._about.memories(way.entity)
         if fitting is not None:

@@ -134,7 +134,7 @@ def count_withheld(
 # Paths between entities
 
 
-class RecallPath(NamedTuple):
+class ReachedEntity(NamedTuple):
     """A reachable entity, the product of the strengths of the relations on the path, and their number."""
 
     entity: str
@@ -142,7 +142,7 @@ class RecallPath(NamedTuple):
     hops: int
 
 
-def score_by_path(memory: str, way: RecallPath, relevance: float, confidence: float) -> ScoredMemory:
+def score_by_path(memory: str, way: ReachedEntity, relevance: float, confidence: float) -> ScoredMemory:
     """Return the hit for a memory of a reached entity."""
     match = way.strength * relevance
     why = f"{way.hops} hop{'s'[: way.hops != 1]} to {way.entity}: path {way.strength:.2f}, relevance {relevance:.2f}"
@@ -155,7 +155,7 @@ RelatedFunction = Callable[[str], Iterable[tuple[str, float]]]
 """Function that returns the related entities of an entity, with the strength of each relation, 0 to 1."""
 
 
-def iterate_paths(starts: Mapping[str, float], related: RelatedFunction, depth: int) -> Iterator[RecallPath]:
+def iterate_paths(starts: Mapping[str, float], related: RelatedFunction, depth: int) -> Iterator[ReachedEntity]:
     """Yield the entities within `depth` relations of the starts, each by its strongest path, strongest first."""
     queue = [(-strength, 0, entity) for entity, strength in starts.items() if strength > 0.0]
     heapq.heapify(queue)
@@ -166,7 +166,7 @@ def iterate_paths(starts: Mapping[str, float], related: RelatedFunction, depth: 
         if hops >= fewest.get(entity, depth + 1):
             continue
         if entity not in fewest:
-            yield RecallPath(entity, -negative, hops)
+            yield ReachedEntity(entity, -negative, hops)
         fewest[entity] = hops
         if hops < depth:
             for other, worth in related(entity):

@@ -68,8 +68,8 @@ from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.model.soft_delete import REASON_SUPERSEDED, VERSION_OF_RELATION
 from kgserve.storage.model.store_settings import MemorySettings
 from kgserve.storage.plan import WriteReport
-from kgserve.storage.rows.edge_page import add_former_versions
 from kgserve.storage.rows.hierarchy import resolve_redirect
+from kgserve.storage.rows.node_edge_pages import add_former_versions
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pending_state import PendingState

@@ -151,7 +151,7 @@ def server_at(url: str, data_dir: Path) -> DiscoveredServer:
     return found._replace(url=url.rstrip("/"))
 
 
-def configured_server(host: str, port: int, *, tls: bool) -> DiscoveredServer:
+def find_configured_server(host: str, port: int, *, tls: bool) -> DiscoveredServer:
     """Return the server expected to listen on this address."""
     return DiscoveredServer(
         connectable_url(f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}")

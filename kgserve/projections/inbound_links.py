@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from kgserve.errors import NotFound, ServedElsewhere
 from kgserve.projections.base import FollowedStore, Projection
-from kgserve.projections.links.links import InboundLinkTable, LinkReader, LinksPosition, open_closed_links
+from kgserve.projections.links.links import InboundLinkTable, LinkReader, LinksPosition, open_links_of_closed_store
 from kgserve.projections.on_demand_projection import DerivedFile, Found
 from kgserve.storage.changefeed import ChangeFeedLookup
 from kgserve.storage.journal.tail import LinkChange, read_link_changes
@@ -169,7 +169,7 @@ class InboundLinkIndex(DerivedFile, InboundLinkLookup):
     def _read_closed(self, layout: StoreLayout, seen: LinksPosition, sequence: int) -> bool:
         """Read the links of a store closed at a commit. Return False unless its files are as of that commit."""
         try:
-            with open_closed_links(layout.links) as (links, at):
+            with open_links_of_closed_store(layout.links) as (links, at):
                 if at != sequence or links.changed != seen.changed:
                     return False
                 self._open_file().replace(layout.name, links.all(), seen)

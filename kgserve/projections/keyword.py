@@ -20,7 +20,7 @@ import tantivy
 
 from kgserve.errors import InvalidInput
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.gil import iterate_cooperatively
+from kgserve.platform.gil_yield import iterate_cooperatively
 from kgserve.platform.sqlite_files import remove_path
 from kgserve.platform.text.query_words import add_word_forms, compute_word_weights, find_content_words
 from kgserve.projections import manifest

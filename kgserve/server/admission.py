@@ -29,7 +29,7 @@ from anyio import CapacityLimiter
 from kgserve.api.operation import ExecutorName
 from kgserve.errors import RateLimited, StoreOpening
 from kgserve.graph.store_handle import MAX_OPENING_POLL_SECONDS, MIN_OPENING_POLL_SECONDS, OPENING_TIMEOUT_SECONDS
-from kgserve.platform.gil import fair_pause_seconds
+from kgserve.platform.gil_yield import fair_pause_seconds
 from kgserve.platform.settings import Settings
 from kgserve.projections.cypher_engine.engine.fair_pool import current_caller
 from kgserve.projections.read_your_writes import NotCaughtUp, request_waits

@@ -32,7 +32,7 @@ from kgserve.storage.model.batch import (
     is_noop_put,
     next_edge_extras,
     next_node_extras,
-    with_conflicting_heads,
+    set_conflicting_versions,
 )
 from kgserve.storage.model.change import AccessRecord, BeforeImage, ChangeSet, CoAuthor, LinksState, StoreState
 from kgserve.storage.model.digest import shift_digest, shift_links
@@ -359,12 +359,12 @@ class _ChangeSetDraft:
     def _with_heads(self, put: NodePut, old: NodeRow, extras: NodeExtras | None) -> NodeExtras | None:
         """Return the extras with the heads in conflict after this write."""
         if is_conflicting_put(put, old, self.rules):
-            return with_conflicting_heads(extras, (old.version, *conflicting_versions(old)))
+            return set_conflicting_versions(extras, (old.version, *conflicting_versions(old)))
         # A partial update has not read the other heads, so it does not resolve the conflict.
         return (
             extras
             if put.resolves or not conflicting_versions(old)
-            else with_conflicting_heads(extras, conflicting_versions(old))
+            else set_conflicting_versions(extras, conflicting_versions(old))
         )
 
     def follow(self, put: EdgePut) -> EdgePut | None:

@@ -20,7 +20,7 @@ from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.storage.plan import WriteReport, choose_commit_time
 from kgserve.storage.rows.current_rows import StagedBase
 from kgserve.storage.rows.delta import EdgeSet
-from kgserve.storage.rows.edge_page import add_former_versions
+from kgserve.storage.rows.node_edge_pages import add_former_versions
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
 MAX_BULK_DELETE_ROWS = 2_000_000

@@ -22,11 +22,11 @@ from kgserve.errors import KgserveError, Unavailable
 from kgserve.platform.settings import MEBIBYTE, Settings
 from kgserve.projections.cypher_engine.engine.files import delete_engine_file
 from kgserve.projections.cypher_engine.projection import EngineProjection
+from kgserve.storage.current_rows_rebuild import MAX_KEPT_SNAPSHOTS
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.journal.replay import measure_unsnapshotted_bytes
 from kgserve.storage.layout import StoreLayout, require_rebuild_room
-from kgserve.storage.rebuild import MAX_KEPT_SNAPSHOTS
 from kgserve.storage.rows.current_rows import CurrentRowsProjection, StagedBase
 from kgserve.storage.rows.encoding import RowsDamaged
 

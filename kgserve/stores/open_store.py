@@ -30,6 +30,12 @@ from kgserve.projections.memory_index.projection import MemoryProjection
 from kgserve.projections.tombstones import Tombstones
 from kgserve.storage.changefeed import ChangeFeed
 from kgserve.storage.commit_clock import CommitClock, newest_segment_time, wall_time
+from kgserve.storage.current_rows_rebuild import (
+    create_empty_folder,
+    open_current_rows,
+    rebuild_current_rows,
+    take_snapshot,
+)
 from kgserve.storage.journal import snapshot
 from kgserve.storage.layout import STORE_FORMAT, StoreLayout, open_journal, require_write_room
 from kgserve.storage.model.batch import WriteBatch, WriteRules
@@ -38,10 +44,9 @@ from kgserve.storage.model.digest import measure_rows
 from kgserve.storage.model.rows import EdgeKey
 from kgserve.storage.model.store_settings import StoreSettings
 from kgserve.storage.plan import PlanningWorkspace, WriteReport, check_batch, plan_batch
-from kgserve.storage.rebuild import create_empty_folder, open_current_rows, rebuild_current_rows, take_snapshot
-from kgserve.storage.rows.edge_page import add_former_versions
 from kgserve.storage.rows.encoding import RowsDamaged
 from kgserve.storage.rows.hierarchy import find_redirects
+from kgserve.storage.rows.node_edge_pages import add_former_versions
 from kgserve.storage.rows.rows_snapshot import MIN_BATCH_LOOKUPS, RowsSnapshot
 from kgserve.stores.access_buffer import AccessBuffer
 from kgserve.stores.compaction import Compactor, DeltaMerger

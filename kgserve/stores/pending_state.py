@@ -15,8 +15,8 @@ from kgserve.storage.model.parents import CHILD_OF_RELATION, is_parent_edge
 from kgserve.storage.model.redirects import MERGED_INTO_RELATION, follow_redirect_chain, is_never_valid
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.storage.model.soft_delete import is_active
-from kgserve.storage.rows.edge_page import incoming_edges_of_type
 from kgserve.storage.rows.hierarchy import find_parent_edges, find_redirects
+from kgserve.storage.rows.node_edge_pages import incoming_edges_of_type
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
 MAX_PENDING_CHILDREN = 100

@@ -21,6 +21,7 @@ from kgserve.platform.durable_files import translate_storage_errors
 from kgserve.platform.settings import MEBIBYTE, Settings
 from kgserve.platform.sqlite_files import remove_database_files
 from kgserve.projections.history.reader import HistoryCurrentRows
+from kgserve.storage.current_rows_rebuild import create_empty_folder
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import CommitWitness, Journal
 from kgserve.storage.journal.journal import salvage_segments as salvage_journal
@@ -29,7 +30,6 @@ from kgserve.storage.layout import StoreLayout, read_witnesses
 from kgserve.storage.model.change import ChangeSet, LinksState, StoreState
 from kgserve.storage.model.digest import shift_digest, shift_links
 from kgserve.storage.model.rows import EdgeRow, LinkRow, NodeRow, link_id
-from kgserve.storage.rebuild import create_empty_folder
 
 MAX_EMPTY_COMMITS = 1_000_000
 """Maximum number of empty filler commits. A projection that claims more has a damaged sequence number."""

@@ -34,7 +34,7 @@ from kgserve.projections.cypher_engine.engine.engine import (
     EngineOptions,
     EngineSession,
     build_engine_file,
-    estimate_retained_bytes,
+    estimate_engine_memory_growth,
 )
 from kgserve.projections.cypher_engine.engine.files import delete_engine_file
 from kgserve.projections.cypher_engine.engine.protocol import (
@@ -49,13 +49,13 @@ from kgserve.projections.cypher_engine.engine.protocol import (
 )
 from kgserve.projections.cypher_engine.projection import FOLLOW_AFTER_STATEMENT_SECONDS, EngineProjection
 from kgserve.projections.cypher_engine.rebuild import InlineRows, read_inline_rows
+from kgserve.storage.current_rows_rebuild import create_empty_folder
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.journal.tail import JournalTail, read_net_change
 from kgserve.storage.layout import StoreLayout, require_dry_run_room, require_rebuild_room
 from kgserve.storage.model.change import NetChange, StoreState
 from kgserve.storage.model.fields import ColumnSet
 from kgserve.storage.model.rows import EDGE_EXTRA_NAMES, EdgeKey, EdgeRow, NodeRow
-from kgserve.storage.rebuild import create_empty_folder
 from kgserve.storage.rows.current_rows import CurrentRowsProjection
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
@@ -337,13 +337,13 @@ class ScratchDatabase:
         if copy.left is None or (behind and net.state != rows.state):
             return False
         add_row_resets(net, copy.left, rows)
-        if copy.engine.kept_bytes + estimate_retained_bytes(net, rows.state) > MAX_SCRATCH_RETAINED_BYTES:
+        if copy.engine.kept_bytes + estimate_engine_memory_growth(net, rows.state) > MAX_SCRATCH_RETAINED_BYTES:
             return False
         if len(net):
             require_rebuild_room(self._folder, _SCRATCH_ROOM_BYTES)
             copy.engine.apply(net, rows.state, recorded=False)
             # The engine also retains the versions that the statement itself wrote.
-            copy.engine.kept_bytes += estimate_retained_bytes(net, rows.state)
+            copy.engine.kept_bytes += estimate_engine_memory_growth(net, rows.state)
             copy.is_new = False
             copy.has_its_edges &= not (net.edges_created or net.edges_updated or net.edges_deleted or net.nodes_deleted)
         copy.state, copy.left = rows.state, NO_ROW_CHANGES

@@ -18,10 +18,10 @@ from kgserve.client.event_stream import EventStreamState
 from kgserve.client.streams import PagedNodes
 from kgserve.client.wire import ClientRequest, ClientRoute, StreamedRequest
 from kgserve.graph.request_bodies import (
-    BatchSearchRequest,
     ContextRequest,
     CypherRequest,
     InjectRequest,
+    MultiQuerySearchRequest,
     SearchRequest,
     TraverseRequest,
 )
@@ -117,7 +117,7 @@ def test_synchronous_and_asynchronous_classes_have_the_same_methods(kind: type, 
         (operations.inject, InjectRequest),
         (operations.traverse, TraverseRequest),
         (operations.search, SearchRequest),
-        (streams.search_batch, BatchSearchRequest),
+        (streams.search_batch, MultiQuerySearchRequest),
         (operations.context, ContextRequest),
         (streams.cypher, CypherRequest),
     ],

@@ -13,7 +13,7 @@ from kgserve.cluster.log_shipping import (
     LOG_POSITION_FILE,
     LogShipper,
     ShippedPosition,
-    copy_records,
+    append_replicated_records,
     fence_log,
     take_over_log,
 )
@@ -241,9 +241,9 @@ def test_a_partially_read_frame_is_read_again(memory: MemoryRig, store: str, mac
     end = 0
     for part in parts:
         end = log.append(store, end, part)
-    reached = copy_records(journal, log.read(store, 0, end), store, 2, ShippedPosition())
+    reached = append_replicated_records(journal, log.read(store, 0, end), store, 2, ShippedPosition())
     end = log.append(store, end, final)
-    copy_records(journal, log.read(store, reached.position, end), store, 2, reached)
+    append_replicated_records(journal, log.read(store, reached.position, end), store, 2, reached)
     assert machines.kept("a") == large
 
 

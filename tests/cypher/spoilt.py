@@ -21,7 +21,7 @@ import msgspec
 from kgserve.cypher.guard import GuardedStatement, guard_statement
 from kgserve.errors import InvalidInput, KgserveError
 from kgserve.projections.cypher_engine.driver import selection
-from kgserve.projections.cypher_engine.driver.binding import Connection, Database  # noqa: TID251 - no server has it
+from kgserve.projections.cypher_engine.driver.engine_classes import Connection, Database  # noqa: TID251 - no server has it
 from tests.cypher.engine_worker import Job, Outcome
 from tests.cypher.sample_texts import PARAMETERS, READS, WRITES, mutate
 

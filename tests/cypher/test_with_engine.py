@@ -72,7 +72,7 @@ def test_parameters_round_trip_unchanged(store: Path) -> None:
     program = (
         "import tests.engines\n"
         "from kgserve.cypher.guard import guard_statement\n"
-        "from kgserve.projections.cypher_engine.driver.binding import Connection, Database\n"
+        "from kgserve.projections.cypher_engine.driver.engine_classes import Connection, Database\n"
         f"connection = Connection(Database({str(store)!r}, buffer_pool_size=64 << 20, max_db_size=1 << 30))\n"
         "rows = [{'a': 1, 'b': 'x'}, {'b': 'y', 'a': 2.5}, {'b': None}]\n"
         "for value in (None, [], [1, 2.5], rows, {'a': [1]}, [[1], []], 'a\\0b', 2**63 - 1, True):\n"

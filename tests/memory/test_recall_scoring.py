@@ -12,7 +12,7 @@ from kgserve.graph.search.score_fusion import fuse_weighted
 from kgserve.memory.recall_scoring import (
     MAX_SPREAD_ENTITIES,
     MemoryScoreInputs,
-    RecallPath,
+    ReachedEntity,
     ScoredMemory,
     count_withheld,
     fuse_scores,
@@ -99,8 +99,8 @@ def test_paths_have_maximum_strength(starts: dict[str, float], edges: list[tuple
 def test_short_weak_path_reaches_further_than_long_strong_one() -> None:
     around = {"a": [("b", 1.0), ("c", 0.1)], "b": [("c", 1.0)], "c": [("d", 1.0)]}
     found = {way.entity: way for way in iterate_paths({"a": 1.0}, lambda entity: around.get(entity, ()), 2)}
-    assert found["c"] == RecallPath("c", 1.0, 2)
-    assert found["d"] == RecallPath("d", 0.1, 2)
+    assert found["c"] == ReachedEntity("c", 1.0, 2)
+    assert found["d"] == ReachedEntity("d", 0.1, 2)
 
 
 def test_visited_entities_are_limited() -> None:

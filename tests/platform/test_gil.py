@@ -6,7 +6,7 @@ import itertools
 import resource
 import time
 
-from kgserve.platform.gil import GIL_HOLD_SECONDS, iterate_cooperatively
+from kgserve.platform.gil_yield import GIL_HOLD_SECONDS, iterate_cooperatively
 
 
 def rests(work: float, count: int) -> int:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from kgserve.errors import Conflict, Gone, InvalidInput
-from kgserve.graph.request_bodies import BatchSearchRequest, ContextRequest, SearchRequest, SearchVariant
+from kgserve.graph.request_bodies import ContextRequest, MultiQuerySearchRequest, SearchRequest, SearchVariant
 from kgserve.graph.search.node_search import build_context, search_batch
 from kgserve.platform.timestamps import format_time
 from kgserve.projections.indexed_text import IndexedText, parse_past_key
@@ -163,7 +163,9 @@ def test_a_store_without_history_has_no_past_indexes(tmp_path: Path) -> None:
         words = [SearchVariant(query="fox")]
         for work in (
             lambda: of.search(asked("fox", 1)),
-            lambda: search_batch(graph_of(of.pool, NAME, of.indexer), BatchSearchRequest(queries=words, as_of="1")),
+            lambda: search_batch(
+                graph_of(of.pool, NAME, of.indexer), MultiQuerySearchRequest(queries=words, as_of="1")
+            ),
             lambda: build_context(graph_of(of.pool, NAME, of.indexer), ContextRequest(query="fox", as_of="1")),
         ):
             of.historian, kept = None, of.historian
@@ -243,7 +245,7 @@ def test_batch_search_and_context_as_of_a_commit(tmp_path: Path) -> None:
         of.relate(("a", "b", "EATS"))
         of.delete("b")
         variants = [SearchVariant(query=word, mode="keyword") for word in ("fox", "hen")]
-        request = BatchSearchRequest(queries=variants, as_of="2")
+        request = MultiQuerySearchRequest(queries=variants, as_of="2")
         found = search_batch(graph_of(of.pool, NAME, of.indexer, of.historian), request)
         assert (sorted(hit.node.id for hit in found.hits), found.index_sequence) == (["a", "b"], 2)
         for at, edge in ((1, False), (2, True), (3, False)):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kgserve.admin import backup as ops
-from kgserve.storage.journal.tail import collect_access_changes
+from kgserve.storage.journal.tail import read_latest_access_records
 from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.storage.model.change import AccessRecord
 from kgserve.stores import access_buffer
@@ -40,7 +40,7 @@ def journaled(store: OpenStore) -> None:
     """Make the buffer look up journaled accesses in the journal, since this store has no other index of them."""
 
     def known(wanted: Collection[str]) -> dict[str, AccessRecord]:
-        found = collect_access_changes(store.journal.frames(0), 0, store.state.sequence)
+        found = read_latest_access_records(store.journal.frames(0), 0, store.state.sequence)
         return {node_id: access for node_id in wanted if (access := found.get(node_id)) is not None}
 
     store.accesses.known = known

@@ -16,6 +16,7 @@ from typing import Any
 from kgserve.cypher.write_analysis import WriteScope
 from kgserve.platform.settings import Settings
 from kgserve.projections.cypher_engine.engine.protocol import NO_ROW_CHANGES
+from kgserve.storage.current_rows_rebuild import create_empty_folder
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import JournalFrame, list_segments, read_segment
 from kgserve.storage.layout import StoreLayout
@@ -23,7 +24,6 @@ from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.filters import NodeFilter, PagePosition
 from kgserve.storage.model.rows import EdgeKey
 from kgserve.storage.plan import WriteReport
-from kgserve.storage.rebuild import create_empty_folder
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
 from kgserve.stores.scratch_database import ScratchStatement

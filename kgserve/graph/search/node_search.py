@@ -28,7 +28,7 @@ from kgserve.graph.answers import (
 from kgserve.graph.as_of_graph import PastMoment
 from kgserve.graph.federated_traversal import NodeLocation, find_linked_nodes
 from kgserve.graph.graph_reader import GraphReader, read_graph
-from kgserve.graph.request_bodies import BatchSearchRequest, ContextRequest, SearchRequest, SearchVariant
+from kgserve.graph.request_bodies import ContextRequest, MultiQuerySearchRequest, SearchRequest, SearchVariant
 from kgserve.graph.request_validation import FaultCollector, parse_attribute_filter, resolve_alias
 from kgserve.graph.search import score_fusion
 from kgserve.graph.search.attribute_filter import AttributeFilteredIndex, AttributeMatcher
@@ -143,7 +143,7 @@ def search(graph: StoreHandle, request: SearchRequest) -> SearchAnswer:
     return SearchAnswer(hits=hits, degraded=degraded, index_sequence=sequence, took_ms=elapsed_ms(started))
 
 
-def search_batch(graph: StoreHandle, request: BatchSearchRequest) -> BatchSearchAnswer:
+def search_batch(graph: StoreHandle, request: MultiQuerySearchRequest) -> BatchSearchAnswer:
     """Run 1 to 8 variants and combine them by reciprocal rank fusion (k = 60); ties keep the order of appearance.
 
     Raises what a search raises; an error of one variant fails the whole request.

@@ -27,10 +27,10 @@ from kgserve.admin.stores import build_settings_change
 from kgserve.errors import Conflict, FieldError, InvalidInput, KgserveError, TooLarge
 from kgserve.graph.answers import ImportAnswer, LineError, RepeatedLine, RestoreAnswer, empty_import_answer
 from kgserve.graph.as_of_graph import PastMoment
+from kgserve.graph.as_of_resolution import VALID_AT_ANY, caught_up_history
 from kgserve.graph.compat.memory_server_api import ObservedEntity, ServerRelation
 from kgserve.graph.compat.memory_server_tools import add_placeholders
 from kgserve.graph.graph_reader import GraphReader, read_graph
-from kgserve.graph.history_access import VALID_AT_ANY, caught_up_history
 from kgserve.graph.request_bodies import ConflictingVersionLine, EdgeLine, NodeLine, RestoreRequest
 from kgserve.graph.request_validation import FaultCollector, to_access, to_edge_put, to_node_put
 from kgserve.graph.store_handle import StoreHandle
@@ -50,12 +50,12 @@ from kgserve.graph.transfer.formats.memory_server_file import (
     is_memory_line,
     relation_line,
 )
-from kgserve.graph.transfer.import_keys import ImportedKeys, RowKey, merge_message, row_key
 from kgserve.graph.transfer.observation_merge import OBSERVATIONS_TOO_LONG_MESSAGE, merge_observations
+from kgserve.graph.transfer.seen_import_keys import RowKey, SeenImportKeys, merge_message, row_key
 from kgserve.platform.closable import ClosableContext
 from kgserve.platform.codecs import find_lone_surrogate, json_decoder
 from kgserve.platform.durable_files import translate_os_error
-from kgserve.platform.gil import fair_pause_seconds
+from kgserve.platform.gil_yield import fair_pause_seconds
 from kgserve.platform.permissions import create_private_folder
 from kgserve.storage.model.batch import EdgePut, LinkPut, NodePut, WriteBatch
 from kgserve.storage.model.change import AccessRecord
@@ -66,7 +66,7 @@ from kgserve.storage.model.store_names import check_store_name
 from kgserve.storage.model.store_settings import StoreSettings
 from kgserve.storage.plan import MAX_REPORTED_REDIRECTS, MAX_REPORTED_ROWS, OmittedRow, WriteReport
 from kgserve.storage.rows.encoding import (
-    ExportedHead,
+    ExportedConflictVersion,
     ExportedNode,
     build_node_line,
 )
@@ -155,7 +155,7 @@ class StreamingImport:
         self._lines = 0
         self._in_flight: deque[tuple[Future[WriteReport], list[int]]] = deque()
         self._too_long: deque[int] = deque()
-        self._keys = ImportedKeys()
+        self._keys = SeenImportKeys()
         state = self._store.state
         self._answer = empty_import_answer(state.sequence)
         self._released = self._succeeded = False
@@ -473,7 +473,7 @@ class SettingsAndConflictLines:
     def _conflicting_versions(self, line: ExportedNode) -> list[ExportedNode]:
         named = () if line.conflicts is msgspec.UNSET else sorted(line.conflicts)
         rows = [row for version in named if (row := self._find_version(line.id, version)) is not None]
-        lines = [build_node_line(row, ExportedHead) for row in rows]
+        lines = [build_node_line(row, ExportedConflictVersion) for row in rows]
         for place, each in enumerate((*lines, line)):
             each.conflicts = [row.version for row in rows[:place]] or msgspec.UNSET
         return lines

@@ -52,8 +52,8 @@ from kgserve.storage.model.redirects import MERGED_INTO_RELATION
 from kgserve.storage.model.rows import EMPTY_ATTRIBUTES_JSON, EdgeKey, EdgeRow, NodeRow, split_edge_attributes
 from kgserve.storage.model.soft_delete import REASON_MERGED, restore, soft_delete, withdrawal_extras
 from kgserve.storage.plan import WriteReport
-from kgserve.storage.rows.edge_page import incoming_edges_of_type
 from kgserve.storage.rows.hierarchy import find_parents
+from kgserve.storage.rows.node_edge_pages import incoming_edges_of_type
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
 

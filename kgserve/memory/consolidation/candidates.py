@@ -59,7 +59,7 @@ class CandidateQuery(NamedTuple):
     apart: frozenset[str] = frozenset()
 
 
-def build_members(store: OpenStore, rows: Iterable[NodeRow], now: int) -> dict[str, ClusterMember]:
+def build_consolidation_members(store: OpenStore, rows: Iterable[NodeRow], now: int) -> dict[str, ClusterMember]:
     """Return memories by id with their effective confidence at `now`, from the last access or the row."""
     found = {row.id: row for row in rows}
     half_lives, accesses = half_lives_of(store.description.memory), store.accesses.of(found)
@@ -289,7 +289,7 @@ def _plan_clusters(
         with store.reading() as rows:
             found = rows.nodes(ids)
             same = [row for row in found.values() if row.sequence == survey.candidates[row.id].sequence]
-            parts = partition_members(rows, build_members(store, same, now).values())
+            parts = partition_members(rows, build_consolidation_members(store, same, now).values())
         for members in parts:
             cluster = (
                 plan_cluster(members[:MAX_CLUSTER_MEMORIES], _min_similarity(group, pairs))

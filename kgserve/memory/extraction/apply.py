@@ -55,7 +55,7 @@ from kgserve.storage.model.filters import MemoryFilter
 from kgserve.storage.model.parents import CHILD_OF_RELATION
 from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.model.soft_delete import VERSION_OF_RELATION, is_active
-from kgserve.storage.rows.edge_page import incoming_edges_of_type
+from kgserve.storage.rows.node_edge_pages import incoming_edges_of_type
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pending_state import PendingState

@@ -15,6 +15,7 @@ from kgserve.errors import EngineFailed
 from kgserve.projections.cypher_engine.engine.engine import EngineHandle, EngineOptions, build_engine_file
 from kgserve.projections.cypher_engine.engine.files import delete_engine_file
 from kgserve.projections.cypher_engine.engine.protocol import ApplyChangeRequest
+from kgserve.storage.current_rows_rebuild import MAX_KEPT_SNAPSHOTS, install_snapshot, seconds_since, write_current_rows
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.journal.replay import materialize_journal, measure_unsnapshotted_bytes, read_all_links
@@ -22,7 +23,6 @@ from kgserve.storage.layout import StoreLayout
 from kgserve.storage.model.change import NetChange, StoreState
 from kgserve.storage.model.digest import measure_rows
 from kgserve.storage.model.fields import ColumnSet
-from kgserve.storage.rebuild import MAX_KEPT_SNAPSHOTS, install_snapshot, seconds_since, write_current_rows
 from kgserve.storage.rows.current_rows import CurrentRowsProjection
 from kgserve.storage.rows.encoding import RowsDamaged
 

@@ -21,7 +21,7 @@ import structlog
 from typing_extensions import override
 
 from kgserve.errors import Gone, Unavailable
-from kgserve.platform.gil import iterate_cooperatively
+from kgserve.platform.gil_yield import iterate_cooperatively
 from kgserve.platform.sqlite_files import ConcurrentDatabase, select_by_values, vacuum_database
 from kgserve.projections.history import row_format
 from kgserve.projections.history import statements as sql

@@ -23,7 +23,7 @@ import xxhash
 
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.durable_files import sync_folder, write_all_bytes
-from kgserve.platform.gil import iterate_cooperatively
+from kgserve.platform.gil_yield import iterate_cooperatively
 from kgserve.projections.history.statements import HISTORY_PAGE_BYTES
 
 PAGE_HASHES_SUFFIX = "-pages"

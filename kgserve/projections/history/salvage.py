@@ -19,7 +19,7 @@ import msgspec
 from kgserve.projections.history import row_format
 from kgserve.projections.history import statements as sql
 from kgserve.projections.history.page_checksums import PageChecksumFile, SealHeader
-from kgserve.projections.history.sqlite_pages import DatabasePages, PageRow, RecordValues, UnreadPage
+from kgserve.projections.history.sqlite_file_reader import DatabasePages, PageRow, RecordValues, UnreadablePage
 from kgserve.storage.model.digest import checksum_63bit
 
 MAX_GAPS_WITH_ID = 10_000
@@ -195,7 +195,7 @@ class _SalvageReader:
 
     def _gaps(self, name: str, table: _Table, kept: dict[int, PageRow]) -> list[MissingRange]:
         """Return the gaps of a table: by an intact index, or else from the first lost page on."""
-        unread = list[UnreadPage]()
+        unread = list[UnreadablePage]()
         is_whole = name in self._roots and self._is_read(self._roots[name], kept, unread)
         if is_whole and self._sealed is not None:
             return []
@@ -205,14 +205,14 @@ class _SalvageReader:
                 return self._gaps_from_index(name, place, entries, kept)
         return [] if is_whole else [MissingRange(self._first_incomplete_commit(table, kept, unread), None, name)]
 
-    def _is_read(self, root: int, kept: dict[int, PageRow], unread: list[UnreadPage]) -> bool:
+    def _is_read(self, root: int, kept: dict[int, PageRow], unread: list[UnreadablePage]) -> bool:
         """Return whether all rows of a table were read and kept."""
         rows = {row.rowid for row in self._pages.iterate_tree(root, unread.append)}
         return not unread and rows <= kept.keys()
 
     def _entries(self, index: str) -> list[PageRow] | None:
         """Return the entries of an index, None unless it is completely readable."""
-        root, unread = self._roots.get(index), list[UnreadPage]()
+        root, unread = self._roots.get(index), list[UnreadablePage]()
         if root is None:
             return None
         entries = [*self._pages.iterate_tree(root, unread.append)]
@@ -236,7 +236,7 @@ class _SalvageReader:
         known = self._entries("node_by_end") or ()
         return ends | {entry.values[2]: entry.values[0] for entry in known}
 
-    def _first_incomplete_commit(self, table: _Table, kept: dict[int, PageRow], unread: list[UnreadPage]) -> int:
+    def _first_incomplete_commit(self, table: _Table, kept: dict[int, PageRow], unread: list[UnreadablePage]) -> int:
         """Return the first commit as of which a row may be missing: that of the last row before the lost pages."""
         after = min((each.after for each in unread), default=0)
         before = (row.values[table.first] for rowid, row in kept.items() if rowid <= after)

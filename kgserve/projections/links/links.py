@@ -94,7 +94,7 @@ def _intact(found: Iterable[tuple[bytes, int]]) -> Iterator[LinkRow]:
 
 
 @contextmanager
-def open_closed_links(path: Path) -> Generator[tuple[LinkReader, int]]:
+def open_links_of_closed_store(path: Path) -> Generator[tuple[LinkReader, int]]:
     """Yield the links of a closed store, and the last commit they are known to include.
 
     The file is not changed. Raises sqlite3.Error if it does not exist or cannot be read.

@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from kgserve.platform.gil import yield_gil
+from kgserve.platform.gil_yield import yield_gil
 from kgserve.projections.cypher_engine.engine.fair_pool import current_caller
 
 T = TypeVar("T")

@@ -36,7 +36,7 @@ from kgserve.graph.transfer.import_export import (
     StreamingImport,
     open_export,
 )
-from kgserve.platform.gil import fair_pause_seconds
+from kgserve.platform.gil_yield import fair_pause_seconds
 from kgserve.platform.media_types import (
     CSV_MEDIA_TYPE,
     JSON_MEDIA_TYPE,

@@ -200,7 +200,7 @@ MAX_REMEMBERED_WRITERS = 4_096
 """Maximum number of remembered last writes, one per caller and store; the oldest is evicted first."""
 
 
-class ConnectionOptions(NamedTuple):
+class McpConnectionOptions(NamedTuple):
     """Options of a connection, from headers of each request or parameters of the URL."""
 
     store: str
@@ -218,7 +218,7 @@ class ToolCall(NamedTuple):
 
     tool: McpTool[Any]
     arguments: Mapping[str, Any] | None
-    wishes: ConnectionOptions
+    wishes: McpConnectionOptions
     visit: RequestContext
     asker: str
     notes: list[str]
@@ -451,20 +451,22 @@ def default_store_of(context: Context) -> str | None:
     return _wished(context).store or None
 
 
-def _wished(context: Context) -> ConnectionOptions:
-    return ConnectionOptions("", "", "") if context.request is None else read_connection_options(context.request.scope)
-
-
-def read_connection_options(scope: Mapping[str, Any]) -> ConnectionOptions:
-    """Return the options of a connection, from headers such as `Kgserve-Store` or parameters such as `?store=`."""
-    headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
-    query = parse_qs(scope["query_string"].decode("latin-1"))
-    return ConnectionOptions(
-        *(headers.get(f"kgserve-{name}".encode()) or query.get(name, [""])[0] for name in ConnectionOptions._fields)
+def _wished(context: Context) -> McpConnectionOptions:
+    return (
+        McpConnectionOptions("", "", "") if context.request is None else read_connection_options(context.request.scope)
     )
 
 
-def check_connection_options(wishes: ConnectionOptions) -> None:
+def read_connection_options(scope: Mapping[str, Any]) -> McpConnectionOptions:
+    """Return the options of a connection, from headers such as `Kgserve-Store` or parameters such as `?store=`."""
+    headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
+    query = parse_qs(scope["query_string"].decode("latin-1"))
+    return McpConnectionOptions(
+        *(headers.get(f"kgserve-{name}".encode()) or query.get(name, [""])[0] for name in McpConnectionOptions._fields)
+    )
+
+
+def check_connection_options(wishes: McpConnectionOptions) -> None:
     """Check the options of a connection. Raises InvalidInput for unknown tools or answer formats."""
     if wishes.tools:
         select_tools(wishes.tools)

@@ -37,6 +37,7 @@ from kgserve.memory.entities_api import (
     CreateEntitiesRequest,
     CreateRelationsRequest,
     DeleteEntitiesRequest,
+    DeleteRelationsAnswer,
     DeleteRelationsRequest,
     EntitiesCreated,
     EntitiesDeleted,
@@ -49,7 +50,6 @@ from kgserve.memory.entities_api import (
     RelationInput,
     RelationKey,
     RelationsCreated,
-    RelationsDeleted,
 )
 from kgserve.server.mcp.argument_fields import UNLISTED_FIELD, Arguments
 from kgserve.server.mcp.memory_tools import (
@@ -311,7 +311,7 @@ def _entities_deleted(found: EntitiesDeleted, _given: DeleteEntitiesArguments, _
 
 
 @present_answer.register
-def _relations_deleted(found: RelationsDeleted, _given: DeleteRelationsArguments, _store: str) -> ToolReply:
+def _relations_deleted(found: DeleteRelationsAnswer, _given: DeleteRelationsArguments, _store: str) -> ToolReply:
     missing = [f"{each.source} -[{each.relation_type}]-> {each.target}" for each in found.missing]
     suffix = f" Not found: {', '.join(missing[:20])}." if missing else ""
     values = {"deleted": found.deleted, "missing": take_fitting(missing, MAX_DETAIL_CHARS)}

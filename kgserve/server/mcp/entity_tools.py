@@ -36,11 +36,11 @@ from kgserve.server.mcp.replies import (
     edge_line,
     format_arrow,
     format_count,
-    list_page,
     node_facts,
     node_line,
     present_answer,
     quote_text,
+    take_fitting_items,
     trim_to_seconds,
 )
 from kgserve.server.mcp.reply_values import (
@@ -322,12 +322,12 @@ def _entity_text(node: answers.Node, edges: dict[str, list[answers.Edge]], when:
 
 def count_fitting_nodes(nodes: Sequence[answers.ListedNode], *, detail: bool) -> int:
     """Return how many of a page's first nodes fit into a reply, at least 1."""
-    return max(len(list_page(nodes, node_line, detail=detail, content=MAX_DETAIL_CHARS)[0]), 1)
+    return max(len(take_fitting_items(nodes, node_line, detail=detail, content=MAX_DETAIL_CHARS)[0]), 1)
 
 
 @present_answer.register
 def _list_entities_reply(found: answers.ListedNodePage, given: ListEntitiesArguments, store: str) -> ToolReply:
-    nodes, lines = list_page(found.nodes, node_line, detail=given.detail, content=MAX_DETAIL_CHARS)
+    nodes, lines = take_fitting_items(found.nodes, node_line, detail=given.detail, content=MAX_DETAIL_CHARS)
     more = f"the next page: cursor={quote_text(found.next_cursor)}, without offset" if found.next_cursor else ""
     head = f"{format_count(len(nodes), 'entity', 'entities')} of {quote_text(store)}{describe_time_scope(given)}"
     return ToolReply("\n".join([head, *lines]), {"nodes": nodes, "next_cursor": found.next_cursor}, more)
@@ -335,7 +335,7 @@ def _list_entities_reply(found: answers.ListedNodePage, given: ListEntitiesArgum
 
 @present_answer.register
 def _some_entities_reply(found: answers.NodesAnswer, given: ListEntitiesArguments, store: str) -> ToolReply:
-    nodes, lines = list_page(
+    nodes, lines = take_fitting_items(
         found.nodes, node_line, detail=given.detail, content=MAX_TEASER_CHARS if given.compact else MAX_DETAIL_CHARS
     )
     more = f"{len(found.nodes) - len(nodes):,} did not fit: request fewer ids" if len(nodes) < len(found.nodes) else ""
@@ -357,7 +357,7 @@ def _counted_reply(found: answers.CountAnswer, given: ListEntitiesArguments, sto
 
 @present_answer.register
 def _list_relations_reply(found: EdgeList, given: ListRelationsArguments, _store: str) -> ToolReply:
-    edges, lines = list_page(found.edges, edge_line, detail=given.detail)
+    edges, lines = take_fitting_items(found.edges, edge_line, detail=given.detail)
     next_offset = found.next_offset if len(edges) == len(found.edges) else given.offset + len(edges)
     more = "" if next_offset is None else f"the next page: offset={next_offset}"
     count = format_count(len(edges), f"{given.direction} relation")

@@ -21,9 +21,9 @@ from kgserve.server.mcp.argument_fields import (
 from kgserve.server.mcp.replies import (
     ToolReply,
     format_count,
-    list_page,
     present_answer,
     quote_text,
+    take_fitting_items,
     trim_zero_fraction,
     write_counts,
 )
@@ -61,7 +61,7 @@ def _history(graph: StoreHandle, given: EntityHistoryArguments) -> Any:
 @present_answer.register
 def _history_reply(found: answers.NodeHistory, given: msgspec.Struct, _store: str) -> ToolReply:
     detail = isinstance(given, EntityHistoryArguments) and given.detail
-    shown, lines = list_page(found.states, _state_lines, detail=detail)
+    shown, lines = take_fitting_items(found.states, _state_lines, detail=detail)
     states = shown if detail else list(map(_state_values, found.states[: len(shown)]))
     next_before = found.next_before if len(states) == len(found.states) else found.states[len(states) - 1].from_sequence
     more = "" if next_before is None else f"older states: before={next_before}"

@@ -109,7 +109,7 @@ def join_fitting(lines: Iterable[str]) -> str:
     return "\n".join(take_fitting_lines(lines, MAX_SUBJECT_CHARS))
 
 
-def list_page(
+def take_fitting_items(
     things: Sequence[T], line: Callable[[T], str], *, detail: bool, content: int = MAX_TEASER_CHARS
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the first things that fit into a reply, as values and as lines of text."""

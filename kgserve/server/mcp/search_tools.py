@@ -24,7 +24,14 @@ from kgserve.server.mcp.argument_fields import (
     add_fields_of,
     to_request,
 )
-from kgserve.server.mcp.replies import ToolReply, format_count, list_page, node_facts, present_answer, quote_text
+from kgserve.server.mcp.replies import (
+    ToolReply,
+    format_count,
+    node_facts,
+    present_answer,
+    quote_text,
+    take_fitting_items,
+)
 from kgserve.server.mcp.reply_values import MAX_EXCERPT_CHARS, shorten
 from kgserve.server.mcp.tool_definition import McpTool
 from kgserve.storage.model import traversal
@@ -64,7 +71,7 @@ class SearchKnowledgeArguments(DetailArguments, kw_only=True):
     fresh_only: Annotated[bool, Meta(description="Exclude stale")] = False
 
 
-@add_fields_of(request_bodies.BatchSearchRequest)
+@add_fields_of(request_bodies.MultiQuerySearchRequest)
 class SearchBatchArguments(DetailArguments, kw_only=True):
     """Variants of one question."""
 
@@ -88,7 +95,7 @@ def _search(graph: StoreHandle, given: SearchKnowledgeArguments) -> answers.Sear
     if given.mode == "graph":
         raise InvalidInput("mode: graph accepts one query only; send it as query")
     same = _variant(given)
-    asked = to_request(request_bodies.BatchSearchRequest, given)
+    asked = to_request(request_bodies.MultiQuerySearchRequest, given)
     asked.queries = [convert({**same, "query": each}, request_bodies.SearchVariant) for each in given.queries or ()]
     return node_search.search_batch(graph, asked)
 
@@ -127,7 +134,9 @@ def _queries(given: msgspec.Struct) -> Sequence[Any]:
 def _hits(hits: Sequence[answers.SearchHit | answers.BatchHit], query: str, offset: int, *, detail: bool) -> ToolReply:
     head = f"{format_count(len(hits), 'hit')} for {quote_text(shorten(query, MAX_EXCERPT_CHARS))}"
     numbers = iter(range(offset + 1, offset + len(hits) + 1))
-    shown, lines = list_page(hits, lambda hit: _hit_line(next(numbers), hit), detail=detail, content=MAX_EXCERPT_CHARS)
+    shown, lines = take_fitting_items(
+        hits, lambda hit: _hit_line(next(numbers), hit), detail=detail, content=MAX_EXCERPT_CHARS
+    )
     if len(shown) == len(hits):
         return ToolReply("\n".join([head, *lines]), {"hits": shown})
     more = f"{len(hits) - len(shown):,} hits are not shown: use offset={offset + len(shown)} or a lower limit"
@@ -186,7 +195,7 @@ SEARCH_TOOLS: tuple[McpTool[Any], ...] = (
         "Search with up to eight variants of a question, each with its own filters; hits form one ranking.",
         SearchBatchArguments,
         "searching",
-        lambda graph, given: node_search.search_batch(graph, to_request(request_bodies.BatchSearchRequest, given)),
+        lambda graph, given: node_search.search_batch(graph, to_request(request_bodies.MultiQuerySearchRequest, given)),
         nothing=EMPTY_HITS_RESULT,
     ),
 )

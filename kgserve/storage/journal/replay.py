@@ -14,7 +14,7 @@ from kgserve.platform.durable_files import shorten_journal_path
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.journal.materialize import MaterializedRows, materialize_rows
-from kgserve.storage.journal.tail import collect_access_changes, collect_last_versions, read_link_changes
+from kgserve.storage.journal.tail import collect_last_versions, read_latest_access_records, read_link_changes
 from kgserve.storage.layout import StoreLayout
 from kgserve.storage.model.change import AccessRecord
 from kgserve.storage.model.rows import LinkKey, LinkRow
@@ -29,7 +29,7 @@ def read_all_accesses(layout: StoreLayout, journal: Journal, last: int) -> Itera
     """
     base = _find_accesses_base(layout, journal, last)
     after = snapshot.snapshot_sequence_of(base) if base else journal.oldest - 1
-    changed = collect_access_changes(journal.frames(after), after, last)
+    changed = read_latest_access_records(journal.frames(after), after, last)
     for batch in snapshot.read_accesses(base) if base else ():
         if kept := [access for access in batch if access.id not in changed]:
             yield kept

@@ -174,7 +174,7 @@ _ended = msgpack_decoder(list[NodeDeletions]).decode
 _links = msgpack_decoder(list[LinkChange]).decode
 
 
-def collect_access_changes(frames: Iterable[JournalFrame], after: int, last: int) -> AccessChanges:
+def read_latest_access_records(frames: Iterable[JournalFrame], after: int, last: int) -> AccessChanges:
     """Return the final accesses after the commits from ``after`` (exclusive) to ``last``."""
     changed: AccessChanges = {}
     for part in _read_parts(frames, after, last, _accesses, b"accessed", b"nodes_deleted"):

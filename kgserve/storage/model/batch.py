@@ -191,7 +191,7 @@ def next_edge_extras(put: EdgeExtrasPut | None, old: EdgeExtras | None) -> EdgeE
     return None if extras == NO_EDGE_EXTRAS else extras
 
 
-def with_conflicting_heads(extras: NodeExtras | None, heads: tuple[int, ...]) -> NodeExtras:
+def set_conflicting_versions(extras: NodeExtras | None, heads: tuple[int, ...]) -> NodeExtras:
     """Return extras with the versions of conflicting heads set."""
     return msgspec.structs.replace(extras or NO_EXTRAS, conflicts=heads)
 

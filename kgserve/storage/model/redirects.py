@@ -38,7 +38,7 @@ def redirect_edge_key(key: EdgeKey, absorbed: str, survivor: str) -> EdgeKey:
     )
 
 
-def redirect_link_key(key: LinkKey, absorbed: str, survivor: str) -> LinkKey:
+def link_key_after_merge(key: LinkKey, absorbed: str, survivor: str) -> LinkKey:
     """Return the key of a link after its source moved from ``absorbed`` to ``survivor``."""
     source, target, relation_type = key.edge
     return LinkKey(key.store, (survivor if source == absorbed else source, target, relation_type))

@@ -18,7 +18,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from kgserve.storage.model.rows import EdgeKey
-from kgserve.storage.rows.encoding import DATED, FRESH, ORDINAL, column_set_from_flags
+from kgserve.storage.rows.encoding import DATED, FRESH, ORDINAL, decode_column_set
 from kgserve.storage.rows.format import (
     BLOCK_BITS,
     COLUMN_TYPES,
@@ -66,7 +66,7 @@ class BaseSegment:
         self.linked = self._directory.linked
         self.fresh = bool((self.flags_of_nodes & FRESH).any())
         flags = np.bitwise_or.reduce(self.flags_of_nodes) | np.bitwise_or.reduce(self.flags_of_edges)
-        self.width = column_set_from_flags(int(flags))
+        self.width = decode_column_set(int(flags))
         self._ids = self._directory.sections["ids"].offset
         directory = self._directory
         self._texts = ChecksummedBlocks(

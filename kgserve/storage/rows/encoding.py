@@ -78,7 +78,7 @@ class ExportedNode(NodeExtrasAnswer, tag="node", tag_field="kind"):
         self.last_accessed_at = format_time(access.last)
 
 
-class ExportedHead(ExportedNode, tag="head", tag_field="kind"):
+class ExportedConflictVersion(ExportedNode, tag="head", tag_field="kind"):
     """Conflicting version of a node, as a line before that of the node."""
 
 
@@ -131,7 +131,7 @@ def _memory(extras: NodeExtras | EdgeExtras) -> int:
     return MEMORY if extras.width is ColumnSet.MEMORY else 0
 
 
-def column_set_from_flags(flags: int) -> ColumnSet:
+def decode_column_set(flags: int) -> ColumnSet:
     """Return the column set for the flags of a row, or for the combined flags of several."""
     return ColumnSet.MEMORY if flags & MEMORY else ColumnSet.EXTRAS if flags & EXTRAS else ColumnSet.PLAIN
 

@@ -10,7 +10,7 @@ from kgserve.storage.model.parents import CHILD_OF_RELATION, is_parent_edge, new
 from kgserve.storage.model.redirects import MERGED_INTO_RELATION, follow_redirect_chain, is_never_valid
 from kgserve.storage.model.rows import EdgeRow
 from kgserve.storage.model.soft_delete import is_live
-from kgserve.storage.rows.edge_page import filter_by_type
+from kgserve.storage.rows.node_edge_pages import filter_by_type
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
 

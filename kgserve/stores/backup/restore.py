@@ -277,7 +277,7 @@ def find_restore_point(backup: StoreBackup, manifest: BackupManifest, until: str
     return _at_time(backup, manifest, time, until)
 
 
-def describe_coverage(manifest: BackupManifest) -> str:
+def describe_restorable_range(manifest: BackupManifest) -> str:
     """Return a description of what can be restored."""
     ranges = [
         f"sequences {base.first} to {base.last.sequence} (times {format_time(base.since)} to "
@@ -291,14 +291,16 @@ def _at_sequence(manifest: BackupManifest, sequence: int) -> RestorePoint:
     for base in reversed(manifest.bases):
         if base.first <= sequence <= base.last.sequence:
             return RestorePoint(base, sequence)
-    raise InvalidInput(f"`until`: sequence {sequence} is not covered; this backup covers {describe_coverage(manifest)}")
+    raise InvalidInput(
+        f"`until`: sequence {sequence} is not covered; this backup covers {describe_restorable_range(manifest)}"
+    )
 
 
 def _at_time(backup: StoreBackup, manifest: BackupManifest, time: int, text: str) -> RestorePoint:
     for base in reversed(manifest.bases):
         if base.since <= time <= base.last.taken:
             return RestorePoint(base, max(base.first, _last_by(read_commit_marks(backup.folder, base), time, text)))
-    raise InvalidInput(f"`until`: {text} is not covered; this backup covers {describe_coverage(manifest)}")
+    raise InvalidInput(f"`until`: {text} is not covered; this backup covers {describe_restorable_range(manifest)}")
 
 
 def _last_by(found: Iterable[CommitMark], time: int, text: str) -> int:

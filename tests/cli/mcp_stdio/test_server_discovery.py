@@ -21,9 +21,9 @@ from kgserve.platform.data_folder_lock import DataFolderLock
 from kgserve.platform.server_discovery import (
     DiscoveredServer,
     LaunchFailed,
-    configured_server,
     connectable_url,
     ensure_server,
+    find_configured_server,
     find_lock_holder,
     find_server,
     is_server_ready,
@@ -77,7 +77,7 @@ def test_the_server_at_a_url_is_matched_with_its_own_folder(tmp_path: Path) -> N
             assert server_at(f"{url}/", tmp_path) == known._replace(url=url)
         assert server_at("http://127.0.0.1:81", tmp_path) == DiscoveredServer("http://127.0.0.1:81")
     assert server_at("http://127.0.0.1:80", tmp_path) == DiscoveredServer("http://127.0.0.1:80")
-    assert configured_server("::", 1, tls=True) == DiscoveredServer("https://[::1]:1")
+    assert find_configured_server("::", 1, tls=True) == DiscoveredServer("https://[::1]:1")
 
 
 def test_a_key_replaces_the_token() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from kgserve.errors import Conflict, InvalidInput, Unavailable
 from kgserve.graph.graph_reader import CurrentGraph
-from kgserve.graph.request_bodies import BatchSearchRequest, ContextRequest, SearchRequest, SearchVariant
+from kgserve.graph.request_bodies import ContextRequest, MultiQuerySearchRequest, SearchRequest, SearchVariant
 from kgserve.graph.search import node_search as searches
 from kgserve.graph.search.node_search import build_context, search, search_batch
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
@@ -32,7 +32,9 @@ def test_search_without_indexes_is_unavailable(tmp_path: Path) -> None:
         pool.create(NAME)
         for work in (
             lambda: search(graph_of(pool, NAME, None), SearchRequest(query="x")),
-            lambda: search_batch(graph_of(pool, NAME, None), BatchSearchRequest(queries=[SearchVariant(query="x")])),
+            lambda: search_batch(
+                graph_of(pool, NAME, None), MultiQuerySearchRequest(queries=[SearchVariant(query="x")])
+            ),
             lambda: build_context(graph_of(pool, NAME, None), ContextRequest(query="x")),
         ):
             with pytest.raises(Unavailable, match="turned off"):
@@ -53,11 +55,11 @@ def test_keyword_search_works_with_vectors_of_another_model(tmp_path: Path, monk
                     search(graph_of(pool, NAME, indexer), SearchRequest(query="fox", mode=mode, at_least=at_least))
         words = [SearchVariant(query="fox", mode="keyword")]
         assert search_batch(
-            graph_of(pool, NAME, indexer), BatchSearchRequest(queries=words, at_least=1)
+            graph_of(pool, NAME, indexer), MultiQuerySearchRequest(queries=words, at_least=1)
         ).per_query_hits == [2]
         with pytest.raises(Conflict):
             search_batch(
-                graph_of(pool, NAME, indexer), BatchSearchRequest(queries=[*words, SearchVariant(query="fox")])
+                graph_of(pool, NAME, indexer), MultiQuerySearchRequest(queries=[*words, SearchVariant(query="fox")])
             )
         assert time.monotonic() - started < 10 * PATIENCE, "nobody waits for an index that cannot be opened"
 

@@ -19,7 +19,7 @@ from kgserve.graph.as_of_graph import PastMoment
 from kgserve.platform.timestamps import format_time
 from kgserve.projections.history.history import NO_SEQUENCE_LIMIT, HistoryFile
 from kgserve.projections.history.recovery import find_history_fault, read_history_gaps, salvage_history
-from kgserve.projections.history.sqlite_pages import DatabasePages, UnreadPage
+from kgserve.projections.history.sqlite_file_reader import DatabasePages, UnreadablePage
 from kgserve.projections.history.statements import HISTORY_PAGE_BYTES
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.statuses import HistoryStatus
@@ -397,7 +397,7 @@ def test_scrub_detects_damage_before_a_reader_does(tmp_path: Path) -> None:
 
 def test_pages_are_parsed_as_sqlite_does(filled: tuple[Path, dict[Any, Any]]) -> None:
     path = layout(filled[0]).history
-    pages, unread = DatabasePages(path, frozenset()), list[UnreadPage]()
+    pages, unread = DatabasePages(path, frozenset()), list[UnreadablePage]()
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as file:
         for table, root in pages.roots().items():
             if table in {"node", "edge"}:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kgserve.admin.api import PruneAnswer, PruneRequest
+from kgserve.admin.api import PruneAnswer, PruneHistoryRequest
 from kgserve.errors import Conflict, Gone, InvalidInput, Unavailable
 from kgserve.graph.as_of_graph import PastMoment
 from kgserve.graph.history_queries import prune_history
@@ -55,7 +55,7 @@ def make_older(data: Path, days: float) -> None:
 
 
 def prune(of: Kept, before: str | None = None) -> PruneAnswer:
-    return prune_history(graph_of(of.pool, NAME, historian=of.historian), PruneRequest(before=before))
+    return prune_history(graph_of(of.pool, NAME, historian=of.historian), PruneHistoryRequest(before=before))
 
 
 def content(of: Kept, as_of: str) -> str | None:

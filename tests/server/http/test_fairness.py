@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from kgserve.platform.gil import fair_pause_seconds
+from kgserve.platform.gil_yield import fair_pause_seconds
 from kgserve.projections.indexer import IndexWorker
 from kgserve.projections.text_indexes import TextIndexes
 from kgserve.server.admission import ACTIVE_CALLER_SECONDS, ActiveCallers, UsageMonitor

@@ -13,7 +13,7 @@ from kgserve.errors import JournalDamaged
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import JournalFrame, encode_frame
 from kgserve.storage.journal.materialize import materialize_rows
-from kgserve.storage.journal.tail import collect_access_changes
+from kgserve.storage.journal.tail import read_latest_access_records
 from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.storage.model.change import AccessRecord, ChangeSet, NetChange
 from kgserve.storage.model.rows import NodeRow
@@ -64,7 +64,7 @@ def test_changed_accesses_equal_net_change_of_change_sets(
 ) -> None:
     changes = _changes(steps)
     frames = [_frame(changes[at : at + per_frame]) for at in range(0, len(changes), per_frame)]
-    changed = collect_access_changes(iter(frames), after, last)
+    changed = read_latest_access_records(iter(frames), after, last)
     before = NetChange(change for change in changes if change.sequence <= after).accessed
     left = {key: access for key, access in (before | changed).items() if access is not None}
     assert left == NetChange(change for change in changes if change.sequence <= max(after, last)).accessed
@@ -98,7 +98,7 @@ def test_frames_returns_frames_after_a_sequence(tmp_path: Path) -> None:
         history.add(accessed("a", count=count))
     journal = journal_of(tmp_path, history.changes, per_frame=3)
     assert [frame.first for frame in journal.frames(3)] == [4, 7]
-    assert collect_access_changes(journal.frames(0), 0, 5) == {"a": AccessRecord("a", 4, 4, 0.5)}
+    assert read_latest_access_records(journal.frames(0), 0, 5) == {"a": AccessRecord("a", 4, 4, 0.5)}
     journal.close()
 
 

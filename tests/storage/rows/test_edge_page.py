@@ -14,8 +14,8 @@ from kgserve.storage.model.change import ChangeSet, StoreState
 from kgserve.storage.model.fields import EdgeExtras
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow, encode_edge_attributes
 from kgserve.storage.rows.current_rows import CurrentRowsProjection
-from kgserve.storage.rows.edge_page import encode_page_of_edges, filter_by_type, filter_valid_edges, select_ranks
 from kgserve.storage.rows.encoding import decode_edge
+from kgserve.storage.rows.node_edge_pages import encode_page_of_edges, filter_by_type, filter_valid_edges, select_ranks
 
 LEAVES = [f"n{number:02}" for number in range(10)]
 BEFORE = [f"a{number:03}" for number in range(300)]

@@ -12,8 +12,8 @@ import xxhash
 from kgserve.errors import EngineFailed
 from kgserve.platform.shipped_files import locate_shipped_file
 from kgserve.projections.cypher_engine.driver.apply_changes import apply_net_change, record_store_state
-from kgserve.projections.cypher_engine.driver.binding import Database
 from kgserve.projections.cypher_engine.driver.bulk_copy import estimate_edge_cache_bytes, load_tables
+from kgserve.projections.cypher_engine.driver.engine_classes import Database
 from kgserve.projections.cypher_engine.driver.error_translation import translate_engine_error
 from kgserve.projections.cypher_engine.driver.session import DriverSession
 from kgserve.projections.cypher_engine.engine.protocol import EngineFileOptions

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, LiteralString
 
 from kgserve.errors import Conflict, InvalidInput
-from kgserve.projections.cypher_engine.driver.binding import Connection, Database
+from kgserve.projections.cypher_engine.driver.engine_classes import Connection, Database
 from kgserve.storage.layout import WAL_SUFFIX
 
 FOREIGN_PAGE_CACHE_BYTES = 256 << 20

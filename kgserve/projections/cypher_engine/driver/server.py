@@ -20,7 +20,7 @@ import msgspec
 from kgserve.errors import EngineFailed, InvalidInput, KgserveError, StorageFull, Unavailable
 from kgserve.projections.cypher_engine.driver import bulk_copy, database, statement
 from kgserve.projections.cypher_engine.driver.apply_changes import apply_net_change
-from kgserve.projections.cypher_engine.driver.binding import Database
+from kgserve.projections.cypher_engine.driver.engine_classes import Database
 from kgserve.projections.cypher_engine.driver.error_translation import OUT_OF_MEMORY_MESSAGE
 from kgserve.projections.cypher_engine.driver.row_comparison import RowComparison
 from kgserve.projections.cypher_engine.driver.session import DriverSession

@@ -10,7 +10,7 @@ from typing import Any, LiteralString
 from kgserve.cypher.guard import MAX_CACHED_STATEMENT_CHARS, GuardedStatement
 from kgserve.errors import InvalidInput
 from kgserve.platform.lazy_pyarrow import pa
-from kgserve.projections.cypher_engine.driver.binding import Connection, Database, PreparedStatement, QueryResult
+from kgserve.projections.cypher_engine.driver.engine_classes import Connection, Database, PreparedStatement, QueryResult
 from kgserve.projections.cypher_engine.driver.error_translation import (
     STATEMENT_ERRORS,
     translate_engine_error,

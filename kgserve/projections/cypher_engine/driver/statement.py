@@ -21,8 +21,8 @@ from kgserve.cypher.guard import GuardedStatement
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.platform.lazy_pyarrow import pa
 from kgserve.platform.timestamps import format_time
-from kgserve.projections.cypher_engine.driver.binding import INTERNAL, QueryResult
 from kgserve.projections.cypher_engine.driver.columns import from_engine_time
+from kgserve.projections.cypher_engine.driver.engine_classes import INTERNAL, QueryResult
 from kgserve.projections.cypher_engine.driver.error_translation import STATEMENT_ERRORS, translate_statement_error
 from kgserve.projections.cypher_engine.driver.session import DriverSession
 from kgserve.storage.model.fields import ColumnSet

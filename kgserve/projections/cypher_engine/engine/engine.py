@@ -231,7 +231,7 @@ class EngineHandle:
         self.writer.channel.ask(
             ApplyChangeRequest.of(net, state if recorded else None, linked=self.width is ColumnSet.LINKS)
         )
-        self.kept_bytes += estimate_retained_bytes(net, state)
+        self.kept_bytes += estimate_engine_memory_growth(net, state)
         if recorded:
             self.state = state
 
@@ -361,7 +361,7 @@ def build_engine_file(
     return EngineHandle(path, options)
 
 
-def estimate_retained_bytes(net: NetChange, state: StoreState) -> int:
+def estimate_engine_memory_growth(net: NetChange, state: StoreState) -> int:
     """Estimate the bytes that the engine retains for a change until its file is replaced, in addition to its log.
 
     Each SET retains the previous values of 2,048 rows, 27 kB per column, regardless of how many of them changed.

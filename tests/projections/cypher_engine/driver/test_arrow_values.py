@@ -9,8 +9,8 @@ import pytest
 
 from kgserve.cypher.guard import GuardedStatement
 from kgserve.projections.cypher_engine.driver import statement
-from kgserve.projections.cypher_engine.driver.binding import Database  # noqa: TID251
 from kgserve.projections.cypher_engine.driver.database import create_tables
+from kgserve.projections.cypher_engine.driver.engine_classes import Database  # noqa: TID251
 from kgserve.projections.cypher_engine.driver.session import DriverSession
 
 CREATE = """

@@ -13,7 +13,7 @@ from kgserve.storage.model.batch import EdgePut, LinkPut, NodePut
 _Numbers = NDArray[np.int64]
 
 
-class ImportedKeys:
+class SeenImportKeys:
     """Keys of an import with the line of each, as sorted 64-bit hashes: 16 bytes per row.
 
     Among ten million keys, a hash collision has a probability of one in 400,000; its line is reported as merged by
