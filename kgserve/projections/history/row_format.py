@@ -99,7 +99,8 @@ def unpack_node(content: bytes | None, expected: int, *key: Any) -> NodeRow | No
     if not _is_intact(content, expected, key):
         return None
     if content[0] != _PACKED_MARKER:
-        return _decode_plain_node(content)
+        plain = _decode_plain_node(content)
+        return plain if (plain.id, plain.type, plain.version) == key else None
     node_id, type_, version = key
     found = _decode_node(_uncompressed(content))
     created, updated = found.created_at, found.created_at + found.lasted
@@ -111,14 +112,20 @@ def unpack_edge(content: bytes | None, expected: int, *key: Any) -> EdgeRow | No
     """Return the edge whose ``key`` columns are source, target, relation type and version; None on a mismatch."""
     if not _is_intact(content, expected, key):
         return None
-    return _edge_of(content, key) if content[0] == _PACKED_MARKER else _decode_plain_edge(content)
+    if content[0] == _PACKED_MARKER:
+        return _edge_of(content, key)
+    plain = _decode_plain_edge(content)
+    return plain if (*plain.key, plain.version) == key else None
 
 
 def unpack_link(content: bytes | None, expected: int, *key: Any) -> LinkRow | None:
     """Return the link whose ``key`` columns are those of its edge, and its store; None on a checksum mismatch."""
     if not _is_intact(content, expected, key):
         return None
-    return LinkRow(key[4], _edge_of(content, key)) if content[0] == _PACKED_MARKER else _decode_plain_link(content)
+    if content[0] == _PACKED_MARKER:
+        return LinkRow(key[4], _edge_of(content, key))
+    plain = _decode_plain_link(content)
+    return plain if (*plain.edge.key, plain.edge.version, plain.store) == key else None
 
 
 def _is_intact(content: bytes | None, expected: int, key: tuple[Any, ...]) -> TypeGuard[bytes]:

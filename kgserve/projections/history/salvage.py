@@ -63,14 +63,17 @@ class _Table(NamedTuple):
     key: tuple[int, ...]
     unpack: Callable[..., Any]
     indexes: tuple[tuple[str, int], ...]
-    """Names, each with the position of ``first`` in the entries, which begin with an id and end with the row number."""
+    """Names, each with the position of ``first`` in the entries, which begin with an id and end with the row number.
+
+    The first index has the whole key of a state.
+    """
 
 
 _TABLES = {
     "node": _Table(9, 1, 2, 5, 6, (0, 4, 3), row_format.unpack_node, (("sqlite_autoindex_node_1", 1),)),
     "edge": _Table(
         10, 3, 4, 6, 7, (0, 1, 2, 5), row_format.unpack_edge,
-        (("edge_by_source", 2), ("sqlite_autoindex_edge_1", 3), ("edge_by_target", 1)),
+        (("sqlite_autoindex_edge_1", 3), ("edge_by_source", 2), ("edge_by_target", 1)),
     ),
     "link": _Table(11, 4, 5, 7, 8, (0, 2, 3, 6, 1), row_format.unpack_link, (("sqlite_autoindex_link_1", 4),)),
 }  # fmt: skip
@@ -114,7 +117,8 @@ class _SalvageReader:
         self._roots = {**(sealed.roots if sealed else {}), **pages.roots()}
         self._sealed = sealed
         self._found = SalvagedHistory(damaged_pages=len(damaged))
-        self._rows: dict[str, dict[int, PageRow]] = {name: {} for name in _TABLES}
+        self._earliest = 0
+        self._rows: dict[str, list[PageRow]] = {name: [] for name in _TABLES}
 
     def all(self) -> SalvagedHistory:
         found = self._found
@@ -138,7 +142,7 @@ class _SalvageReader:
             for cell in self._pages.cells(number):
                 name = _BY_COLUMNS.get(len(cell.values))
                 if name is not None:
-                    self._rows[name][cell.rowid] = PageRow(number, cell.rowid, cell.values)
+                    self._rows[name].append(PageRow(number, cell.rowid, cell.values))
                 elif number not in self._damaged and len(cell.values) == 2 and _are_integers(cell.values[1]):  # noqa: PLR2004
                     self._found.moments[cell.rowid] = cell.values[1]
 
@@ -159,23 +163,44 @@ class _SalvageReader:
                 if row.page not in self._damaged and _are_integers(*row.values):
                     moments.setdefault(row.values[-1], row.values[0])
         for name, table in _TABLES.items():
-            for row in self._rows[name].values():
+            for row in self._rows[name]:
                 if row.page not in self._damaged and _are_integers(row.values[table.last], row.values[table.ended]):
                     moments.setdefault(row.values[table.last], row.values[table.ended])
+        self._earliest = moments[min(moments)] if moments else 0
 
-    def _intact_rows(self, table: _Table, rows: dict[int, PageRow]) -> dict[int, PageRow]:
+    def _intact_rows(self, table: _Table, rows: list[PageRow]) -> dict[int, PageRow]:
+        """Return the intact rows by number. A row whose number another row has gets a negative one.
+
+        The number of a row is part of no checksum, so those on intact pages come first.
+        """
         kept: dict[int, PageRow] = {}
-        by_key: dict[RecordValues, PageRow] = {}
-        for rowid, row in rows.items():
+        numbers: dict[RecordValues, int] = {}
+        for row in sorted(rows, key=lambda row: self._is_suspect(row.page)):
             if not self._is_whole(table, row):
                 continue
-            other = by_key.get(row.values[: table.first + 1])
-            if other is not None:
-                if other.values[table.last] is not None or row.values[table.last] is None:
-                    continue  # a stale copy on a free page, older than the end of the state
-                kept.pop(other.rowid, None)
-            by_key[row.values[: table.first + 1]] = kept[rowid] = row
-        return kept
+            key = row.values[: table.first + 1]
+            number = numbers.get(key)
+            if number is None:
+                number = row.rowid if row.rowid not in kept else -1 - len(kept)
+            elif kept[number].values[table.last] is not None or row.values[table.last] is None:
+                continue  # a stale copy on a free page or between the cells of a page, older than the end of the state
+            numbers[key], kept[number] = number, row
+        return self._without_stale_rows(table, kept)
+
+    def _without_stale_rows(self, table: _Table, kept: dict[int, PageRow]) -> dict[int, PageRow]:
+        """Drop the rows on damaged pages without an end whose state had ended: these are older copies."""
+        newest: dict[RecordValues, int] = {}
+        for row in kept.values():
+            key = row.values[: table.first]
+            newest[key] = max(newest.get(key, 0), row.values[table.first])
+        ended = {entry.values[-1] for entry in self._entries("node_by_end") or ()} if table.first == 1 else set[int]()
+        return {
+            number: row
+            for number, row in kept.items()
+            if row.values[table.last] is not None
+            or not self._is_suspect(row.page)
+            or (number not in ended and row.values[table.first] >= newest[row.values[: table.first]])
+        }
 
     def _is_whole(self, table: _Table, row: PageRow) -> bool:
         values = row.values
@@ -189,9 +214,22 @@ class _SalvageReader:
             return False
         if not self._is_suspect(row.page):
             return True
-        oldest, moments = self._found.oldest, self._found.moments
-        began = first <= oldest or moments.get(first) == values[table.started]
-        return began and (last is None or (last > first and moments.get(last) == values[table.ended]))
+        moments = self._found.moments
+        if last is None:
+            return self._began_then(first, values[table.started])
+        ended = values[table.ended]
+        has_ended = _are_integers(last, ended) and last > first and moments.get(last) == ended
+        return has_ended and self._began_then(first, values[table.started])
+
+    def _began_then(self, first: int, started: int) -> bool:
+        """Return whether a state can have begun at a commit and a time.
+
+        The times of the oldest commits are unknown; they precede all others.
+        """
+        moments = self._found.moments
+        if first in moments or first > self._found.oldest:
+            return moments.get(first) == started
+        return first >= 0 and started <= self._earliest
 
     def _gaps(self, name: str, table: _Table, kept: dict[int, PageRow]) -> list[MissingRange]:
         """Return the gaps of a table: by an intact index, or else from the first lost page on."""
@@ -202,7 +240,7 @@ class _SalvageReader:
         for index, place in table.indexes:
             entries = self._entries(index)
             if entries is not None:
-                return self._gaps_from_index(name, place, entries, kept)
+                return self._gaps_from_index(name, table, place, entries, kept)
         return [] if is_whole else [MissingRange(self._first_incomplete_commit(table, kept, unread), None, name)]
 
     def _is_read(self, root: int, kept: dict[int, PageRow], unread: list[UnreadablePage]) -> bool:
@@ -219,13 +257,21 @@ class _SalvageReader:
         return None if unread else entries
 
     def _gaps_from_index(
-        self, name: str, place: int, entries: list[PageRow], kept: dict[int, PageRow]
+        self, name: str, table: _Table, place: int, entries: list[PageRow], kept: dict[int, PageRow]
     ) -> list[MissingRange]:
         ends = self._ends(name, entries)
+        keys = {row.values[: table.first + 1] for row in kept.values()}
+
+        def is_kept(entry: PageRow) -> bool:
+            if place == table.first:
+                return entry.values[:-1] in keys
+            row = kept.get(entry.values[-1])
+            return row is not None and row.values[table.first] == entry.values[place]
+
         return [
             MissingRange(entry.values[place], ends.get(entry.values[-1]), name, entry.values[0])
             for entry in entries
-            if entry.values[-1] not in kept
+            if not is_kept(entry)
         ]
 
     def _ends(self, name: str, entries: list[PageRow]) -> dict[int, int]:

@@ -192,7 +192,12 @@ SELECT_ROOT_PAGES = "SELECT name, rootpage FROM sqlite_schema WHERE rootpage > 0
 INSERT_GAP = "INSERT INTO gap VALUES (?, ?, ?, ?)"
 SELECT_GAPS = "SELECT first, last, part, id FROM gap ORDER BY first"
 UPDATE_GAPS_END = "UPDATE gap SET last = max(first + 1, ?) WHERE last IS NULL"
-DELETE_GAP = "DELETE FROM gap WHERE part = ? AND id = ? AND first = ? AND last IS NULL"
+# Of several edges or links that a node lost at one commit, each added one ends one gap.
+DELETE_GAP = """
+DELETE FROM gap WHERE rowid = (
+    SELECT rowid FROM gap WHERE part = ? AND id = ? AND first = ? AND last IS NULL LIMIT 1
+)
+"""
 DELETE_GAPS_UNTIL = "DELETE FROM gap WHERE last <= ?"
 SELECT_NODE_GAP = """
 SELECT min(first), max(coalesce(last, :before)) FROM gap

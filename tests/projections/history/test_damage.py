@@ -18,7 +18,9 @@ from kgserve.errors import BackupDamaged, Gone
 from kgserve.graph.as_of_graph import PastMoment
 from kgserve.platform.timestamps import format_time
 from kgserve.projections.history.history import NO_SEQUENCE_LIMIT, HistoryFile
+from kgserve.projections.history.page_checksums import PageChecksumFile
 from kgserve.projections.history.recovery import find_history_fault, read_history_gaps, salvage_history
+from kgserve.projections.history.salvage import read_intact_content
 from kgserve.projections.history.sqlite_file_reader import DatabasePages, UnreadablePage
 from kgserve.projections.history.statements import HISTORY_PAGE_BYTES
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
@@ -134,6 +136,79 @@ def test_a_flipped_bit_in_any_page_is_detected(filled: tuple[Path, dict[Any, Any
         assert aside.stat().st_size == pages * HISTORY_PAGE_BYTES
         saved += len(found.found)
     assert saved > 0.8 * len(before) * len(range(0, pages, DISTANCE)), "most can be saved"
+
+
+def copy_page(data: bytearray, at: int, source: random.Random) -> None:
+    other = source.randrange(len(data) // HISTORY_PAGE_BYTES) * HISTORY_PAGE_BYTES
+    data[at : at + HISTORY_PAGE_BYTES] = data[other : other + HISTORY_PAGE_BYTES]
+
+
+def clear_range(data: bytearray, at: int, source: random.Random) -> None:
+    low, high = sorted(source.sample(range(HISTORY_PAGE_BYTES + 1), 2))
+    data[at + low : at + high] = bytes(high - low)
+
+
+def change_bytes(data: bytearray, at: int, source: random.Random) -> None:
+    for _ in range(source.randrange(1, 40)):
+        data[at + source.randrange(HISTORY_PAGE_BYTES)] = source.randrange(256)
+
+
+def flip_header_or_pointer(data: bytearray, at: int, source: random.Random) -> None:
+    data[at + source.randrange(300)] ^= 1 << source.randrange(8)
+
+
+def test_every_row_of_a_damaged_file_is_unchanged_or_within_a_gap(
+    filled: tuple[Path, dict[Any, Any]], tmp_path: Path
+) -> None:
+    path = shutil.copytree(filled[0], tmp_path / "copy") and layout(tmp_path / "copy").history
+    original, checksums = path.read_bytes(), PageChecksumFile(path)
+    with closing(sqlite3.connect(path)) as connection:
+        nodes, edges = ({*connection.execute(select)} for select in ("SELECT * FROM node", "SELECT * FROM edge"))
+    source = random.Random(11)
+    for case in range(3_000 if is_thorough() else 150):
+        data = bytearray(original)
+        for _ in range(source.randrange(1, 4)):
+            harm = source.choice([copy_page, clear_range, change_bytes, flip_header_or_pointer, flip_header_or_pointer])
+            harm(data, source.randrange(len(data) // HISTORY_PAGE_BYTES) * HISTORY_PAGE_BYTES, source)
+        path.write_bytes(data)
+        found = read_intact_content(path, checksums, checksums.sealed())
+        for table, first, rows in ("node", 1, nodes), ("edge", 3, edges):
+            intact = {*found.rows[table]}
+            gaps = [gap for gap in found.gaps if gap.table == table]
+            assert intact <= rows, (case, table)
+            for row in rows - intact:
+                last = row[first + 1]
+                assert any(
+                    gap.first <= row[first]
+                    and (gap.last is None or (last is not None and last <= gap.last))
+                    and (table == "edge" or gap.id in {None, row[0]})
+                    for gap in gaps
+                ), (case, table, row)
+
+
+def test_a_restored_edge_ends_only_its_own_gap(tmp_path: Path) -> None:
+    with kept(tmp_path, **SMALL_JOURNAL) as of:
+        edges = [EdgePut(3, ("a", "b", "R")), EdgePut(4, ("a", "c", "R"))]
+        write(of.store, WriteBatch(nodes=[NodePut(at, each, "t", each) for at, each in enumerate("abc")], edges=edges))
+        write(of.store, WriteBatch(delete_edges=[("a", "b", "R")]))
+        write(of.store, node("a", "2"))
+        of.caught_up()
+        of.store.end_segment()
+        of.store.compactor.run()
+    path = layout(tmp_path).history
+    with closing(sqlite3.connect(path)) as connection:
+        [root] = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'edge'").fetchone()
+    data = bytearray(path.read_bytes())
+    data[(root - 1) * HISTORY_PAGE_BYTES : root * HISTORY_PAGE_BYTES] = bytes(HISTORY_PAGE_BYTES)
+    path.write_bytes(data)
+    with kept(tmp_path, **SMALL_JOURNAL) as of:
+        of.caught_up()
+        until(lambda: of.follower.history is not None and not of.follower.history.has_open_gaps)
+        assert [state.row.key for state in of.follower.look(lambda h: h.edges_at(3, ("", "", ""), ALL))] == [
+            ("a", "c", "R")
+        ]
+        with pytest.raises(Gone, match="gap from sequence 1 up to"):
+            of.follower.look(lambda h: h.edges_at(1, ("", "", ""), ALL))
 
 
 def emptied(path: Path) -> None:
