@@ -1,0 +1,1 @@
+"""Interpreter of openCypher over the rows of a store."""
