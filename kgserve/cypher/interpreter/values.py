@@ -1,0 +1,257 @@
+"""Comparison of values at run time: three-valued logic, equality, equivalence, order and property access.
+
+Functions raise InvalidInput without a place; the expression compiler adds it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable
+from operator import ge, gt, le, lt
+from typing import Any, cast
+
+try:
+    from kgserve.cypher.interpreter import temporal
+except ImportError:
+    import kgserve.cypher.interpreter.values as temporal
+from kgserve.cypher.interpreter.graph_view import NodeReference, PathValue, RelationshipReference
+from kgserve.errors import InvalidInput
+
+_SCALARS = frozenset({str, int, bool, float})
+_NUMBERS = frozenset({int, float})
+_TYPE_NAMES: dict[type, str] = {
+    type(None): "null",
+    bool: "a boolean",
+    int: "an integer",
+    float: "a float",
+    str: "a string",
+    list: "a list",
+    dict: "a map",
+    NodeReference: "a node",
+    RelationshipReference: "a relationship",
+    PathValue: "a path",
+}
+_ORDER_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
+_MAX_SHOWN_CHARACTERS = 40
+_NAN_KEY = ("nan",)
+
+
+def describe_type(value: Any) -> str:
+    """Return the type of a value with its article: ``a string``."""
+    return _TYPE_NAMES.get(cast("type", type(value))) or f"a {type(value).__name__}"
+
+
+def describe_value(value: Any) -> str:
+    """Return the type of a value, and the value itself if it is short: ``a string ('abc')``."""
+    kind = describe_type(value)
+    if type(value) not in _SCALARS:
+        return kind
+    shown = str(value).lower() if type(value) is bool else repr(value)
+    return f"{kind} ({shown})" if len(shown) <= _MAX_SHOWN_CHARACTERS else kind
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value is an integer or a float."""
+    return type(value) in _NUMBERS
+
+
+def truth(value: Any, position: int = 0) -> bool | None:  # noqa: ARG001
+    """Return a value of a condition as it is. Raises InvalidInput if it is neither a boolean nor null."""
+    if value is True or value is False or value is None:
+        return value
+    raise InvalidInput(f"a condition must be a boolean, not {describe_value(value)}")
+
+
+# Equality
+
+
+def equals(a: Any, b: Any) -> bool | None:
+    """Return whether two values are equal; None if that is unknown."""
+    if a is None or b is None:
+        return None
+    kind_a, kind_b = type(a), type(b)
+    if kind_a is kind_b:
+        if kind_a in _SCALARS:
+            return a == b
+        if kind_a is list:
+            return _lists_equal(a, b)
+        if kind_a is dict:
+            return _maps_equal(a, b)
+        return bool(a == b)
+    if kind_a in _NUMBERS and kind_b in _NUMBERS:
+        return a == b
+    return False
+
+
+def _lists_equal(a: list[Any], b: list[Any]) -> bool | None:
+    if len(a) != len(b):
+        return False
+    result: bool | None = True
+    for left, right in zip(a, b, strict=True):
+        equal = equals(left, right)
+        if equal is False:
+            return False
+        if equal is None:
+            result = None
+    return result
+
+
+def _maps_equal(a: dict[str, Any], b: dict[str, Any]) -> bool | None:
+    if a.keys() != b.keys():
+        return False
+    return _lists_equal(list(a.values()), [b[key] for key in a])
+
+
+def contains_value(items: Any, value: Any) -> bool | None:
+    """Return whether a list has an element equal to a value (``IN``); None if that is unknown."""
+    if items is None:
+        return None
+    if type(items) is not list:
+        raise InvalidInput(f"IN expects a list on its right side, not {describe_value(items)}")
+    result: bool | None = False
+    for each in cast("list[Any]", items):
+        equal = equals(value, each)
+        if equal is True:
+            return True
+        if equal is None:
+            result = None
+    return result
+
+
+def equivalence_key(value: Any) -> Hashable:
+    """Return a key that values share if DISTINCT, grouping and UNION treat them as the same."""
+    kind = type(value)
+    if kind is str or kind is int or value is None:
+        return cast("Hashable", value)
+    if kind is bool:
+        return ("boolean", value)
+    if kind is float:
+        return _NAN_KEY if value != value else value  # noqa: PLR0124
+    if kind is list:
+        return ("list", *map(equivalence_key, value))
+    if kind is dict:
+        return ("map", frozenset((key, equivalence_key(each)) for key, each in value.items()))
+    return cast("Hashable", value)
+
+
+# Order
+
+
+def compare(a: Any, b: Any, operator: str) -> bool | None:
+    """Return the result of ``<``, ``<=``, ``>`` or ``>=``; None if the values are not comparable."""
+    if a is None or b is None:
+        return None
+    kind_a, kind_b = type(a), type(b)
+    if kind_a in _NUMBERS and kind_b in _NUMBERS:
+        return _ORDER_OPERATORS[operator](a, b)
+    if kind_a is list and kind_b is list:
+        return _compare_lists(a, b, operator)
+    if kind_a is kind_b and (kind_a is str or kind_a is bool):
+        return _ORDER_OPERATORS[operator](a, b)
+    if temporal.is_temporal(a) and temporal.is_temporal(b):
+        order = temporal.compare(a, b)
+        return None if order is None else _ORDER_OPERATORS[operator](order, 0)
+    return None
+
+
+def _compare_lists(a: list[Any], b: list[Any], operator: str) -> bool | None:
+    for left, right in zip(a, b, strict=False):
+        equal = equals(left, right)
+        if equal is None:
+            return None
+        if not equal:
+            return compare(left, right, operator[0])
+    return _ORDER_OPERATORS[operator](len(a), len(b))
+
+
+def sort_key(value: Any) -> tuple[Any, ...]:
+    """Return a key of the total order of ORDER BY over values of all types, ascending; null is last."""
+    match value:
+        case None:
+            return (10,)
+        case bool():
+            return (7, value)
+        case int():
+            return (8, value)
+        case float():
+            return (9,) if math.isnan(value) else (8, value)
+        case str():
+            return (6, value)
+        case list():
+            return (3, tuple(map(sort_key, cast("list[Any]", value))))
+        case dict():
+            entries = sorted(cast("dict[str, Any]", value).items())
+            return (0, len(entries), tuple(name for name, _ in entries), tuple(sort_key(each) for _, each in entries))
+        case NodeReference():
+            return (1, value.id)
+        case RelationshipReference():
+            return (2, value.key)
+        case PathValue():
+            return (4, tuple(each.id for each in value.nodes), tuple(each.key for each in value.relationships))
+        case _:
+            return (5, temporal.sort_key(value))
+
+
+# Properties and elements
+
+
+def get_property(value: Any, name: str) -> Any:
+    """Return ``value.name``; null for null. Raises InvalidInput for values without properties."""
+    kind = type(value)
+    if kind is NodeReference:
+        return value.graph.node_property(value.id, name)
+    if kind is dict:
+        return value.get(name)
+    if value is None:
+        return None
+    if kind is RelationshipReference:
+        return value.graph.relationship_property(value.key, name)
+    if temporal.is_temporal(value):
+        return temporal.get_component(value, name)
+    raise InvalidInput(f"{describe_value(value)} has no properties; .{name} needs a node, relationship or map")
+
+
+def get_properties(value: Any) -> dict[str, Any] | None:
+    """Return all properties of a node, relationship or map; null for null. Raises InvalidInput."""
+    match value:
+        case None:
+            return None
+        case NodeReference():
+            return value.graph.node_properties(value.id)
+        case RelationshipReference():
+            return value.graph.relationship_properties(value.key)
+        case dict():
+            return cast("dict[str, Any]", value)
+        case _:
+            raise InvalidInput(f"properties belong to nodes, relationships and maps, not to {describe_value(value)}")
+
+
+def get_element(subject: Any, index: Any) -> Any:
+    """Return ``subject[index]``; null outside a list. Raises InvalidInput for unsuitable types."""
+    if subject is None or index is None:
+        return None
+    if type(subject) is list:
+        if type(index) is not int:
+            raise InvalidInput(f"the index of a list must be an integer, not {describe_value(index)}")
+        return subject[index] if -len(subject) <= index < len(subject) else None
+    if type(subject) not in (dict, NodeReference, RelationshipReference):
+        raise InvalidInput(f"{describe_value(subject)} has no elements; [] needs a list, map, node or relationship")
+    if type(index) is not str:
+        raise InvalidInput(f"the key of {describe_type(subject)} must be a string, not {describe_value(index)}")
+    return get_property(subject, index)
+
+
+def get_slice(subject: Any, first: Any, last: Any) -> list[Any] | None:
+    """Return ``subject[first..last]``; null if an argument is null. Raises InvalidInput for unsuitable types."""
+    if subject is None or first is None or last is None:
+        return None
+    if type(subject) is not list:
+        raise InvalidInput(f"only lists have slices, not {describe_value(subject)}")
+    for each in (first, last):
+        if type(each) is not int:
+            raise InvalidInput(f"the bounds of a slice must be integers, not {describe_value(each)}")
+    return cast("list[Any]", subject)[first:last]
+
+
+def is_temporal(value: Any) -> bool:
+    return False
