@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from kgserve.graph.answers import CypherAnswer, CypherChanges
-from kgserve.graph.cypher.write_transaction import run_cypher_request
+from kgserve.graph.cypher.statement_execution import run_cypher_request
 from kgserve.graph.mutations import inject_batch
 from kgserve.graph.request_bodies import CypherRequest, InjectRequest
 from kgserve.stores.pool import StorePool

@@ -13,7 +13,7 @@ import pytest
 from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.graph import history_queries, mutations, node_reads
 from kgserve.graph.answers import EntityVersion
-from kgserve.graph.cypher import write_transaction
+from kgserve.graph.cypher import statement_execution
 from kgserve.graph.query_parameters import EntityHistoryRequest, NodeIdRequest, NodesQuery
 from kgserve.graph.request_bodies import CypherRequest, DeleteNodesRequest, TraverseRequest
 from kgserve.graph.store_handle import StoreHandle
@@ -150,7 +150,7 @@ def delete_by_filter(graph: StoreHandle) -> None:
 
 def delete_by_statement(graph: StoreHandle) -> None:
     query = "MATCH (n:Entity {id: 'home'}) DETACH DELETE n"
-    changes = write_transaction.run_cypher_request(graph, CypherRequest(query=query, mode="write")).changes
+    changes = statement_execution.run_cypher_request(graph, CypherRequest(query=query, mode="write")).changes
     assert changes is not None
     assert (changes.nodes_deleted, changes.edges_deleted) == (3, 5)
 

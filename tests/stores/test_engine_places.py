@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from kgserve.errors import Unavailable
-from kgserve.graph.cypher.write_transaction import run_cypher_request
+from kgserve.graph.cypher.statement_execution import run_cypher_request
 from kgserve.graph.request_bodies import CypherRequest
 from kgserve.stores.pool import StorePool
 from tests.captured_log import capture_log

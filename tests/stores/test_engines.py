@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from kgserve.graph.cypher.write_transaction import run_cypher_request
+from kgserve.graph.cypher.statement_execution import run_cypher_request
 from kgserve.graph.request_bodies import CypherRequest
 from kgserve.platform.settings import EngineName
 from kgserve.stores.open_store import OpenStore

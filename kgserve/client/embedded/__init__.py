@@ -38,8 +38,8 @@ from kgserve.client.wire import ClientRequest, StreamedRequest
 from kgserve.errors import Conflict, InvalidInput, KgserveError, StoreOpening
 from kgserve.graph import answers
 from kgserve.graph import history_queries as history
-from kgserve.graph.cypher import write_transaction
-from kgserve.graph.cypher.read_statements import ResultTextStream, stream_statement
+from kgserve.graph.cypher import statement_execution
+from kgserve.graph.cypher.result_streams import ResultTextStream, stream_statement
 from kgserve.graph.events import EventDelivery, EventReader, EventSubscription
 from kgserve.graph.query_parameters import EntityHistoryRequest
 from kgserve.graph.request_bodies import CypherRequest
@@ -319,7 +319,7 @@ def _execute(graphs: StoreHandles, call: ClientRequest[Any]) -> Any:
     if isinstance(call.body, Upload):
         return _import(graphs.graph(call.store or ""), call.body)
     if name == "cypher":
-        return write_transaction.run_cypher_request(
+        return statement_execution.run_cypher_request(
             graphs.graph(call.store or ""), _decode_request(call.asked, CypherRequest)
         )
     if name == "entity_history":

@@ -19,14 +19,14 @@ from kgserve.api import examples
 from kgserve.api.operation import READ_ERRORS, WRITE_ERRORS, ExampleBody, Operation, operation_opt
 from kgserve.errors import Unsupported
 from kgserve.graph.answers import CypherAnswer, ImportAnswer
-from kgserve.graph.cypher.read_statements import (
+from kgserve.graph.cypher.read_statements import StatementCancellation
+from kgserve.graph.cypher.result_streams import (
     MAX_RESULT_MEMORY_BYTES,
     ResultTextFormat,
     ResultTextStream,
-    StatementCancellation,
     stream_statement,
 )
-from kgserve.graph.cypher.write_transaction import run_cypher_request
+from kgserve.graph.cypher.statement_execution import run_cypher_request
 from kgserve.graph.request_bodies import NODES_VALID_AT_HELP, AsOfText, CypherRequest
 from kgserve.graph.transfer.import_export import (
     ARCHIVE_FORMAT,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, UnsetType
 
 from kgserve.graph import answers, request_bodies
-from kgserve.graph.cypher import write_transaction
+from kgserve.graph.cypher import statement_execution
 from kgserve.server.mcp.argument_fields import UNLISTED_FIELD, DetailArguments, QueryField, add_fields_of, to_request
 from kgserve.server.mcp.replies import MAX_SUBJECT_CHARS, ToolReply, format_count, present_answer
 from kgserve.server.mcp.reply_values import encode_to_text, take_fitting, take_fitting_lines
@@ -53,7 +53,7 @@ CYPHER_TOOLS: tuple[McpTool[Any], ...] = (
         "content, attributes}), [:RELATES_TO {relation_type, weight, attributes}]; attributes are JSON text.",
         QueryCypherArguments,
         "running the query",
-        lambda graph, given: write_transaction.run_cypher_request(
+        lambda graph, given: statement_execution.run_cypher_request(
             graph, to_request(request_bodies.CypherRequest, given)
         ),
         runs_statement=True,

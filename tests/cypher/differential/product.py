@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from kgserve.errors import Internal, KgserveError, Unavailable
-from kgserve.graph.cypher.write_transaction import run_cypher_request
+from kgserve.graph.cypher.statement_execution import run_cypher_request
 from kgserve.graph.request_bodies import CypherRequest
 from kgserve.graph.store_handle import StoreHandles
 from kgserve.platform.settings import EngineName, Settings

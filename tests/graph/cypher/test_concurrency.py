@@ -11,7 +11,7 @@ import pytest
 
 from kgserve.errors import Conflict, TimedOut
 from kgserve.graph.cypher.read_statements import StatementCancellation
-from kgserve.graph.cypher.write_transaction import run_cypher_request
+from kgserve.graph.cypher.statement_execution import run_cypher_request
 from kgserve.graph.request_bodies import CypherRequest
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool

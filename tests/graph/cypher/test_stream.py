@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from kgserve.errors import TimedOut, TooLarge
-from kgserve.graph.cypher import read_statements
-from kgserve.graph.cypher.read_statements import stream_statement
+from kgserve.graph.cypher import result_streams
+from kgserve.graph.cypher.result_streams import stream_statement
 from kgserve.graph.request_bodies import CypherRequest
 from kgserve.stores.pool import StorePool
 from tests.graphs import graph_of
@@ -20,11 +20,11 @@ LONG = "a" * 1_500_000
 
 @pytest.fixture(autouse=True)
 def _low(monkeypatch: pytest.MonkeyPatch) -> None:
-    forms = {name: form._replace(most_bytes=1 << 20) for name, form in read_statements._RESULT_FORMATS.items()}
-    monkeypatch.setattr(read_statements, "_RESULT_FORMATS", forms)
+    forms = {name: form._replace(most_bytes=1 << 20) for name, form in result_streams._RESULT_FORMATS.items()}
+    monkeypatch.setattr(result_streams, "_RESULT_FORMATS", forms)
 
 
-def asked(pool: StorePool, query: str, form: read_statements.ResultTextFormat) -> bytes:
+def asked(pool: StorePool, query: str, form: result_streams.ResultTextFormat) -> bytes:
     params = {"t": LONG[:1500]}
     with closing(stream_statement(graph_of(pool, NAME), CypherRequest(query=query, params=params), form)) as rows:
         return b"".join(rows)

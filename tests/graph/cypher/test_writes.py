@@ -13,7 +13,7 @@ import pytest
 
 from bench.server import ServerProcess
 from kgserve.errors import Forbidden, InvalidInput, KgserveError, StorageFull, TimedOut, TooLarge
-from kgserve.graph.cypher.write_transaction import MAX_CHANGED_ROWS, to_write_batch
+from kgserve.graph.cypher.row_changes import MAX_CHANGED_ROWS, to_write_batch
 from kgserve.graph.request_bodies import SearchRequest
 from kgserve.graph.search.node_search import search
 from kgserve.projections.cypher_engine.engine.protocol import RowChanges

@@ -26,7 +26,7 @@ from kgserve.errors import (
     Unavailable,
     error_class_named,
 )
-from kgserve.graph.cypher.write_transaction import run_cypher_request
+from kgserve.graph.cypher.statement_execution import run_cypher_request
 from kgserve.graph.request_bodies import CypherRequest
 from kgserve.projections.cypher_engine.engine import process as engine_process
 from kgserve.projections.cypher_engine.engine.engine import EngineOptions, build_engine_file

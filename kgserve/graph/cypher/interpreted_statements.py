@@ -1,0 +1,209 @@
+"""Statements of openCypher that the interpreter runs over the rows of a store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import lru_cache
+from itertools import chain, islice
+from typing import Any, NamedTuple, cast
+
+import msgspec
+from typing_extensions import override
+
+from kgserve.cypher.guard import MAX_PARAMETER_BYTES, MAX_PARAMETER_DEPTH
+from kgserve.cypher.interpreter.execution import execute
+from kgserve.cypher.interpreter.graph_edits import GraphChanges, GraphEdits
+from kgserve.cypher.interpreter.graph_view import NO_LABEL, ExecutionLimits, GraphView
+from kgserve.cypher.interpreter.json_results import column_type, to_json_value
+from kgserve.cypher.interpreter.parser import parse_query
+from kgserve.cypher.interpreter.query_tree import QueryUnion
+from kgserve.cypher.interpreter.semantic_checks import QueryInfo, check_query
+from kgserve.errors import InvalidInput, TimedOut
+from kgserve.graph.answers import CypherAnswer
+from kgserve.graph.cypher.optimistic_write import OptimisticWrite
+from kgserve.graph.cypher.read_statements import StatementCancellation, collect_answer
+from kgserve.graph.cypher.row_properties import build_edge_change, build_node_change
+from kgserve.graph.cypher.rows_graph import ReadRecord, RowsGraph, open_rows_graph
+from kgserve.graph.store_handle import StoreHandle
+from kgserve.projections.cypher_engine.engine.protocol import ResultChunk, RowChanges
+from kgserve.storage.model.change import ChangeSet
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
+from kgserve.stores.open_store import OpenStore
+
+MAX_CACHED_QUERIES = 256
+MAX_CACHED_QUERY_CHARS = 4 << 10
+MAX_QUERY_BYTES = 64 << 10
+_TYPED_ROWS = 1_000
+"""Rows that the types of columns are inferred from."""
+_ROWS_PER_CHUNK = 1_000
+_INT64_LIMIT = 1 << 63
+
+_encode = msgspec.json.Encoder().encode
+
+
+class InterpretedStatement(NamedTuple):
+    """Statement that was parsed and checked, and the parameters to run it with."""
+
+    query: QueryUnion
+    info: QueryInfo
+    parameters: Mapping[str, Any]
+
+
+def prepare_interpreted(text: str, parameters: Mapping[str, Any]) -> InterpretedStatement:
+    """Parse and check a statement. Raises InvalidInput with the position of the fault."""
+    if len(text.encode(errors="surrogatepass")) > MAX_QUERY_BYTES:
+        raise InvalidInput.at("query", f"the statement is larger than {MAX_QUERY_BYTES} bytes")
+    for name, value in parameters.items():
+        check_parameter(value, f"params.{name}")
+    if len(_encode(parameters)) > MAX_PARAMETER_BYTES:
+        raise InvalidInput.at("params", f"the values are larger than {MAX_PARAMETER_BYTES >> 20} MiB together")
+    parse = _parse if len(text) <= MAX_CACHED_QUERY_CHARS else _parse.__wrapped__
+    query, info = parse(text)
+    return InterpretedStatement(query, info, parameters)
+
+
+@lru_cache(MAX_CACHED_QUERIES)
+def _parse(text: str) -> tuple[QueryUnion, QueryInfo]:
+    query = parse_query(text)
+    return query, check_query(query, text)
+
+
+def check_parameter(value: Any, path: str, depth: int = 0) -> None:
+    """Raise InvalidInput with the path of a value that no parameter may have."""
+    if depth > MAX_PARAMETER_DEPTH:
+        raise InvalidInput.at(path, f"nested more than {MAX_PARAMETER_DEPTH} deep")
+    if isinstance(value, dict):
+        for name, part in cast("dict[str, Any]", value).items():
+            _check_text(name, path)
+            check_parameter(part, f"{path}.{name}", depth + 1)
+    elif isinstance(value, list):
+        for index, part in enumerate(cast("list[Any]", value)):
+            check_parameter(part, f"{path}[{index}]", depth + 1)
+    elif isinstance(value, str):
+        _check_text(value, path)
+    elif isinstance(value, int) and not -_INT64_LIMIT <= value < _INT64_LIMIT:
+        raise InvalidInput.at(path, "the integer does not fit into 64 bits")
+
+
+def _check_text(text: str, path: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput.at(path, "the text has half of a surrogate pair") from None
+
+
+class InterpretedCursor:
+    """Rows of a statement, computed as they are read; the counterpart of the engine's `StatementCursor`.
+
+    ``total`` is the number of rows read, and one more if others follow.
+    """
+
+    seconds = 0.0
+
+    def __init__(self, columns: Sequence[str], rows: Iterator[list[Any]], most: int | None) -> None:
+        """Offer at most ``most`` rows."""
+        first = [*islice(rows, _TYPED_ROWS)]
+        self.columns = [*columns]
+        self.types = [column_type([row[at] for row in first]) for at in range(len(columns))]
+        self.total = 0
+        self._rows = chain(first, rows)
+        self._most = most
+
+    def lines(self) -> Iterator[bytes]:
+        """Yield the rows as JSON arrays."""
+        for row in self._rows:
+            self.total += 1
+            if self._most is not None and self.total > self._most:
+                return
+            yield _encode([to_json_value(value) for value in row])
+
+    def parts(self) -> Iterator[ResultChunk]:
+        """Yield the rows in pieces of whole lines."""
+        lines = self.lines()
+        while some := [*islice(lines, _ROWS_PER_CHUNK)]:
+            yield ResultChunk(b"".join(line + b"\n" for line in some), len(some), more=True)
+
+
+@contextmanager
+def open_interpreted(
+    graph: StoreHandle,
+    statement: InterpretedStatement,
+    seconds: float,
+    most: int | None,
+    control: StatementCancellation,
+) -> Generator[InterpretedCursor]:
+    """Yield the open result of a reading statement, with at most ``most`` rows."""
+    limits = statement_limits(control, seconds)
+    with graph.lease() as store, store.reading() as rows:
+        yield run_interpreted(statement, open_rows_graph(store, rows), limits, most)
+
+
+def run_interpreted(
+    statement: InterpretedStatement, graph: GraphView, limits: ExecutionLimits, most: int | None
+) -> InterpretedCursor:
+    """Start a statement on a graph."""
+    result = execute(statement.query, statement.info, graph, dict(statement.parameters), limits, datetime.now(UTC))
+    return InterpretedCursor(result.columns, result.rows, most)
+
+
+def statement_limits(control: StatementCancellation, seconds: float) -> ExecutionLimits:
+    """Return limits that end a statement when it is cancelled, and after a time."""
+    until = time.perf_counter() + seconds
+
+    def check() -> None:
+        control.check()
+        if time.perf_counter() > until:
+            raise TimedOut(f"the statement took longer than {seconds:g} seconds")
+
+    return ExecutionLimits(check)
+
+
+class InterpretedWrite(OptimisticWrite):
+    """A writing statement that the interpreter runs."""
+
+    def __init__(
+        self,
+        store: OpenStore,
+        statement: InterpretedStatement,
+        max_rows: int,
+        seconds: float,
+        control: StatementCancellation,
+    ) -> None:
+        """Answer with at most `max_rows` rows, and take at most `seconds`."""
+        super().__init__(store, max_rows, seconds, control)
+        self._statement = statement
+        self._reads = ReadRecord()
+
+    @override
+    def compute(self, rows: RowsSnapshot) -> tuple[RowChanges, CypherAnswer]:
+        below = open_rows_graph(self._store, rows)
+        edits = GraphEdits(below)
+        cursor = run_interpreted(self._statement, edits, statement_limits(self._control, self._seconds), self._max_rows)
+        answer = collect_answer(cursor)
+        self._reads = below.reads
+        return _to_row_changes(edits.changes(), below), answer
+
+    @override
+    def may_have_read(self, since: list[ChangeSet], rows: RowsSnapshot) -> bool:
+        return self._reads.overlaps(since)
+
+
+def _to_row_changes(changes: GraphChanges, graph: RowsGraph) -> RowChanges:
+    """Return the changed rows of a statement. Raises InvalidInput for values that no row accepts."""
+    gone = {each.id for each in changes.deleted_nodes}
+    removed = [each.key for each in changes.deleted_relationships]
+    nodes = (*changes.created_nodes, *changes.updated_nodes)
+    edges = (*changes.created_relationships, *changes.updated_relationships)
+    return RowChanges(
+        nodes=[
+            build_node_change(graph.node_row(each.id), each.id, each.label or NO_LABEL, each.properties)
+            for each in nodes
+        ],
+        edges=[build_edge_change(graph.edge_row(each.key), each.key, each.properties or {}) for each in edges],
+        nodes_gone=[*gone],
+        edges_gone=[key for key in removed if not gone.intersection(key[:2])],
+        doubled=[],
+    )

@@ -1,0 +1,284 @@
+"""Properties of nodes and relationships in openCypher: columns of rows, and the caller's attributes.
+
+A column that every row may have is a property of the same name. Columns of memories and names are properties of rows
+that have them; on other rows these names are attributes. All other properties are attributes. Columns that kgserve
+manages can be read but not set.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from kgserve.cypher.interpreter.graph_view import NO_LABEL, RelationshipKey
+from kgserve.cypher.interpreter.temporal import FUNCTIONS, is_temporal
+from kgserve.errors import InvalidInput
+from kgserve.platform.codecs import json_decoder
+from kgserve.platform.timestamps import complete_time, format_time, parse_time
+from kgserve.projections.cypher_engine.engine.protocol import ChangedRow
+from kgserve.storage.model.fields import (
+    DOUBLE_TYPE,
+    EDGE,
+    INT64_TYPE,
+    NODE,
+    STRING_LIST_TYPE,
+    STRING_TYPE,
+    TIMESTAMP_TYPE,
+    EdgeExtras,
+    NodeExtras,
+    RowField,
+    field_names_of,
+)
+from kgserve.storage.model.rows import (
+    EDGE_EXTRA_NAMES,
+    NODE_EXTRA_NAMES,
+    EdgeRow,
+    NodeRow,
+    edge_column_values,
+    node_column_values,
+    split_edge_attributes,
+)
+
+Attributes = dict[str, Any]
+
+_decode_attributes = json_decoder(Attributes).decode
+_encode = msgspec.json.Encoder(order="sorted").encode
+_NODE_FIELDS = (*NodeRow.__struct_fields__[:-1], *NODE_EXTRA_NAMES)
+_EDGE_FIELDS = (*EdgeRow.__struct_fields__[:-1], *EDGE_EXTRA_NAMES)
+_NODE_EXTRAS = {field.name: field for field in NODE.extras}
+_EDGE_EXTRAS = {field.name: field for field in EDGE.extras}
+_NODE_MEMORY = {field.name: field for field in NODE.memory}
+_EDGE_MEMORY = {field.name: field for field in EDGE.memory}
+_MANAGED_NODE_PROPERTIES = frozenset(
+    {"version", "sequence", "created_at", "updated_at", "attributes", "conflicts", "created_by"}
+    | {field.name for field in NODE.memory if field.is_kept}
+)
+_MANAGED_EDGE_PROPERTIES = frozenset({"version", "sequence", "created_at", "updated_at", "attributes", "created_by"})
+NODE_PROPERTY_NAMES = frozenset(field_names_of(NODE.whole))
+"""Names of the columns of nodes."""
+EDGE_PROPERTY_NAMES = frozenset(field_names_of(EDGE.whole))
+"""Names of the columns of edges."""
+NODE_MEMORY_PROPERTIES = frozenset(field.name for field in NODE.memory if not field.is_kept)
+"""Names that are columns of memories and named nodes, and attributes of other nodes."""
+DEFAULT_WEIGHT = 1.0
+
+
+def decode_node_attributes(row: NodeRow) -> Attributes:
+    """Return the attributes of a node."""
+    return {} if row.attributes == "{}" else _decode_attributes(row.attributes)
+
+
+def decode_edge_attributes(row: EdgeRow) -> Attributes:
+    """Return the caller's attributes of an edge."""
+    own = split_edge_attributes(row.attributes).own
+    return {} if own == "{}" else _decode_attributes(own)
+
+
+def read_node_property(row: NodeRow, attributes: Attributes, name: str) -> Any:
+    """Return a property of a node; None if it has none."""
+    if name not in NODE_PROPERTY_NAMES:
+        return attributes.get(name)
+    match name:
+        case "type":
+            return None if row.type == NO_LABEL else row.type
+        case "id" | "content" | "attributes" | "version" | "sequence":
+            return getattr(row, name)
+        case "created_at" | "updated_at":
+            return to_datetime(getattr(row, name))
+        case _:
+            return _read_extra(row.extras, attributes, name, _NODE_MEMORY)
+
+
+def read_edge_property(row: EdgeRow, attributes: Attributes, name: str) -> Any:
+    """Return a property of a relationship; None if it has none."""
+    match name:
+        case "weight" | "relation_type" | "version" | "sequence" | "attributes":
+            return getattr(row, name)
+        case "created_at" | "updated_at":
+            return _parse_datetime(getattr(split_edge_attributes(row.attributes), name))
+        case _ if name in _EDGE_EXTRAS or name in _EDGE_MEMORY:
+            return _read_extra(row.extras, attributes, name, _EDGE_MEMORY)
+        case _:
+            return attributes.get(name)
+
+
+def list_node_properties(row: NodeRow, attributes: Attributes) -> dict[str, Any]:
+    """Return the properties that a caller has set, without those that are null, and without the id."""
+    found = {name: value for name, value in attributes.items() if value is not None}
+    if row.content:
+        found["content"] = row.content
+    return found | _list_extras(row.extras, (*NODE.extras, *NODE.memory), _MANAGED_NODE_PROPERTIES)
+
+
+def list_edge_properties(row: EdgeRow, attributes: Attributes) -> dict[str, Any]:
+    """Return the properties that a caller has set, without those that are null."""
+    found = {name: value for name, value in attributes.items() if value is not None}
+    if row.weight != DEFAULT_WEIGHT:
+        found["weight"] = row.weight
+    return found | _list_extras(row.extras, (*EDGE.extras, *EDGE.memory), _MANAGED_EDGE_PROPERTIES)
+
+
+def to_datetime(microseconds: int) -> Any:
+    """Return a time as a value of openCypher."""
+    return _parse_datetime(format_time(microseconds))
+
+
+def _parse_datetime(text: str) -> Any:
+    return FUNCTIONS["datetime"](text)
+
+
+def _read_extra(
+    extras: NodeExtras | EdgeExtras | None, attributes: Attributes, name: str, memory: Mapping[str, RowField]
+) -> Any:
+    value = None if extras is None else getattr(extras, name)
+    if value is None or value in ("", ()):
+        return attributes.get(name) if name in memory else None
+    return _from_column(name, value)
+
+
+def _from_column(name: str, value: Any) -> Any:
+    field = _NODE_EXTRAS.get(name) or _NODE_MEMORY.get(name)
+    if field is not None and field.type is TIMESTAMP_TYPE:
+        return to_datetime(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _list_extras(
+    extras: NodeExtras | EdgeExtras | None, fields: tuple[RowField, ...], managed: frozenset[str]
+) -> dict[str, Any]:
+    if extras is None:
+        return {}
+    values = ((field.name, getattr(extras, field.name)) for field in fields if field.name not in managed)
+    return {name: _from_column(name, value) for name, value in values if value is not None and value not in ("", ())}
+
+
+# Changes
+
+
+def build_node_change(before: NodeRow | None, node_id: str, label: str, properties: dict[str, Any]) -> ChangedRow:
+    """Return the change that gives a node a label and exactly these properties. Raises InvalidInput."""
+    name = f"node {node_id!r}"
+    memory = _used_memory_columns(before, _NODE_MEMORY)
+    columns, attributes = _split_properties(
+        properties, {"id", "content", *_NODE_EXTRAS, *memory}, _MANAGED_NODE_PROPERTIES, name
+    )
+    old = (
+        None
+        if before is None
+        else dict(zip(_NODE_FIELDS, node_column_values(msgspec.structs.astuple(before)), strict=True))
+    )
+    now = dict.fromkeys(_NODE_FIELDS) if old is None else dict(old)
+    unchanged = before is not None and decode_node_attributes(before) == attributes
+    now |= {"id": node_id, "type": label, "content": _require_text(columns.pop("content", ""), "content", name)}
+    now["attributes"] = before.attributes if unchanged and before else _encode_attributes(attributes)
+    columns.pop("id", None)
+    for field in (*NODE.extras, *(_NODE_MEMORY[each] for each in memory)):
+        if field.name not in _MANAGED_NODE_PROPERTIES:
+            now[field.name] = _to_column(field, columns.get(field.name), now[field.name], name)
+    return ChangedRow(now, old)
+
+
+def build_edge_change(before: EdgeRow | None, key: RelationshipKey, properties: dict[str, Any]) -> ChangedRow:
+    """Return the change that gives a relationship exactly these properties. Raises InvalidInput."""
+    source, target, relation_type = key
+    name = f"the relationship from {source!r} to {target!r}"
+    memory = _used_memory_columns(before, _EDGE_MEMORY)
+    columns, attributes = _split_properties(
+        properties, {"weight", *_EDGE_EXTRAS, *memory}, _MANAGED_EDGE_PROPERTIES, name
+    )
+    old = (
+        None
+        if before is None
+        else dict(zip(_EDGE_FIELDS, edge_column_values(msgspec.structs.astuple(before)), strict=True))
+    )
+    now = dict.fromkeys(_EDGE_FIELDS) if old is None else dict(old)
+    unchanged = before is not None and decode_edge_attributes(before) == attributes
+    now |= {"source": source, "target": target, "relation_type": relation_type}
+    now["weight"] = _require_number(columns.get("weight", DEFAULT_WEIGHT), "weight", name)
+    now["attributes"] = before.attributes if unchanged and before else _encode_attributes(attributes)
+    for field in (*EDGE.extras, *(_EDGE_MEMORY[each] for each in memory)):
+        if field.name not in _MANAGED_EDGE_PROPERTIES:
+            now[field.name] = _to_column(field, columns.get(field.name), now[field.name], name)
+    return ChangedRow(now, old)
+
+
+def _used_memory_columns(row: NodeRow | EdgeRow | None, fields: Mapping[str, RowField]) -> list[str]:
+    """Return the columns of memories and names that a row has, or may have because it is a memory."""
+    if row is None or row.extras is None:
+        return []
+    own = [field for field in fields.values() if not field.is_kept]
+    is_memory = isinstance(row, NodeRow) and row.is_memory
+    return [field.name for field in own if is_memory or getattr(row.extras, field.name) not in (None, "")]
+
+
+def _split_properties(
+    properties: dict[str, Any], columns: set[str], managed: frozenset[str], element: str
+) -> tuple[dict[str, Any], Attributes]:
+    found: dict[str, Any] = {}
+    attributes: Attributes = {}
+    for name, value in properties.items():
+        if name in managed:
+            raise InvalidInput.at("query", f"{element}: {name} is managed by kgserve and cannot be set")
+        if name in columns:
+            found[name] = value
+        elif value is not None:
+            attributes[name] = value
+    return found, attributes
+
+
+def _encode_attributes(attributes: Attributes) -> str:
+    return _encode(attributes).decode()
+
+
+def _to_column(field: RowField, value: Any, before: Any, element: str) -> Any:
+    """Return the value of a column; the previous one if it is equal."""
+    if value is None:
+        return None
+    if before is not None and _from_column(field.name, before) == value:
+        return before
+    return _COLUMN_CONVERSIONS[field.type](value, field.name, element)
+
+
+def _require_text(value: Any, name: str, element: str) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    raise InvalidInput.at("query", f"{element}: {name} must be a string")
+
+
+def _require_number(value: Any, name: str, element: str) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+    raise InvalidInput.at("query", f"{element}: {name} must be a finite number")
+
+
+def _require_integer(value: Any, name: str, element: str) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise InvalidInput.at("query", f"{element}: {name} must be an integer")
+
+
+def _require_texts(value: Any, name: str, element: str) -> str:
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):  # pyright: ignore[reportUnknownVariableType]
+        return _encode(value).decode()
+    raise InvalidInput.at("query", f"{element}: {name} must be a list of strings")
+
+
+def _require_time(value: Any, name: str, element: str) -> int:
+    text = str(value) if is_temporal(value) or isinstance(value, str) else ""
+    completed = complete_time(text)
+    try:
+        return parse_time(text if completed is None else completed)
+    except ValueError:
+        raise InvalidInput.at("query", f"{element}: {name} must be a datetime, or its text") from None
+
+
+_COLUMN_CONVERSIONS: dict[Any, Callable[[Any, str, str], Any]] = {
+    STRING_TYPE: _require_text,
+    STRING_LIST_TYPE: _require_texts,
+    TIMESTAMP_TYPE: _require_time,
+    DOUBLE_TYPE: _require_number,
+    INT64_TYPE: _require_integer,
+}

@@ -1,0 +1,158 @@
+"""Execution of Cypher statements: by the engine, or by the interpreter of openCypher.
+
+The engine runs statements that the guard accepts and that use only columns. The interpreter runs all others, such as
+statements with labels, relationship types and attributes of their own.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from kgserve.cypher.code_fences import blank_code_fences
+from kgserve.cypher.guard import GuardedStatement, guard_statement
+from kgserve.errors import Forbidden, InvalidInput
+from kgserve.graph.answers import CypherAnswer
+from kgserve.graph.cypher.interpreted_statements import (
+    InterpretedStatement,
+    InterpretedWrite,
+    open_interpreted,
+    prepare_interpreted,
+)
+from kgserve.graph.cypher.read_statements import (
+    DEFAULT_RESULT_ROWS,
+    ResultCursor,
+    StatementCancellation,
+    collect_answer,
+    open_result,
+    retry_after_crash,
+    time_limit_seconds,
+)
+from kgserve.graph.cypher.row_properties import EDGE_PROPERTY_NAMES, NODE_MEMORY_PROPERTIES, NODE_PROPERTY_NAMES
+from kgserve.graph.cypher.write_transaction import EngineWrite
+from kgserve.graph.request_bodies import CypherRequest
+from kgserve.graph.store_handle import StoreHandle
+
+_Answer = TypeVar("_Answer")
+
+_ENGINE_COLUMNS = (NODE_PROPERTY_NAMES | EDGE_PROPERTY_NAMES) - NODE_MEMORY_PROPERTIES
+_ENGINE_WORDS = re.compile(r"\b(Entity|RELATES_TO|Elsewhere|LINKS_TO)\b")
+
+
+class StatementRouter:
+    """Choice between the engine and the interpreter for one request."""
+
+    def __init__(self, request: CypherRequest) -> None:
+        self._text = blank_code_fences(request.query)
+        self._parameters = request.params
+        self._writable = request.mode == "write"
+
+    def choose(self) -> GuardedStatement | InterpretedStatement:
+        """Return the statement for the engine or for the interpreter.
+
+        Raises InvalidInput if neither accepts it, and Forbidden for what the mode does not permit.
+        """
+        try:
+            guarded = guard_statement(self._text, self._parameters, writable=self._writable)
+        except InvalidInput as refusal:
+            return self.interpret(refusal)
+        if guarded.explains or guarded.names_links or guarded.properties <= _ENGINE_COLUMNS:
+            return guarded
+        try:
+            return self._interpreted()
+        except InvalidInput:
+            return guarded
+
+    def interpret(self, refusal: InvalidInput) -> InterpretedStatement:
+        """Return the statement for the interpreter.
+
+        If it does not accept it either, raise its error, or ``refusal`` for a statement that is meant for the engine.
+        """
+        try:
+            return self._interpreted()
+        except InvalidInput as error:
+            raise (refusal if _ENGINE_WORDS.search(self._text) else error) from None
+
+    def _interpreted(self) -> InterpretedStatement:
+        statement = prepare_interpreted(self._text, self._parameters)
+        if statement.info.is_updating and not self._writable:
+            raise Forbidden('the statement writes data, but this request may only read; send "mode": "write"')
+        return statement
+
+
+def read_statement(
+    graph: StoreHandle,
+    request: CypherRequest,
+    most: int | None,
+    control: StatementCancellation,
+    use: Callable[[ResultCursor], _Answer],
+) -> _Answer:
+    """Return what ``use`` makes of the result of a reading statement; it may be called again after a failure.
+
+    Raises what `run_cypher_request` raises.
+    """
+    router, seconds = StatementRouter(request), time_limit_seconds(graph, request)
+    statement = router.choose()
+    if isinstance(statement, GuardedStatement):
+        try:
+            return _read_from_engine(graph, statement, seconds, most, control, use)
+        except InvalidInput as refusal:
+            statement = router.interpret(refusal)
+    with open_interpreted(graph, statement, seconds, most, control) as cursor:
+        return use(cursor)
+
+
+def _read_from_engine(
+    graph: StoreHandle,
+    statement: GuardedStatement,
+    seconds: float,
+    most: int | None,
+    control: StatementCancellation,
+    use: Callable[[ResultCursor], _Answer],
+) -> _Answer:
+    def read() -> _Answer:
+        with open_result(graph, statement, seconds, most, control) as cursor:
+            return use(cursor)
+
+    return retry_after_crash(read)
+
+
+def run_cypher_request(
+    graph: StoreHandle, request: CypherRequest, control: StatementCancellation | None = None
+) -> CypherAnswer:
+    """Return the rows of a statement and, in write mode, what it changed. Blocks.
+
+    In write mode, the store is created if it does not exist. A failing statement changes nothing.
+
+    Raises InvalidInput with the position in the text, Forbidden for what the mode does not permit, TimedOut, NotFound,
+    and StorageFull when the statement needs more memory than is available.
+    """
+    started = time.perf_counter()
+    control = control or StatementCancellation()
+    most = DEFAULT_RESULT_ROWS if request.max_rows is None else request.max_rows
+    answer = _write(graph, request, most, control) if request.mode == "write" else None
+    if answer is None:
+        answer = read_statement(graph, request, most, control, collect_answer)
+    return msgspec.structs.replace(answer, took_ms=round((time.perf_counter() - started) * 1000, 3))
+
+
+def _write(
+    graph: StoreHandle, request: CypherRequest, most: int, control: StatementCancellation
+) -> CypherAnswer | None:
+    """Run a statement if it writes; return None if it only reads."""
+    router, seconds = StatementRouter(request), time_limit_seconds(graph, request)
+    statement = router.choose()
+    updates = statement.updates if isinstance(statement, GuardedStatement) else statement.info.is_updating
+    if not updates:
+        return None
+    with graph.lease(create=True) as store:
+        if isinstance(statement, GuardedStatement):
+            try:
+                return EngineWrite(store, statement, most, seconds, control).run()
+            except InvalidInput as refusal:
+                statement = router.interpret(refusal)
+        return InterpretedWrite(store, statement, most, seconds, control).run()
