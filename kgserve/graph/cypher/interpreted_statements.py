@@ -21,6 +21,7 @@ from kgserve.cypher.interpreter.json_results import column_type, to_json_value
 from kgserve.cypher.interpreter.parser import parse_query
 from kgserve.cypher.interpreter.query_tree import QueryUnion
 from kgserve.cypher.interpreter.semantic_checks import QueryInfo, check_query
+from kgserve.cypher.interpreter.table_names import replace_table_names
 from kgserve.errors import InvalidInput, TimedOut
 from kgserve.graph.answers import CypherAnswer
 from kgserve.graph.cypher.optimistic_write import OptimisticWrite
@@ -67,7 +68,7 @@ def prepare_interpreted(text: str, parameters: Mapping[str, Any]) -> Interpreted
 
 @lru_cache(MAX_CACHED_QUERIES)
 def _parse(text: str) -> tuple[QueryUnion, QueryInfo]:
-    query = parse_query(text)
+    query = replace_table_names(parse_query(text))
     return query, check_query(query, text)
 
 

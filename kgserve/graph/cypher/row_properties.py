@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -64,6 +65,7 @@ EDGE_PROPERTY_NAMES = frozenset(field_names_of(EDGE.whole))
 NODE_MEMORY_PROPERTIES = frozenset(field.name for field in NODE.memory if not field.is_kept)
 """Names that are columns of memories and named nodes, and attributes of other nodes."""
 DEFAULT_WEIGHT = 1.0
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def decode_node_attributes(row: NodeRow) -> Attributes:
@@ -127,7 +129,7 @@ def to_datetime(microseconds: int) -> Any:
 
 
 def _parse_datetime(text: str) -> Any:
-    return FUNCTIONS["datetime"](text)
+    return FUNCTIONS["datetime"](text, now=_EPOCH)
 
 
 def _read_extra(
@@ -261,7 +263,7 @@ def _require_integer(value: Any, name: str, element: str) -> int:
 
 
 def _require_texts(value: Any, name: str, element: str) -> str:
-    if isinstance(value, list) and all(isinstance(item, str) for item in value):  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return _encode(value).decode()
     raise InvalidInput.at("query", f"{element}: {name} must be a list of strings")
 

@@ -1,0 +1,91 @@
+"""Statements that name the engine's tables: ``Entity`` stands for any node, ``RELATES_TO`` for any relationship."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from kgserve.cypher.interpreter.query_tree import (
+    CreateStage,
+    LabelPredicate,
+    LiteralValue,
+    MapExpression,
+    MergeStage,
+    NodeElement,
+    NullPredicate,
+    PathElement,
+    QueryNode,
+    QueryUnion,
+    RelationshipElement,
+)
+from kgserve.errors import InvalidInput
+
+NODE_TABLE = "Entity"
+RELATIONSHIP_TABLE = "RELATES_TO"
+TYPE_PROPERTY = "relation_type"
+
+_Part = TypeVar("_Part")
+
+
+def replace_table_names(query: QueryUnion) -> QueryUnion:
+    """Return a query without the engine's tables.
+
+    A new relationship gets the type that its property ``relation_type`` says. Raises InvalidInput if this is no string
+    literal.
+    """
+    return _replace(query)
+
+
+def _replace(part: _Part) -> _Part:
+    """Return a part of a tree without the engine's tables; itself if it has none."""
+    if isinstance(part, tuple):
+        items = cast("tuple[Any, ...]", part)
+        replaced = tuple(_replace(each) for each in items)
+        unchanged = all(new is old for new, old in zip(replaced, items, strict=True))
+        return part if unchanged else cast("_Part", replaced)
+    if not isinstance(part, QueryNode):
+        return part
+    if isinstance(part, CreateStage):
+        part = msgspec.structs.replace(part, paths=tuple(map(_name_types, part.paths)))
+    elif isinstance(part, MergeStage):
+        part = msgspec.structs.replace(part, path=_name_types(part.path))
+    fields = {name: getattr(part, name) for name in part.__struct_fields__}
+    changed = {name: new for name, value in fields.items() if (new := _replace(value)) is not value}
+    found = msgspec.structs.replace(part, **changed) if changed else part
+    return cast("_Part", _without_table(found))
+
+
+def _without_table(part: QueryNode) -> QueryNode:
+    match part:
+        case NodeElement() if NODE_TABLE in part.labels:
+            others = tuple(label for label in part.labels if label != NODE_TABLE)
+            return msgspec.structs.replace(part, labels=() if part.is_any else others)
+        case RelationshipElement() if RELATIONSHIP_TABLE in part.types:
+            return msgspec.structs.replace(part, types=())
+        case LabelPredicate() if NODE_TABLE in part.labels:
+            others = tuple(label for label in part.labels if label != NODE_TABLE)
+            if part.is_any or not others:
+                return NullPredicate(position=part.position, operand=part.subject, is_negated=True)
+            return msgspec.structs.replace(part, labels=others)
+        case _:
+            return part
+
+
+def _name_types(path: PathElement) -> PathElement:
+    return msgspec.structs.replace(path, relationships=tuple(map(_name_type, path.relationships)))
+
+
+def _name_type(relationship: RelationshipElement) -> RelationshipElement:
+    if RELATIONSHIP_TABLE not in relationship.types:
+        return relationship
+    properties = relationship.properties
+    entries = properties.entries if isinstance(properties, MapExpression) else ()
+    type_ = dict(entries).get(TYPE_PROPERTY)
+    if not isinstance(type_, LiteralValue) or not isinstance(type_.value, str) or not type_.value:
+        raise InvalidInput.at(
+            "query", f"a new relationship needs a type: write -[:NAME]-> instead of -[:{RELATIONSHIP_TABLE}]->"
+        )
+    rest = tuple(entry for entry in entries if entry[0] != TYPE_PROPERTY)
+    kept = MapExpression(position=relationship.position, entries=rest) if rest else None
+    return msgspec.structs.replace(relationship, types=(type_.value,), properties=kept)
