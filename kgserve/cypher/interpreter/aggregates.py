@@ -2,37 +2,241 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any, cast
 
-from kgserve.cypher.interpreter.query_tree import (
-    CountStar,
-    FunctionInvocation,
-    QueryNode,
-    SubqueryValue,
-)
+from typing_extensions import override
 
-AGGREGATE_NAMES = frozenset(
-    {"count", "sum", "avg", "min", "max", "collect", "stdev", "stdevp", "percentilecont", "percentiledisc"}
-)
+from kgserve.cypher.interpreter import temporal
+from kgserve.cypher.interpreter.arithmetic import add, divide
+from kgserve.cypher.interpreter.query_tree import CountStar, FunctionInvocation, QueryNode, SubqueryValue
+from kgserve.cypher.interpreter.values import describe_value, equivalence_key, is_number, sort_key
+from kgserve.errors import InvalidInput
 
 
-class ValueAccumulator(Protocol):
+class ValueAccumulator(ABC):
     """State of one aggregate over the rows of one group."""
 
-    def add(self, values: Sequence[Any]) -> None:
-        """Take the values of the arguments for one row; ``count(*)`` has none. Raises InvalidInput."""
-        ...
+    def __init__(self, name: str) -> None:
+        self.name = name
 
+    @abstractmethod
+    def add(self, values: Sequence[Any]) -> None:
+        """Add the values of the arguments for one row; ``count(*)`` has none. Raises InvalidInput."""
+
+    @abstractmethod
     def result(self) -> Any:
         """Return the aggregate of the rows so far. Raises InvalidInput."""
-        ...
+
+    def _check_number(self, value: Any) -> None:
+        if not is_number(value):
+            raise InvalidInput(f"{self.name}() expects numbers, not {describe_value(value)}")
+
+
+class _RowCounter(ValueAccumulator):
+    """``count(*)`` and ``count(value)``."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._count = 0
+
+    @override
+    def add(self, values: Sequence[Any]) -> None:
+        if not values or values[0] is not None:
+            self._count += 1
+
+    @override
+    def result(self) -> int:
+        return self._count
+
+
+class _ValueCollector(ValueAccumulator):
+    """``collect(value)``."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._items: list[Any] = []
+
+    @override
+    def add(self, values: Sequence[Any]) -> None:
+        if values[0] is not None:
+            self._items.append(values[0])
+
+    @override
+    def result(self) -> list[Any]:
+        return self._items
+
+
+class _SumAccumulator(ValueAccumulator):
+    """``sum(value)`` of numbers or durations; a sum of integers is an integer."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._sum: Any = None
+
+    @override
+    def add(self, values: Sequence[Any]) -> None:
+        value = values[0]
+        if value is None:
+            return
+        if not _is_duration(value):
+            self._check_number(value)
+        self._sum = value if self._sum is None else add(self._sum, value)
+
+    @override
+    def result(self) -> Any:
+        return 0 if self._sum is None else self._sum
+
+
+class _AverageAccumulator(ValueAccumulator):
+    """``avg(value)`` of numbers, always a float, or of durations."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._numbers: list[float] = []
+        self._durations: Any = None
+        self._count = 0
+
+    @override
+    def add(self, values: Sequence[Any]) -> None:
+        value = values[0]
+        if value is None:
+            return
+        self._count += 1
+        if _is_duration(value):
+            self._durations = value if self._durations is None else add(self._durations, value)
+        else:
+            self._check_number(value)
+            self._numbers.append(value)
+        if self._numbers and self._durations is not None:
+            raise InvalidInput(f"{self.name}() cannot combine numbers and durations")
+
+    @override
+    def result(self) -> Any:
+        if not self._count:
+            return None
+        if self._durations is not None:
+            return divide(self._durations, self._count)
+        return _sum_floats(self._numbers) / self._count
+
+
+class _ExtremeAccumulator(ValueAccumulator):
+    """``min(value)`` and ``max(value)`` by the order of ORDER BY."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._is_maximum = name == "max"
+        self._key: tuple[Any, ...] | None = None
+        self._value: Any = None
+
+    @override
+    def add(self, values: Sequence[Any]) -> None:
+        value = values[0]
+        if value is None:
+            return
+        key = sort_key(value)
+        if self._key is None or (key > self._key if self._is_maximum else key < self._key):
+            self._key, self._value = key, value
+
+    @override
+    def result(self) -> Any:
+        return self._value
+
+
+class _DeviationAccumulator(ValueAccumulator):
+    """``stDev(value)`` of a sample, ``stDevP(value)`` of a population; 0.0 for fewer than two values."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._numbers: list[float] = []
+
+    @override
+    def add(self, values: Sequence[Any]) -> None:
+        if values[0] is not None:
+            self._check_number(values[0])
+            self._numbers.append(float(values[0]))
+
+    @override
+    def result(self) -> float:
+        count = len(self._numbers)
+        divisor = count - 1 if self.name == "stDev" else count
+        if divisor <= 0:
+            return 0.0
+        mean = _sum_floats(self._numbers) / count
+        return math.sqrt(_sum_floats([(each - mean) ** 2 for each in self._numbers]) / divisor)
+
+
+class _PercentileAccumulator(ValueAccumulator):
+    """``percentileCont(value, percentile)``, interpolated, and ``percentileDisc``, the nearest value."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._numbers: list[float] = []
+        self._percentile: float | None = None
+
+    @override
+    def add(self, values: Sequence[Any]) -> None:
+        number, percentile = values
+        if not is_number(percentile) or not 0 <= percentile <= 1:
+            raise InvalidInput(f"the percentile of {self.name}() must be 0.0 to 1.0, not {describe_value(percentile)}")
+        self._percentile = float(percentile)
+        if number is not None:
+            self._check_number(number)
+            self._numbers.append(number)
+
+    @override
+    def result(self) -> float | None:
+        if not self._numbers or self._percentile is None:
+            return None
+        numbers = sorted(self._numbers, key=sort_key)
+        if self.name == "percentileDisc":
+            return numbers[max(math.ceil(self._percentile * len(numbers)) - 1, 0)]
+        place = self._percentile * (len(numbers) - 1)
+        below, above = numbers[math.floor(place)], numbers[math.ceil(place)]
+        return float(below) if below == above else below + (above - below) * (place - math.floor(place))
+
+
+class _DistinctAccumulator(ValueAccumulator):
+    """Aggregate of each value once."""
+
+    def __init__(self, inner: ValueAccumulator) -> None:
+        super().__init__(inner.name)
+        self._inner = inner
+        self._seen: set[Hashable] = set()
+
+    @override
+    def add(self, values: Sequence[Any]) -> None:
+        key = equivalence_key(values[0]) if values else None
+        if key not in self._seen:
+            self._seen.add(key)
+            self._inner.add(values)
+
+    @override
+    def result(self) -> Any:
+        return self._inner.result()
+
+
+_AGGREGATES: dict[str, tuple[str, type[ValueAccumulator], int]] = {
+    "count": ("count", _RowCounter, 1),
+    "collect": ("collect", _ValueCollector, 1),
+    "sum": ("sum", _SumAccumulator, 1),
+    "avg": ("avg", _AverageAccumulator, 1),
+    "min": ("min", _ExtremeAccumulator, 1),
+    "max": ("max", _ExtremeAccumulator, 1),
+    "stdev": ("stDev", _DeviationAccumulator, 1),
+    "stdevp": ("stDevP", _DeviationAccumulator, 1),
+    "percentilecont": ("percentileCont", _PercentileAccumulator, 2),
+    "percentiledisc": ("percentileDisc", _PercentileAccumulator, 2),
+}
+AGGREGATE_NAMES = frozenset(_AGGREGATES)
 
 
 def find_aggregates(tree: object) -> Iterator[FunctionInvocation | CountStar]:
     """Yield the outermost aggregates of an expression, without those of its subqueries."""
     if isinstance(tree, tuple):
-        for each in tree:
+        for each in cast("tuple[Any, ...]", tree):
             yield from find_aggregates(each)
     elif isinstance(tree, CountStar) or (isinstance(tree, FunctionInvocation) and tree.name in AGGREGATE_NAMES):
         yield tree
@@ -41,6 +245,30 @@ def find_aggregates(tree: object) -> Iterator[FunctionInvocation | CountStar]:
             yield from find_aggregates(getattr(tree, name))
 
 
+def check_aggregate(call: FunctionInvocation) -> None:
+    """Raise InvalidInput for a wrong number of arguments of an aggregate."""
+    name, _, count = _AGGREGATES[call.name]
+    if len(call.arguments) != count:
+        plural = "" if count == 1 else "s"
+        raise InvalidInput(f"{name}() takes {count} argument{plural}, not {len(call.arguments)}")
+
+
 def new_accumulator(name: str, *, is_distinct: bool = False) -> ValueAccumulator:
     """Create the state of an aggregate; ``count(*)`` is ``count`` whose values are empty."""
-    raise NotImplementedError
+    shown, kind, _ = _AGGREGATES[name]
+    accumulator = kind(shown)
+    return _DistinctAccumulator(accumulator) if is_distinct else accumulator
+
+
+def _is_duration(value: Any) -> bool:
+    return temporal.is_temporal(value) and temporal.type_name(value) == "DURATION"
+
+
+def _sum_floats(numbers: Sequence[float]) -> float:
+    """Return the exact sum, rounded once; with infinities and NaN as IEEE adds them."""
+    if all(map(math.isfinite, numbers)):
+        try:
+            return math.fsum(numbers)
+        except OverflowError:
+            return float(sum(numbers, 0.0))
+    return float(sum(numbers, 0.0))

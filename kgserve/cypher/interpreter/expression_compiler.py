@@ -2,21 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NoReturn
 
+from kgserve.cypher.interpreter import arithmetic, closures, values
+from kgserve.cypher.interpreter.aggregates import AGGREGATE_NAMES
+from kgserve.cypher.interpreter.closures import ConstantExpression, ErrorLocator
+from kgserve.cypher.interpreter.functions import find_function
 from kgserve.cypher.interpreter.graph_view import CompiledExpression, ExecutionLimits, GraphView, Row
-from kgserve.cypher.interpreter.query_tree import PathElement, QueryExpression, QueryUnion
+from kgserve.cypher.interpreter.query_tree import (
+    BinaryExpression,
+    CaseBranches,
+    ComparisonChain,
+    CountStar,
+    FunctionInvocation,
+    IndexLookup,
+    LabelPredicate,
+    ListComprehension,
+    ListExpression,
+    ListSlice,
+    LiteralValue,
+    MapExpression,
+    MapProjection,
+    NullPredicate,
+    ParameterReference,
+    PathElement,
+    PatternComprehension,
+    PatternExistence,
+    PropertyLookup,
+    QuantifiedPredicate,
+    QueryExpression,
+    QueryNode,
+    QueryUnion,
+    ReduceExpression,
+    SubqueryValue,
+    UnaryExpression,
+    VariableReference,
+)
+from kgserve.cypher.interpreter.regex_match import match_text
+from kgserve.cypher.lexer import describe_position
+from kgserve.errors import FieldError, InvalidInput
+
+RowExpander = Callable[[Row], Iterator[Row]]
 
 
-def _refuse_pattern(path: PathElement, where: QueryExpression | None) -> Callable[[Row], Iterator[Row]]:
-    raise NotImplementedError
+def _refuse_pattern(path: PathElement, where: QueryExpression | None) -> NoReturn:  # noqa: ARG001
+    raise InvalidInput("patterns cannot be used here")
 
 
-def _refuse_subquery(query: QueryUnion) -> Callable[[Row], Iterator[Row]]:
-    raise NotImplementedError
+def _refuse_subquery(query: QueryUnion) -> NoReturn:  # noqa: ARG001
+    raise InvalidInput("subqueries cannot be used here")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,12 +67,12 @@ class EvaluationEnvironment:
     """
 
     graph: GraphView
-    parameters: dict[str, Any]
+    parameters: Mapping[str, Any]
     limits: ExecutionLimits
     now: datetime
     text: str = ""
-    match_pattern: Callable[[PathElement, QueryExpression | None], Callable[[Row], Iterator[Row]]] = _refuse_pattern
-    run_subquery: Callable[[QueryUnion], Callable[[Row], Iterator[Row]]] = _refuse_subquery
+    match_pattern: Callable[[PathElement, QueryExpression | None], RowExpander] = _refuse_pattern
+    run_subquery: Callable[[QueryUnion], RowExpander] = _refuse_subquery
 
 
 class ExpressionCompiler:
@@ -42,11 +80,310 @@ class ExpressionCompiler:
 
     def __init__(self, environment: EvaluationEnvironment) -> None:
         self.environment = environment
+        self._compilers: dict[type, Callable[[Any], CompiledExpression]] = {
+            LiteralValue: self._compile_literal,
+            ParameterReference: self._compile_parameter,
+            VariableReference: self._compile_variable,
+            PropertyLookup: self._compile_property,
+            IndexLookup: self._compile_index,
+            ListSlice: self._compile_slice,
+            LabelPredicate: self._compile_label,
+            ListExpression: self._compile_list,
+            MapExpression: self._compile_map,
+            MapProjection: self._compile_projection,
+            FunctionInvocation: self._compile_function,
+            CountStar: self._compile_count,
+            UnaryExpression: self._compile_unary,
+            BinaryExpression: self._compile_binary,
+            ComparisonChain: self._compile_comparison,
+            NullPredicate: self._compile_null_test,
+            CaseBranches: self._compile_case,
+            ListComprehension: self._compile_comprehension,
+            PatternComprehension: self._compile_pattern,
+            QuantifiedPredicate: self._compile_quantifier,
+            ReduceExpression: self._compile_reduce,
+            PatternExistence: self._compile_existence,
+            SubqueryValue: self._compile_subquery,
+        }
 
     def compile(self, tree: QueryExpression) -> CompiledExpression:
         """Compile an expression. Raises InvalidInput for unknown functions, missing parameters and wrong constants."""
-        raise NotImplementedError
+        try:
+            return self._compilers[type(tree)](tree)
+        except InvalidInput as error:
+            raise self.locate(error, tree) from None
 
     def compile_condition(self, tree: QueryExpression) -> CompiledExpression:
         """Compile an expression of WHERE: its results are true, false and null. Raises InvalidInput."""
-        raise NotImplementedError
+        compiled = self.compile(tree)
+        if isinstance(tree, ComparisonChain | NullPredicate | PatternExistence | LabelPredicate):
+            return compiled
+        return closures.build_condition(compiled, self._locator(tree))
+
+    def locate(self, error: InvalidInput, tree: QueryNode) -> InvalidInput:
+        """Add the place of an expression to an error that has none; return the error."""
+        text = self.environment.text
+        if text and not error.errors:
+            message = f"{error.message}, at {describe_position(text, tree.position)}"
+            error.reword(message)
+            error.errors = (FieldError("query", message),)
+        return error
+
+    def _locator(self, tree: QueryNode) -> ErrorLocator:
+        return lambda error: self.locate(error, tree)
+
+    def _fold(self, compiled: CompiledExpression, *operands: CompiledExpression) -> CompiledExpression:
+        """Compute an expression whose operands are constants; if that fails, it fails when it is evaluated."""
+        if not all(isinstance(each, ConstantExpression) for each in operands):
+            return compiled
+        try:
+            return ConstantExpression(compiled({}))
+        except InvalidInput:
+            return compiled
+
+    # Values
+
+    def _compile_literal(self, tree: LiteralValue) -> CompiledExpression:
+        return ConstantExpression(tree.value)
+
+    def _compile_parameter(self, tree: ParameterReference) -> CompiledExpression:
+        try:
+            return ConstantExpression(self.environment.parameters[tree.name])
+        except KeyError:
+            raise InvalidInput(f"parameter ${tree.name} is missing") from None
+
+    def _compile_variable(self, tree: VariableReference) -> CompiledExpression:
+        name = tree.name
+        return lambda row: row[name]
+
+    def _compile_list(self, tree: ListExpression) -> CompiledExpression:
+        items = [self.compile(each) for each in tree.items]
+        return self._fold(lambda row: [item(row) for item in items], *items)
+
+    def _compile_map(self, tree: MapExpression) -> CompiledExpression:
+        entries = [(name, self.compile(value)) for name, value in tree.entries]
+        return self._fold(lambda row: {name: value(row) for name, value in entries}, *(value for _, value in entries))
+
+    def _compile_projection(self, tree: MapProjection) -> CompiledExpression:
+        subject = self.compile(tree.subject)
+        entries = [(name, None if value is None else self.compile(value)) for name, value in tree.entries]
+        locate = self._locator(tree)
+
+        def run(row: Row) -> dict[str, Any] | None:
+            found = subject(row)
+            if found is None:
+                return None
+            result: dict[str, Any] = {}
+            try:
+                all_properties = values.get_properties(found) or {}
+            except InvalidInput as error:
+                raise locate(error) from None
+            for name, value in entries:
+                if value is None:
+                    result.update(all_properties)
+                else:
+                    result[name] = value(row)
+            return result
+
+        return run
+
+    # Lookups
+
+    def _compile_property(self, tree: PropertyLookup) -> CompiledExpression:
+        if isinstance(tree.subject, VariableReference):
+            return closures.build_property(tree.subject.name, tree.name, self._locator(tree))
+        subject, name = self.compile(tree.subject), tree.name
+        return self._fold(
+            closures.build_unary(lambda value: values.get_property(value, name), subject, self._locator(tree)), subject
+        )
+
+    def _compile_index(self, tree: IndexLookup) -> CompiledExpression:
+        return self._compile_call(values.get_element, tree, tree.subject, tree.index)
+
+    def _compile_slice(self, tree: ListSlice) -> CompiledExpression:
+        subject = self.compile(tree.subject)
+        first = ConstantExpression(0) if tree.first is None else self.compile(tree.first)
+        last = ConstantExpression(sys.maxsize) if tree.last is None else self.compile(tree.last)
+        locate = self._locator(tree)
+
+        def run(row: Row) -> list[Any] | None:
+            try:
+                return values.get_slice(subject(row), first(row), last(row))
+            except InvalidInput as error:
+                raise locate(error) from None
+
+        return self._fold(run, subject, first, last)
+
+    def _compile_label(self, tree: LabelPredicate) -> CompiledExpression:
+        labels, is_any = frozenset(tree.labels), tree.is_any
+        subject = self.compile(tree.subject)
+        return closures.build_unary(
+            lambda value: values.has_labels(value, labels, is_any=is_any), subject, self._locator(tree)
+        )
+
+    # Operators
+
+    def _compile_call(
+        self, function: Callable[[Any, Any], Any], tree: QueryNode, left: QueryExpression, right: QueryExpression
+    ) -> CompiledExpression:
+        first, second = self.compile(left), self.compile(right)
+        return self._fold(closures.build_binary(function, first, second, self._locator(tree)), first, second)
+
+    def _compile_unary(self, tree: UnaryExpression) -> CompiledExpression:
+        operand = self.compile(tree.operand)
+        if tree.operator == "NOT":
+            _check_condition("NOT", operand)
+            return self._fold(closures.build_not(operand, self._locator(tree)), operand)
+        function = arithmetic.negate if tree.operator == "-" else arithmetic.check_number
+        return self._fold(closures.build_unary(function, operand, self._locator(tree)), operand)
+
+    def _compile_binary(self, tree: BinaryExpression) -> CompiledExpression:
+        if function := _BINARY_FUNCTIONS.get(tree.operator):
+            return self._compile_call(function, tree, tree.left, tree.right)
+        left, right = self.compile(tree.left), self.compile(tree.right)
+        locate = self._locator(tree)
+        if builder := closures.LOGIC_BUILDERS.get(tree.operator):
+            _check_condition(tree.operator, left, right)
+            return self._fold(builder(left, right, locate), left, right)
+        return self._fold(closures.build_membership(left, right, locate), left, right)
+
+    def _compile_comparison(self, tree: ComparisonChain) -> CompiledExpression:
+        operands = [self.compile(tree.first), *(self.compile(operand) for _, operand in tree.rest)]
+        operators = [operator for operator, _ in tree.rest]
+        if len(operators) == 1:
+            return self._fold(closures.build_comparison(operands[0], operators[0], operands[1]), *operands)
+        return self._fold(closures.build_chain(operands, operators), *operands)
+
+    def _compile_null_test(self, tree: NullPredicate) -> CompiledExpression:
+        operand = self.compile(tree.operand)
+        return self._fold(closures.build_null_test(operand, is_negated=tree.is_negated), operand)
+
+    def _compile_case(self, tree: CaseBranches) -> CompiledExpression:
+        otherwise: CompiledExpression = ConstantExpression(None)
+        if tree.otherwise is not None:
+            otherwise = self.compile(tree.otherwise)
+        results = [self.compile(result) for _, result in tree.branches]
+        if tree.subject is None:
+            conditions = [self.compile_condition(condition) for condition, _ in tree.branches]
+            return closures.build_case(list(zip(conditions, results, strict=True)), otherwise)
+        subject = self.compile(tree.subject)
+        alternatives = [self.compile(alternative) for alternative, _ in tree.branches]
+        return closures.build_simple_case(subject, list(zip(alternatives, results, strict=True)), otherwise)
+
+    # Functions
+
+    def _compile_function(self, tree: FunctionInvocation) -> CompiledExpression:
+        if tree.name in AGGREGATE_NAMES:
+            raise InvalidInput(f"the aggregate {tree.name}() is not allowed here; compute it in WITH or RETURN first")
+        if tree.is_distinct:
+            raise InvalidInput(f"DISTINCT is for aggregates, and {tree.name}() is none")
+        arguments = [self.compile(each) for each in tree.arguments]
+        if tree.name == "coalesce":
+            return self._fold(closures.build_coalesce(arguments), *arguments)
+        if tree.name == "exists" and not all(isinstance(each, PropertyLookup | IndexLookup) for each in tree.arguments):
+            raise InvalidInput("exists() expects a property or a pattern; for other values use IS NOT NULL")
+        function = find_function(tree.name, self.environment.now)
+        call = function.bind(arguments)
+        locate = self._locator(tree)
+
+        def run(row: Row) -> Any:
+            try:
+                return call(row)
+            except InvalidInput as error:
+                raise locate(error) from None
+
+        return run if function.is_volatile else self._fold(run, *arguments)
+
+    def _compile_count(self, tree: CountStar) -> NoReturn:  # noqa: ARG002
+        raise InvalidInput("the aggregate count(*) is not allowed here; compute it in WITH or RETURN first")
+
+    # Lists
+
+    def _compile_source(self, tree: QueryExpression, user: QueryNode) -> Callable[[Row], list[Any] | None]:
+        """Compile a list over whose elements an expression iterates."""
+        source, locate = self.compile(tree), self._locator(user)
+
+        def run(row: Row) -> list[Any] | None:
+            items = source(row)
+            if items is None or type(items) is list:
+                return items
+            raise locate(InvalidInput(f"IN expects a list, not {values.describe_value(items)}"))
+
+        return run
+
+    def _compile_comprehension(self, tree: ListComprehension) -> CompiledExpression:
+        source = self._compile_source(tree.source, tree)
+        where = None if tree.where is None else self.compile_condition(tree.where)
+        result = None if tree.result is None else self.compile(tree.result)
+        return closures.build_comprehension(source, tree.name, where, result, self.environment.limits)
+
+    def _compile_quantifier(self, tree: QuantifiedPredicate) -> CompiledExpression:
+        source = self._compile_source(tree.source, tree)
+        where = self.compile_condition(tree.where)
+        return closures.build_quantifier(tree.kind, source, tree.name, where, self.environment.limits)
+
+    def _compile_reduce(self, tree: ReduceExpression) -> CompiledExpression:
+        source = self._compile_source(tree.source, tree)
+        initial, body = self.compile(tree.initial), self.compile(tree.body)
+        accumulator, name, limits = tree.accumulator, tree.name, self.environment.limits
+
+        def run(row: Row) -> Any:
+            items = source(row)
+            if items is None:
+                return None
+            inner = {**row, accumulator: initial(row)}
+            for each in items:
+                limits.step()
+                inner[name] = each
+                inner[accumulator] = body(inner)
+            return inner[accumulator]
+
+        return run
+
+    # Patterns and subqueries
+
+    def _compile_pattern(self, tree: PatternComprehension) -> CompiledExpression:
+        match = self.environment.match_pattern(tree.path, tree.where)
+        result = self.compile(tree.result)
+        return lambda row: [result(each) for each in match(row)]
+
+    def _compile_existence(self, tree: PatternExistence) -> CompiledExpression:
+        match = self.environment.match_pattern(tree.path, None)
+        return _build_count(match) if tree.is_count else _build_existence(match)
+
+    def _compile_subquery(self, tree: SubqueryValue) -> CompiledExpression:
+        expand = self.environment.run_subquery(tree.query)
+        if tree.kind == "EXISTS":
+            return _build_existence(expand)
+        if tree.kind == "COUNT":
+            return _build_count(expand)
+        return lambda row: [next(iter(each.values())) for each in expand(row)]
+
+
+def _build_existence(expand: RowExpander) -> CompiledExpression:
+    return lambda row: next(expand(row), None) is not None
+
+
+def _build_count(expand: RowExpander) -> CompiledExpression:
+    return lambda row: sum(1 for _ in expand(row))
+
+
+def _check_condition(operator: str, *operands: CompiledExpression) -> None:
+    """Raise InvalidInput for a constant that cannot be a condition."""
+    for each in operands:
+        if isinstance(each, ConstantExpression) and each.value is not None and type(each.value) is not bool:
+            raise InvalidInput(f"{operator} expects booleans, not {values.describe_value(each.value)}")
+
+
+_BINARY_FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "+": arithmetic.add,
+    "-": arithmetic.subtract,
+    "*": arithmetic.multiply,
+    "/": arithmetic.divide,
+    "%": arithmetic.take_remainder,
+    "^": arithmetic.raise_power,
+    "STARTS WITH": values.starts_with,
+    "ENDS WITH": values.ends_with,
+    "CONTAINS": values.contains_text,
+    "=~": match_text,
+}

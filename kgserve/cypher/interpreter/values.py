@@ -10,11 +10,8 @@ from collections.abc import Callable, Hashable
 from operator import ge, gt, le, lt
 from typing import Any, cast
 
-try:
-    from kgserve.cypher.interpreter import temporal
-except ImportError:
-    import kgserve.cypher.interpreter.values as temporal
-from kgserve.cypher.interpreter.graph_view import NodeReference, PathValue, RelationshipReference
+from kgserve.cypher.interpreter import temporal
+from kgserve.cypher.interpreter.graph_view import NO_LABEL, NodeReference, PathValue, RelationshipReference
 from kgserve.errors import InvalidInput
 
 _SCALARS = frozenset({str, int, bool, float})
@@ -38,7 +35,7 @@ _NAN_KEY = ("nan",)
 
 def describe_type(value: Any) -> str:
     """Return the type of a value with its article: ``a string``."""
-    return _TYPE_NAMES.get(cast("type", type(value))) or f"a {type(value).__name__}"
+    return _TYPE_NAMES.get(type(value)) or f"a value of type {temporal.type_name(value)}"
 
 
 def describe_value(value: Any) -> str:
@@ -65,7 +62,7 @@ def truth(value: Any, position: int = 0) -> bool | None:  # noqa: ARG001
 # Equality
 
 
-def equals(a: Any, b: Any) -> bool | None:
+def equals(a: Any, b: Any) -> bool | None:  # noqa: PLR0911 - one for each type
     """Return whether two values are equal; None if that is unknown."""
     if a is None or b is None:
         return None
@@ -164,7 +161,7 @@ def _compare_lists(a: list[Any], b: list[Any], operator: str) -> bool | None:
     return _ORDER_OPERATORS[operator](len(a), len(b))
 
 
-def sort_key(value: Any) -> tuple[Any, ...]:
+def sort_key(value: Any) -> tuple[Any, ...]:  # noqa: C901, PLR0911 - one for each type
     """Return a key of the total order of ORDER BY over values of all types, ascending; null is last."""
     match value:
         case None:
@@ -189,7 +186,7 @@ def sort_key(value: Any) -> tuple[Any, ...]:
         case PathValue():
             return (4, tuple(each.id for each in value.nodes), tuple(each.key for each in value.relationships))
         case _:
-            return (5, temporal.sort_key(value))
+            return (5, temporal.sort_rank(value), temporal.sort_key(value))
 
 
 # Properties and elements
@@ -253,5 +250,35 @@ def get_slice(subject: Any, first: Any, last: Any) -> list[Any] | None:
     return cast("list[Any]", subject)[first:last]
 
 
-def is_temporal(value: Any) -> bool:
-    return False
+def has_labels(value: Any, labels: frozenset[str], *, is_any: bool) -> bool | None:
+    """Return whether a node has all of some labels, or any of them; for a relationship, whether they are its type."""
+    match value:
+        case None:
+            return None
+        case NodeReference():
+            label = value.graph.node_label(value.id)
+            if label is None:
+                raise InvalidInput(f"node {value.id!r} was deleted; its labels cannot be read")
+        case RelationshipReference():
+            label = value.key[2]
+        case _:
+            raise InvalidInput(f"only nodes and relationships have labels, not {describe_value(value)}")
+    return label in labels and label != NO_LABEL and (is_any or len(labels) == 1)
+
+
+# Strings
+
+
+def starts_with(value: Any, prefix: Any) -> bool | None:
+    """Return whether a string begins with another; null if one of them is no string."""
+    return value.startswith(prefix) if type(value) is str and type(prefix) is str else None
+
+
+def ends_with(value: Any, suffix: Any) -> bool | None:
+    """Return whether a string ends with another; null if one of them is no string."""
+    return value.endswith(suffix) if type(value) is str and type(suffix) is str else None
+
+
+def contains_text(value: Any, part: Any) -> bool | None:
+    """Return whether a string contains another; null if one of them is no string."""
+    return part in value if type(value) is str and type(part) is str else None

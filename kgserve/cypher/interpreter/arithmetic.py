@@ -1,0 +1,182 @@
+"""Arithmetic of openCypher: 64-bit integers that report overflow, IEEE floats, lists, strings and temporal values.
+
+All functions return null if an operand is null, and raise InvalidInput for unsuitable operands.
+"""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+from typing import Any
+
+from kgserve.cypher.interpreter import temporal
+from kgserve.cypher.interpreter.values import describe_value
+from kgserve.errors import InvalidInput
+
+MAX_INTEGER = 2**63 - 1
+MIN_INTEGER = -(2**63)
+_MIN_PLAIN_FLOAT = 1e-3
+_MAX_PLAIN_FLOAT = 1e7
+
+
+def check_integer(value: int) -> int:
+    """Return an integer of 64 bits. Raises InvalidInput on overflow."""
+    if MIN_INTEGER <= value <= MAX_INTEGER:
+        return value
+    raise InvalidInput("integer overflow: the result does not fit into 64 bits; use toFloat() on an operand")
+
+
+def add(a: Any, b: Any) -> Any:  # noqa: PLR0911 - one for each combination
+    """Return ``a + b``; lists and strings are concatenated."""
+    kind_a, kind_b = type(a), type(b)
+    if kind_a is int and kind_b is int:
+        return check_integer(a + b)
+    if a is None or b is None:
+        return None
+    if kind_a is list:
+        return [*a, *b] if kind_b is list else [*a, b]
+    if kind_b is list:
+        return [a, *b]
+    if kind_a is str and kind_b is str:
+        return a + b
+    if _is_number(a) and _is_number(b):
+        return a + b
+    if kind_a is str and _is_number(b):
+        return a + to_text(b)
+    if kind_b is str and _is_number(a):
+        return to_text(a) + b
+    if temporal.is_temporal(a) and temporal.is_temporal(b):
+        return temporal.add(a, b)
+    raise _unsuitable("+", a, b)
+
+
+def subtract(a: Any, b: Any) -> Any:
+    """Return ``a - b``."""
+    if type(a) is int and type(b) is int:
+        return check_integer(a - b)
+    if a is None or b is None:
+        return None
+    if _is_number(a) and _is_number(b):
+        return a - b
+    if temporal.is_temporal(a) and temporal.is_temporal(b):
+        return temporal.subtract(a, b)
+    raise _unsuitable("-", a, b)
+
+
+def multiply(a: Any, b: Any) -> Any:
+    """Return ``a * b``."""
+    if type(a) is int and type(b) is int:
+        return check_integer(a * b)
+    if a is None or b is None:
+        return None
+    if _is_number(a) and _is_number(b):
+        return a * b
+    if temporal.is_temporal(a) and _is_number(b):
+        return temporal.multiply(a, b)
+    if temporal.is_temporal(b) and _is_number(a):
+        return temporal.multiply(b, a)
+    raise _unsuitable("*", a, b)
+
+
+def divide(a: Any, b: Any) -> Any:
+    """Return ``a / b``; of integers, truncated towards zero."""
+    if a is None or b is None:
+        return None
+    if type(a) is int and type(b) is int:
+        return _divide_integers(a, b)
+    if _is_number(a) and _is_number(b):
+        return a / b if b != 0 else _divide_by_zero(a, b)
+    if temporal.is_temporal(a) and _is_number(b):
+        return temporal.divide(a, b)
+    raise _unsuitable("/", a, b)
+
+
+def _divide_integers(a: int, b: int) -> int:
+    if b == 0:
+        raise InvalidInput("division by zero; test the divisor first, for example with CASE")
+    quotient = abs(a) // abs(b)
+    return check_integer(quotient if (a < 0) == (b < 0) else -quotient)
+
+
+def _divide_by_zero(a: float, b: float) -> float:
+    if a == 0 or math.isnan(a):
+        return math.nan
+    return math.copysign(math.inf, a) * math.copysign(1.0, b)
+
+
+def take_remainder(a: Any, b: Any) -> Any:
+    """Return ``a % b``, with the sign of ``a``."""
+    if a is None or b is None:
+        return None
+    if type(a) is int and type(b) is int:
+        return a - b * _divide_integers(a, b) if b != -1 else 0
+    if _is_number(a) and _is_number(b):
+        return math.nan if b == 0 or math.isinf(a) else math.fmod(a, b)
+    raise _unsuitable("%", a, b)
+
+
+def raise_power(a: Any, b: Any) -> float | None:
+    """Return ``a ^ b``, always a float."""
+    if a is None or b is None:
+        return None
+    if not (_is_number(a) and _is_number(b)):
+        raise _unsuitable("^", a, b)
+    base, exponent = float(a), float(b)
+    try:
+        return math.pow(base, exponent)
+    except OverflowError:
+        return -math.inf if base < 0 and exponent % 2 == 1 else math.inf
+    except ValueError:
+        if base == 0:
+            return -math.inf if math.copysign(1.0, base) < 0 and exponent % 2 == 1 else math.inf
+        return math.nan
+
+
+def negate(a: Any) -> Any:
+    """Return ``-a``."""
+    if a is None:
+        return None
+    if type(a) is int:
+        return check_integer(-a)
+    if type(a) is float:
+        return -a
+    if temporal.is_temporal(a):
+        return temporal.multiply(a, -1)
+    raise InvalidInput(f"- expects a number, not {describe_value(a)}")
+
+
+def check_number(a: Any) -> Any:
+    """Return ``+a``."""
+    if a is None or _is_number(a):
+        return a
+    raise InvalidInput(f"+ expects a number, not {describe_value(a)}")
+
+
+def to_text(value: float | bool | str) -> str:
+    """Return a number, boolean, string or temporal value as ``toString()`` prints it."""
+    if type(value) is bool:
+        return "true" if value else "false"
+    return _float_text(value) if type(value) is float else str(value)
+
+
+def _float_text(value: float) -> str:
+    """Return the shortest decimal form that Java prints: ``1.0E7`` from ten million on and below a thousandth."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    if value == 0 or _MIN_PLAIN_FLOAT <= abs(value) < _MAX_PLAIN_FLOAT:
+        return repr(value)
+    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
+    power = len(digits) - 1 + int(exponent)
+    fraction = "".join(map(str, digits[1:])) or "0"
+    return f"{'-' * sign}{digits[0]}.{fraction}E{power}"
+
+
+def _is_number(value: Any) -> bool:
+    kind = type(value)
+    return kind is int or kind is float
+
+
+def _unsuitable(operator: str, a: Any, b: Any) -> InvalidInput:
+    return InvalidInput(f"{operator} cannot combine {describe_value(a)} and {describe_value(b)}")

@@ -1,0 +1,364 @@
+"""Closures of operators, specialised by the operands that are known at compile time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeAlias, cast
+
+from kgserve.cypher.interpreter.graph_view import CompiledExpression, ExecutionLimits, NodeReference, Row
+from kgserve.cypher.interpreter.values import compare, contains_value, describe_value, equals, get_property
+from kgserve.errors import InvalidInput
+
+ErrorLocator: TypeAlias = Callable[[InvalidInput], InvalidInput]
+"""Adds the place of an expression to an error."""
+ListSource: TypeAlias = Callable[[Row], list[Any] | None]
+
+
+class ConstantExpression:
+    """Expression whose value is known."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __call__(self, row: Row) -> Any:  # noqa: ARG002, D102
+        return self.value
+
+
+def build_unary(
+    function: Callable[[Any], Any], operand: CompiledExpression, locate: ErrorLocator
+) -> CompiledExpression:
+    """Apply a function to a value."""
+
+    def run(row: Row) -> Any:
+        try:
+            return function(operand(row))
+        except InvalidInput as error:
+            raise locate(error) from None
+
+    return run
+
+
+def build_binary(
+    function: Callable[[Any, Any], Any], left: CompiledExpression, right: CompiledExpression, locate: ErrorLocator
+) -> CompiledExpression:
+    """Apply a function to two values."""
+
+    def run(row: Row) -> Any:
+        try:
+            return function(left(row), right(row))
+        except InvalidInput as error:
+            raise locate(error) from None
+
+    return run
+
+
+def build_property(variable: str, name: str, locate: ErrorLocator) -> CompiledExpression:
+    """Read a property of a variable."""
+
+    def run(row: Row) -> Any:
+        subject = row[variable]
+        try:
+            if type(subject) is NodeReference:
+                return subject.graph.node_property(subject.id, name)
+            return get_property(subject, name)
+        except InvalidInput as error:
+            raise locate(error) from None
+
+    return run
+
+
+# Comparisons
+
+
+def build_comparison(left: CompiledExpression, operator: str, right: CompiledExpression) -> CompiledExpression:
+    """Compare two values by ``=``, ``<>``, ``<``, ``<=``, ``>`` or ``>=``."""
+    if operator in {"=", "<>"}:
+        test = _build_equality(left, right)
+        return build_negated(test) if operator == "<>" else test
+
+    def run(row: Row) -> bool | None:
+        return compare(left(row), right(row), operator)
+
+    return run
+
+
+def _build_equality(left: CompiledExpression, right: CompiledExpression) -> CompiledExpression:
+    if isinstance(left, ConstantExpression):
+        left, right = right, left
+    if isinstance(right, ConstantExpression):
+        return _build_equality_with(left, right.value)
+
+    def run(row: Row) -> bool | None:
+        return equals(left(row), right(row))
+
+    return run
+
+
+def _build_equality_with(operand: CompiledExpression, expected: Any) -> CompiledExpression:
+    """Compare a value with a constant; of other types than numbers, only a string equals a string."""
+    if type(expected) is str:
+
+        def run_string(row: Row) -> bool | None:
+            value = operand(row)
+            return None if value is None else type(value) is str and value == expected
+
+        return run_string
+
+    if type(expected) is int or type(expected) is float:
+
+        def run_number(row: Row) -> bool | None:
+            value = operand(row)
+            return None if value is None else (type(value) is int or type(value) is float) and value == expected
+
+        return run_number
+
+    def run(row: Row) -> bool | None:
+        return equals(operand(row), expected)
+
+    return run
+
+
+def build_negated(operand: CompiledExpression) -> CompiledExpression:
+    """Negate a condition whose values are true, false and null."""
+
+    def run(row: Row) -> bool | None:
+        value = operand(row)
+        return None if value is None else not value
+
+    return run
+
+
+def build_chain(operands: list[CompiledExpression], operators: list[str]) -> CompiledExpression:
+    """Compare neighbours of several values: ``a < b <= c``; each is computed once at most."""
+    tests = [
+        build_comparison(_build_item(index), operator, _build_item(index + 1))
+        for index, operator in enumerate(operators)
+    ]
+
+    def run(row: Row) -> bool | None:
+        values: Any = {0: operands[0](row)}
+        result: bool | None = True
+        for index, test in enumerate(tests, start=1):
+            values[index] = operands[index](row)
+            passed = test(values)
+            if passed is False:
+                return False
+            if passed is None:
+                result = None
+        return result
+
+    return run
+
+
+def _build_item(index: Any) -> CompiledExpression:
+    return lambda values: values[index]
+
+
+def build_membership(left: CompiledExpression, right: CompiledExpression, locate: ErrorLocator) -> CompiledExpression:
+    """Test whether a list has a value."""
+    items: Any = right.value if isinstance(right, ConstantExpression) else None
+    if type(items) is not list or not items or any(type(each) is not str for each in cast("list[Any]", items)):
+        return build_binary(lambda value, found: contains_value(found, value), left, right, locate)
+    texts = frozenset(cast("list[str]", items))
+
+    def run(row: Row) -> bool | None:
+        value = left(row)
+        return None if value is None else type(value) is str and value in texts
+
+    return run
+
+
+def build_null_test(operand: CompiledExpression, *, is_negated: bool) -> CompiledExpression:
+    """Test whether a value is null, or not."""
+    if is_negated:
+        return lambda row: operand(row) is not None
+    return lambda row: operand(row) is None
+
+
+# Logic
+
+
+def build_not(operand: CompiledExpression, locate: ErrorLocator) -> CompiledExpression:
+    """Negate a condition. Raises InvalidInput if it is no boolean."""
+
+    def run(row: Row) -> bool | None:
+        value = operand(row)
+        if value is True:
+            return False
+        if value is False:
+            return True
+        return None if value is None else _refuse_operand("NOT", value, locate)
+
+    return run
+
+
+def build_and(left: CompiledExpression, right: CompiledExpression, locate: ErrorLocator) -> CompiledExpression:
+    """Connect two conditions; the right one is not computed if the left one is false."""
+
+    def run(row: Row) -> bool | None:
+        first = left(row)
+        if first is False:
+            return False
+        if first is not None and first is not True:
+            _refuse_operand("AND", first, locate)
+        second = right(row)
+        if second is True:
+            return first
+        return second if second is False or second is None else _refuse_operand("AND", second, locate)
+
+    return run
+
+
+def build_or(left: CompiledExpression, right: CompiledExpression, locate: ErrorLocator) -> CompiledExpression:
+    """Connect two conditions; the right one is not computed if the left one is true."""
+
+    def run(row: Row) -> bool | None:
+        first = left(row)
+        if first is True:
+            return True
+        if first is not None and first is not False:
+            _refuse_operand("OR", first, locate)
+        second = right(row)
+        if second is False:
+            return first
+        return second if second is True or second is None else _refuse_operand("OR", second, locate)
+
+    return run
+
+
+def build_xor(left: CompiledExpression, right: CompiledExpression, locate: ErrorLocator) -> CompiledExpression:
+    """Connect two conditions, exactly one of which must be true."""
+
+    def run(row: Row) -> bool | None:
+        first, second = left(row), right(row)
+        for each in (first, second):
+            if each is not None and each is not True and each is not False:
+                _refuse_operand("XOR", each, locate)
+        return None if first is None or second is None else first is not second
+
+    return run
+
+
+def build_condition(operand: CompiledExpression, locate: ErrorLocator) -> CompiledExpression:
+    """Check that a value is true, false or null."""
+
+    def run(row: Row) -> bool | None:
+        value = operand(row)
+        if value is True or value is False or value is None:
+            return value
+        raise locate(InvalidInput(f"a condition must be a boolean, not {describe_value(value)}"))
+
+    return run
+
+
+LOGIC_BUILDERS = {"AND": build_and, "OR": build_or, "XOR": build_xor}
+
+
+def _refuse_operand(operator: str, value: Any, locate: ErrorLocator) -> NoReturn:
+    raise locate(InvalidInput(f"{operator} expects booleans, not {describe_value(value)}"))
+
+
+# Branches
+
+
+def build_coalesce(operands: list[CompiledExpression]) -> CompiledExpression:
+    """Return the first value that is not null."""
+
+    def run(row: Row) -> Any:
+        for operand in operands:
+            value = operand(row)
+            if value is not None:
+                return value
+        return None
+
+    return run
+
+
+def build_case(
+    branches: list[tuple[CompiledExpression, CompiledExpression]], otherwise: CompiledExpression
+) -> CompiledExpression:
+    """Return the value of the first branch whose condition is true."""
+
+    def run(row: Row) -> Any:
+        for condition, result in branches:
+            if condition(row) is True:
+                return result(row)
+        return otherwise(row)
+
+    return run
+
+
+def build_simple_case(
+    subject: CompiledExpression,
+    branches: list[tuple[CompiledExpression, CompiledExpression]],
+    otherwise: CompiledExpression,
+) -> CompiledExpression:
+    """Return the value of the first branch that equals the subject."""
+
+    def run(row: Row) -> Any:
+        value = subject(row)
+        for alternative, result in branches:
+            if equals(value, alternative(row)) is True:
+                return result(row)
+        return otherwise(row)
+
+    return run
+
+
+# Lists
+
+
+def build_comprehension(
+    source: ListSource,
+    name: str,
+    where: CompiledExpression | None,
+    result: CompiledExpression | None,
+    limits: ExecutionLimits,
+) -> CompiledExpression:
+    """Filter and convert the elements of a list."""
+
+    def run(row: Row) -> list[Any] | None:
+        items = source(row)
+        if items is None:
+            return None
+        limits.step(len(items))
+        inner, found = {**row}, []
+        for each in items:
+            inner[name] = each
+            if where is None or where(inner) is True:
+                found.append(each if result is None else result(inner))
+        return found
+
+    return run
+
+
+def build_quantifier(
+    kind: str, source: ListSource, name: str, where: CompiledExpression, limits: ExecutionLimits
+) -> CompiledExpression:
+    """Test a condition for the elements of a list; the result is null if unknown conditions decide it."""
+    # ``any`` is decided by the first true condition, ``single`` by the second, ``all`` by the first false one.
+    decisive = kind != "all"
+    needed = 2 if kind == "single" else 1
+
+    def run(row: Row) -> bool | None:
+        items = source(row)
+        if items is None:
+            return None
+        limits.step(len(items))
+        inner, count, has_unknown = {**row}, 0, False
+        for each in items:
+            inner[name] = each
+            passed = where(inner)
+            if passed is None:
+                has_unknown = True
+            elif passed is decisive:
+                count += 1
+                if count == needed:
+                    return kind == "any"
+        if has_unknown:
+            return None
+        return count == 1 if kind == "single" else kind != "any"
+
+    return run
