@@ -7,6 +7,7 @@ ROUNDS  ?= 100
 MINUTES ?= 10
 SECONDS ?= 600
 FAULTS  ?=
+FEATURES ?= features
 ARGS    ?=
 PARTS   ?= serve test
 TARBALL ?=
@@ -38,7 +39,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export HNSWLIB_NO_NATIVE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test check fmt bench demo crash soak cluster-test abuse fuzz coverage docs site pictures pythons vendor constraints openapi clean-machine clean
+.PHONY: help setup serve test check fmt bench demo crash soak tck cluster-test abuse fuzz coverage docs site pictures pythons vendor constraints openapi clean-machine clean
 MAKEFLAGS += --no-print-directory
 
 help: ## Show this list
@@ -83,6 +84,9 @@ soak: $(dev) $(model) ## Write, read, listen, back up and kill for MINUTES, and 
 	@$(bin)/python -m bench.soak --minutes $(MINUTES) $(ARGS)
 	@$(tests) $(thorough) $(TREATED)
 	@KGSERVE_ENGINE=ladybug $(tests) $(SECOND)
+
+tck: $(dev) ## Run the openCypher compatibility kit: FEATURES=FOLDER with its feature files
+	@$(bin)/python -m tests.cypher.tck $(FEATURES) $(ARGS)
 
 cluster-test: $(dev) ## Three machines in network namespaces, and what befalls them, for SECONDS (FAULTS="kill cut" for some); as root
 	@$(bin)/python -m bench.cluster_nemesis --seconds $(SECONDS) --faults "$(FAULTS)" $(ARGS)

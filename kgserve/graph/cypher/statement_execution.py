@@ -40,6 +40,9 @@ from kgserve.graph.store_handle import StoreHandle
 _Answer = TypeVar("_Answer")
 
 _ENGINE_COLUMNS = (NODE_PROPERTY_NAMES | EDGE_PROPERTY_NAMES) - NODE_MEMORY_PROPERTIES
+_OPENCYPHER_FUNCTIONS = frozenset({"labels", "keys", "properties", "type", "id", "elementid"})
+"""Functions that the engine lacks, or that describe its own table to it."""
+_CALL = re.compile(r"(\w+)\s*\(")
 _ENGINE_WORDS = re.compile(r"\b(Entity|RELATES_TO|Elsewhere|LINKS_TO)\b")
 
 
@@ -60,7 +63,7 @@ class StatementRouter:
             guarded = guard_statement(self._text, self._parameters, writable=self._writable)
         except InvalidInput as refusal:
             return self.interpret(refusal)
-        if guarded.explains or guarded.names_links or guarded.properties <= _ENGINE_COLUMNS:
+        if guarded.explains or guarded.names_links or not _needs_interpreter(guarded):
             return guarded
         try:
             return self._interpreted()
@@ -82,6 +85,14 @@ class StatementRouter:
         if statement.info.is_updating and not self._writable:
             raise Forbidden('the statement writes data, but this request may only read; send "mode": "write"')
         return statement
+
+
+def _needs_interpreter(statement: GuardedStatement) -> bool:
+    """Return whether a statement uses attributes, or functions whose result depends on labels and types."""
+    if not statement.properties <= _ENGINE_COLUMNS:
+        return True
+    called = {name.lower() for name in _CALL.findall(statement.text)}
+    return not called.isdisjoint(_OPENCYPHER_FUNCTIONS)
 
 
 def read_statement(
