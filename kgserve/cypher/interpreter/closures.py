@@ -6,12 +6,20 @@ from collections.abc import Callable
 from typing import Any, NoReturn, TypeAlias, cast
 
 from kgserve.cypher.interpreter.graph_view import CompiledExpression, ExecutionLimits, NodeReference, Row
-from kgserve.cypher.interpreter.values import compare, contains_value, describe_value, equals, get_property
+from kgserve.cypher.interpreter.values import (
+    ORDER_OPERATORS,
+    compare,
+    contains_value,
+    describe_value,
+    equals,
+    get_property,
+)
 from kgserve.errors import InvalidInput
 
 ErrorLocator: TypeAlias = Callable[[InvalidInput], InvalidInput]
 """Adds the place of an expression to an error."""
 ListSource: TypeAlias = Callable[[Row], list[Any] | None]
+_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 class ConstantExpression:
@@ -78,10 +86,37 @@ def build_comparison(left: CompiledExpression, operator: str, right: CompiledExp
         test = _build_equality(left, right)
         return build_negated(test) if operator == "<>" else test
 
+    if isinstance(right, ConstantExpression):
+        return _build_order_with(left, operator, right.value)
+    if isinstance(left, ConstantExpression):
+        return _build_order_with(right, _MIRRORED[operator], left.value)
+
     def run(row: Row) -> bool | None:
         return compare(left(row), right(row), operator)
 
     return run
+
+
+def _build_order_with(operand: CompiledExpression, operator: str, bound: Any) -> CompiledExpression:
+    """Compare a value with a constant; numbers and strings are comparable with their like only."""
+    test = ORDER_OPERATORS[operator]
+    if type(bound) is str:
+
+        def run_string(row: Row) -> bool | None:
+            value = operand(row)
+            return test(value, bound) if type(value) is str else None
+
+        return run_string
+
+    if type(bound) is int or type(bound) is float:
+
+        def run_number(row: Row) -> bool | None:
+            value = operand(row)
+            return test(value, bound) if type(value) is int or type(value) is float else None
+
+        return run_number
+
+    return lambda row: compare(operand(row), bound, operator)
 
 
 def _build_equality(left: CompiledExpression, right: CompiledExpression) -> CompiledExpression:

@@ -81,17 +81,18 @@ class ScalarFunction(NamedTuple):
         return call
 
     def _bind_many(self, arguments: Sequence[CompiledExpression]) -> CompiledExpression:
-        run = self.run
+        run, takes_null = self.run, self.takes_null
         kinds = [self.kinds[min(index, len(self.kinds) - 1)] for index in range(len(arguments))]
 
         def call(row: Row) -> Any:
             values = [argument(row) for argument in arguments]
-            for index, (value, kind) in enumerate(zip(values, kinds, strict=True)):
-                if kind and value is not None and type(value) not in kind:
+            has_null = False
+            for index, value in enumerate(values):
+                if value is None:
+                    has_null = True
+                elif kinds[index] and type(value) not in kinds[index]:
                     raise self._wrong_type(index, value)
-            if not self.takes_null and any(value is None for value in values):
-                return None
-            return run(*values)
+            return None if has_null and not takes_null else run(*values)
 
         return call
 

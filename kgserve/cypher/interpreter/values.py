@@ -28,7 +28,7 @@ _TYPE_NAMES: dict[type, str] = {
     RelationshipReference: "a relationship",
     PathValue: "a path",
 }
-_ORDER_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
+ORDER_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
 _MAX_SHOWN_CHARACTERS = 40
 _NAN_KEY = ("nan",)
 
@@ -140,14 +140,14 @@ def compare(a: Any, b: Any, operator: str) -> bool | None:
         return None
     kind_a, kind_b = type(a), type(b)
     if kind_a in _NUMBERS and kind_b in _NUMBERS:
-        return _ORDER_OPERATORS[operator](a, b)
+        return ORDER_OPERATORS[operator](a, b)
     if kind_a is list and kind_b is list:
         return _compare_lists(a, b, operator)
     if kind_a is kind_b and (kind_a is str or kind_a is bool):
-        return _ORDER_OPERATORS[operator](a, b)
+        return ORDER_OPERATORS[operator](a, b)
     if temporal.is_temporal(a) and temporal.is_temporal(b):
         order = temporal.compare(a, b)
-        return None if order is None else _ORDER_OPERATORS[operator](order, 0)
+        return None if order is None else ORDER_OPERATORS[operator](order, 0)
     return None
 
 
@@ -158,7 +158,7 @@ def _compare_lists(a: list[Any], b: list[Any], operator: str) -> bool | None:
             return None
         if not equal:
             return compare(left, right, operator[0])
-    return _ORDER_OPERATORS[operator](len(a), len(b))
+    return ORDER_OPERATORS[operator](len(a), len(b))
 
 
 def sort_key(value: Any) -> tuple[Any, ...]:  # noqa: C901, PLR0911 - one for each type
