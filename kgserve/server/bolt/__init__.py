@@ -1,0 +1,1 @@
+"""Bolt: the protocol of Neo4j drivers, over TCP."""

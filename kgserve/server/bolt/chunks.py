@@ -1,0 +1,49 @@
+"""Chunks: the framing of Bolt messages on a connection."""
+
+from __future__ import annotations
+
+from asyncio import StreamReader
+
+from kgserve.server.bolt.packstream import ProtocolViolation
+
+MAX_CHUNK_BYTES = 0xFFFF
+KEEP_ALIVE = b"\x00\x00"
+"""Empty chunk between messages; it keeps a connection open."""
+MAX_KEEP_ALIVES = 10_000
+"""Empty chunks before one message."""
+
+_END = b"\x00\x00"
+_SMALL_CHUNKS = 64
+_MEAN_CHUNK_BYTES = 64
+
+
+def frame_message(message: bytes | bytearray) -> bytes:
+    """Return a message in chunks, with the end mark."""
+    size = len(message)
+    if size <= MAX_CHUNK_BYTES:
+        return b"%c%c%b\x00\x00" % (size >> 8, size & 0xFF, message)
+    chunks = (message[at : at + MAX_CHUNK_BYTES] for at in range(0, size, MAX_CHUNK_BYTES))
+    return b"".join(len(chunk).to_bytes(2) + chunk for chunk in chunks) + _END
+
+
+async def read_message(reader: StreamReader, max_bytes: int) -> bytes:
+    """Return the next message. Raises ProtocolViolation, and asyncio.IncompleteReadError at the end of the stream."""
+    for _ in range(MAX_KEEP_ALIVES):
+        size = int.from_bytes(await reader.readexactly(2))
+        if size:
+            return await _read_chunks(reader, size, max_bytes)
+    raise ProtocolViolation(f"more than {MAX_KEEP_ALIVES} empty chunks came without a message")
+
+
+async def _read_chunks(reader: StreamReader, size: int, max_bytes: int) -> bytes:
+    chunks: list[bytes] = []
+    total = 0
+    while size:
+        total += size
+        if total > max_bytes:
+            raise ProtocolViolation(f"a message has more than {max_bytes} bytes")
+        if len(chunks) > _SMALL_CHUNKS + total // _MEAN_CHUNK_BYTES:
+            raise ProtocolViolation("a message is split into too many small chunks")
+        chunks.append(await reader.readexactly(size))
+        size = int.from_bytes(await reader.readexactly(2))
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)

@@ -1,0 +1,188 @@
+"""Failures: errors as status codes of Neo4j, and as GQL status objects for clients that understand them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from kgserve.errors import (
+    Internal,
+    InvalidInput,
+    KgserveError,
+    NoStore,
+    OutcomeUnknown,
+)
+from kgserve.server.bolt.handshake import ProtocolVersion
+from kgserve.server.bolt.packstream import ProtocolViolation
+
+GQL_FAILURES_SINCE: ProtocolVersion = (5, 7)
+INTERNAL_MESSAGE = "internal error; the server's log has details"
+
+
+class InvalidBookmark(InvalidInput):
+    """A bookmark is not one of this server's, or names commits that it does not have."""
+
+
+class UnknownProcedure(InvalidInput):
+    """A CALL names a procedure that does not exist."""
+
+
+class UnusableInState(KgserveError):
+    """A request is valid, but not in the current state of the connection or transaction."""
+
+    code = "invalid"
+
+
+class FailureStatus(msgspec.Struct, frozen=True):
+    """Status of a failure: the code of Neo4j, and the GQL status with its description."""
+
+    code: str
+    gql_status: str
+    description: str
+
+    @property
+    def classification(self) -> str:
+        """Class of the failure: whose fault it is, or that it is temporary."""
+        return _CLASSIFICATIONS[self.code.split(".")[1]]
+
+
+_CLASSIFICATIONS = {
+    "ClientError": "CLIENT_ERROR",
+    "TransientError": "TRANSIENT_ERROR",
+    "DatabaseError": "DATABASE_ERROR",
+}
+
+_SYNTAX = FailureStatus(
+    "Neo.ClientError.Statement.SyntaxError",
+    "42001",
+    "error: syntax error or access rule violation - invalid syntax",
+)
+_TYPE = FailureStatus("Neo.ClientError.Statement.TypeError", "22G03", "error: data exception - invalid value type")
+_ARGUMENT = FailureStatus("Neo.ClientError.Statement.ArgumentError", "22000", "error: data exception")
+_ARITHMETIC = FailureStatus(
+    "Neo.ClientError.Statement.ArithmeticError", "22003", "error: data exception - numeric value out of range"
+)
+_PARAMETER = FailureStatus(
+    "Neo.ClientError.Statement.ParameterMissing", "42N51", "error: syntax error or access rule violation"
+)
+_CONSTRAINT = FailureStatus(
+    "Neo.ClientError.Schema.ConstraintValidationFailed", "22000", "error: data exception - constraint violation"
+)
+_DELETED = FailureStatus("Neo.ClientError.Statement.EntityNotFound", "22000", "error: data exception")
+_UNKNOWN = FailureStatus(
+    "Neo.DatabaseError.General.UnknownError", "50N42", "error: general processing exception - unexpected error"
+)
+_PROTOCOL = FailureStatus("Neo.ClientError.Request.Invalid", "08N06", "error: connection exception - protocol error")
+
+_BY_CLASS: dict[type[KgserveError], FailureStatus] = {
+    ProtocolViolation: _PROTOCOL,
+    UnusableInState: FailureStatus("Neo.ClientError.Request.Invalid", "25000", "error: invalid transaction state"),
+    InvalidBookmark: FailureStatus(
+        "Neo.ClientError.Transaction.InvalidBookmark", "22000", "error: data exception - invalid bookmark"
+    ),
+    UnknownProcedure: FailureStatus(
+        "Neo.ClientError.Procedure.ProcedureNotFound",
+        "42001",
+        "error: syntax error or access rule violation - invalid syntax",
+    ),
+    NoStore: FailureStatus(
+        "Neo.ClientError.Database.DatabaseNotFound", "22000", "error: data exception - database not found"
+    ),
+    OutcomeUnknown: FailureStatus(
+        "Neo.DatabaseError.Transaction.TransactionCommitFailed",
+        "40003",
+        "error: transaction rollback - statement completion unknown",
+    ),
+}
+
+_BY_CODE = {
+    "kind_not_allowed": _CONSTRAINT,
+    "unauthenticated": FailureStatus(
+        "Neo.ClientError.Security.Unauthorized",
+        "42NFF",
+        "error: syntax error or access rule violation - permission/access denied",
+    ),
+    "forbidden": FailureStatus(
+        "Neo.ClientError.Security.Forbidden",
+        "42NFF",
+        "error: syntax error or access rule violation - permission/access denied",
+    ),
+    "not_found": _DELETED,
+    "timeout": FailureStatus(
+        "Neo.ClientError.Transaction.TransactionTimedOut", "25000", "error: invalid transaction state"
+    ),
+    "conflict": FailureStatus("Neo.TransientError.Transaction.Outdated", "40000", "error: transaction rollback"),
+    "conflict_manual": _CONSTRAINT,
+    "gone": FailureStatus(
+        "Neo.ClientError.Transaction.InvalidBookmark", "22000", "error: data exception - invalid bookmark"
+    ),
+    "too_large": FailureStatus(
+        "Neo.ClientError.General.TransactionOutOfMemoryError", "22000", "error: data exception - limit exceeded"
+    ),
+    "unsupported": _ARGUMENT,
+    "limited": FailureStatus(
+        "Neo.TransientError.Request.NoThreadsAvailable", "50N00", "error: general processing exception"
+    ),
+    "elsewhere": FailureStatus("Neo.ClientError.Cluster.NotALeader", "08000", "error: connection exception"),
+    "unavailable": FailureStatus(
+        "Neo.TransientError.General.DatabaseUnavailable", "08000", "error: connection exception"
+    ),
+    "storage_full": FailureStatus(
+        "Neo.DatabaseError.Transaction.TransactionCommitFailed", "40000", "error: transaction rollback"
+    ),
+}
+
+_AT_POSITION = re.compile(r"\bat line \d+, column \d+")
+_RUN_TIME_MESSAGES: tuple[tuple[re.Pattern[str], FailureStatus], ...] = (
+    (
+        re.compile(r"\bparameters? .*\b(missing|not (given|set|supplied|provided))|\bneeds? (the )?parameter"),
+        _PARAMETER,
+    ),
+    (re.compile(r"\bzero\b|\boverflow|\b64[- ]bit|\bout of range"), _ARITHMETIC),
+    (re.compile(r"\bdeleted\b"), _DELETED),
+    (
+        re.compile(r"\balready exists\b|\bstill ha(s|ve) relationships|\bexists already\b|\bDETACH DELETE\b"),
+        _CONSTRAINT,
+    ),
+    (re.compile(r"\btypes?\b|\b(expects?|needs?|must be|takes?|is not) an? \w+|\bcannot be\b"), _TYPE),
+)
+
+
+def find_status(error: Exception, *, is_executing: bool = False) -> FailureStatus:
+    """Return the status of an error; ``is_executing`` tells that the statement had been accepted before."""
+    if not isinstance(error, KgserveError) or isinstance(error, Internal):
+        return _UNKNOWN
+    for kind in type(error).__mro__:
+        if kind in _BY_CLASS:
+            return _BY_CLASS[kind]
+    if error.code in _BY_CODE:
+        return _BY_CODE[error.code]
+    if error.code != "invalid":
+        return _UNKNOWN
+    if not is_executing and _AT_POSITION.search(error.message):
+        return _SYNTAX
+    return next((status for pattern, status in _RUN_TIME_MESSAGES if pattern.search(error.message)), _ARGUMENT)
+
+
+def describe_failure(error: Exception, version: ProtocolVersion, *, is_executing: bool = False) -> dict[str, Any]:
+    """Return the fields of a FAILURE message. Defects of the server are reported without details."""
+    status = find_status(error, is_executing=is_executing)
+    message = INTERNAL_MESSAGE
+    if isinstance(error, KgserveError) and not isinstance(error, Internal):
+        message = error.message
+    if version < GQL_FAILURES_SINCE:
+        return {"code": status.code, "message": message}
+    return {
+        "neo4j_code": status.code,
+        "message": message,
+        "gql_status": status.gql_status,
+        "description": f"{status.description}. {message}",
+        "diagnostic_record": {
+            "OPERATION": "",
+            "OPERATION_CODE": "0",
+            "CURRENT_SCHEMA": "/",
+            "_classification": status.classification,
+        },
+    }

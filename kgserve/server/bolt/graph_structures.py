@@ -1,0 +1,104 @@
+"""Structures of nodes, relationships and paths.
+
+Clients identify elements by ``elementId``; the integers of ``id`` are hashes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from kgserve.cypher.interpreter.graph_view import (
+    NO_LABEL,
+    NodeReference,
+    PathValue,
+    RelationshipKey,
+    RelationshipReference,
+)
+from kgserve.server.bolt.handshake import ProtocolVersion
+from kgserve.server.bolt.packstream import PackedStructure
+
+NODE, RELATIONSHIP, UNBOUND_RELATIONSHIP, PATH = b"NRrP"
+
+_HASH_BYTES = 8
+_UNUSED_BITS = 11
+_ELEMENT_IDS_SINCE: ProtocolVersion = (5, 0)
+
+
+def hash_element_id(element_id: str) -> int:
+    """Return the integer id of an element: 53 bits, which JavaScript represents exactly."""
+    digest = blake2b(element_id.encode("utf-8", "surrogatepass"), digest_size=_HASH_BYTES).digest()
+    return int.from_bytes(digest) >> _UNUSED_BITS
+
+
+def relationship_element_id(key: RelationshipKey) -> str:
+    """Return the element id of a relationship: a JSON list of source id, target id and type."""
+    return msgspec.json.encode(key).decode()
+
+
+class GraphStructures:
+    """Structures of graph elements in a version of Bolt; element ids exist from 5.0 on."""
+
+    def __init__(self, version: ProtocolVersion) -> None:
+        self._has_element_ids = version >= _ELEMENT_IDS_SINCE
+
+    def writers(self) -> dict[type, Callable[[Any], PackedStructure]]:
+        """Return the functions that turn values into structures, by class."""
+        return {
+            NodeReference: self.node,
+            RelationshipReference: self.relationship,
+            PathValue: self.path,
+        }
+
+    def node(self, node: NodeReference) -> PackedStructure:
+        """Return the structure of a node; a node that the statement deleted has no labels and properties."""
+        label = node.graph.node_label(node.id)
+        labels = [] if label is None or label == NO_LABEL else [label]
+        properties = {} if label is None else node.graph.node_properties(node.id)
+        return self._element(NODE, [hash_element_id(node.id), labels, properties], node.id)
+
+    def relationship(self, relationship: RelationshipReference) -> PackedStructure:
+        """Return the structure of a relationship; one that the statement deleted has no properties."""
+        source, target, type_ = relationship.key
+        element_id = relationship_element_id(relationship.key)
+        ends = hash_element_id(source), hash_element_id(target)
+        fields = [hash_element_id(element_id), *ends, type_, _properties(relationship)]
+        return self._element(RELATIONSHIP, fields, element_id, source, target)
+
+    def path(self, path: PathValue) -> PackedStructure:
+        """Return the structure of a path: its distinct nodes and relationships, and the way through them."""
+        nodes: dict[str, int] = {}
+        relationships: dict[RelationshipKey, int] = {}
+        node_fields: list[PackedStructure] = []
+        relationship_fields: list[PackedStructure] = []
+        steps: list[int] = []
+        for place, node in enumerate(path.nodes):
+            if place:
+                relationship = path.relationships[place - 1]
+                number = relationships.setdefault(relationship.key, len(relationships) + 1)
+                if number > len(relationship_fields):
+                    relationship_fields.append(self._unbound(relationship))
+                steps.append(number if relationship.key[0] == path.nodes[place - 1].id else -number)
+            index = nodes.setdefault(node.id, len(nodes))
+            if index == len(node_fields):
+                node_fields.append(self.node(node))
+            if place:
+                steps.append(index)
+        return PackedStructure(PATH, (node_fields, relationship_fields, steps))
+
+    def _unbound(self, relationship: RelationshipReference) -> PackedStructure:
+        element_id = relationship_element_id(relationship.key)
+        fields = [hash_element_id(element_id), relationship.type, _properties(relationship)]
+        return self._element(UNBOUND_RELATIONSHIP, fields, element_id)
+
+    def _element(self, tag: int, fields: list[Any], *element_ids: str) -> PackedStructure:
+        return PackedStructure(tag, (*fields, *element_ids) if self._has_element_ids else tuple(fields))
+
+
+def _properties(relationship: RelationshipReference) -> dict[str, Any]:
+    if not relationship.graph.has_relationship(relationship.key):
+        return {}
+    return relationship.graph.relationship_properties(relationship.key)

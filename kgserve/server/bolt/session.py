@@ -1,0 +1,443 @@
+"""Session of a client: carries out its messages one after the other and answers each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+import structlog
+
+from kgserve.errors import Internal, InvalidInput, KgserveError, TimedOut, Unauthenticated
+from kgserve.platform.version import __version__
+from kgserve.server.bolt.backend import (
+    AuthenticationRequest,
+    BoltBackend,
+    BoltCaller,
+    BoltResult,
+    BoltTransaction,
+    InterruptionSignal,
+    StatementRequest,
+    TransactionRequest,
+)
+from kgserve.server.bolt.chunks import frame_message
+from kgserve.server.bolt.failures import UnusableInState, describe_failure
+from kgserve.server.bolt.handshake import ProtocolVersion
+from kgserve.server.bolt.messages import (
+    FAILURE_TAG,
+    IGNORED_TAG,
+    SUCCESS_TAG,
+    ClientMessage,
+    MessageType,
+    RequestOptions,
+)
+from kgserve.server.bolt.packstream import PackedStructure, ProtocolViolation
+from kgserve.server.bolt.result_stream import ResultStream
+from kgserve.server.bolt.session_state import MessageAdmission, SessionStateMachine
+from kgserve.server.bolt.summaries import NotificationFilter, describe_end
+from kgserve.server.bolt.system_statements import (
+    SYSTEM_DATABASE,
+    SystemTransaction,
+    answer_statement,
+    parse_system_statement,
+    run_on_system,
+    split_plan_prefix,
+)
+from kgserve.server.bolt.value_codec import UTC_SINCE, ValueCodec
+
+log = structlog.get_logger()
+
+SERVER_AGENT = f"Neo4j/5.26.0 compatible (kgserve/{__version__})"
+"""Drivers accept servers only whose agent begins like this."""
+MAX_OPEN_RESULTS = 100
+"""Results that a transaction may leave open."""
+
+_AUTHENTICATION_IN_HELLO: ProtocolVersion = (5, 0)
+_DATABASE_IN_RUN: ProtocolVersion = (5, 8)
+_MILLISECONDS = 1000
+_T = TypeVar("_T")
+
+
+class ConnectionEnd(Exception):
+    """The connection must be closed."""
+
+
+class ConnectionLost(ConnectionEnd):
+    """The client has gone away, or does not read."""
+
+
+class SessionChannel(Protocol):
+    """Connection as a session sees it."""
+
+    async def send(self, data: bytes) -> None:
+        """Send bytes and wait until the client has read enough. Raises ConnectionLost."""
+
+    async def call(self, function: Callable[[], _T]) -> _T:
+        """Run a function in a thread and return its result, or raise its exception."""
+        ...
+
+
+class SessionOrigin(msgspec.Struct, frozen=True):
+    """Origin of a connection: its id in logs, the client's address, and the server's own."""
+
+    connection_id: str
+    remote: str
+    local: str
+
+
+class BoltSession:
+    """Session of one connection. Only `interrupt` and `abandon` may be called while `handle` runs."""
+
+    def __init__(
+        self, backend: BoltBackend, version: ProtocolVersion, origin: SessionOrigin, channel: SessionChannel
+    ) -> None:
+        self._backend = backend
+        self._version = version
+        self._origin = origin
+        self._channel = channel
+        self._codec = ValueCodec(version)
+        self._states = SessionStateMachine(version)
+        self._caller: BoltCaller | None = None
+        self._user_agent = ""
+        self._filter = NotificationFilter()
+        self._statement_filter = self._filter
+        self._transaction: BoltTransaction | None = None
+        self._database = ""
+        self._streams: dict[int, ResultStream] = {}
+        self._last_query = -1
+        self._interruption = InterruptionSignal()
+        self._is_abandoned = False
+        self._expiry: TimedOut | None = None
+        self._handlers: dict[MessageType, Callable[..., Awaitable[dict[str, Any]]]] = {
+            MessageType.HELLO: self._hello,
+            MessageType.LOGON: self._logon,
+            MessageType.LOGOFF: self._logoff,
+            MessageType.TELEMETRY: self._telemetry,
+            MessageType.RESET: self._reset,
+            MessageType.ROUTE: self._route,
+            MessageType.RUN: self._run,
+            MessageType.PULL: self._pull,
+            MessageType.DISCARD: self._discard,
+            MessageType.BEGIN: self._begin,
+            MessageType.COMMIT: self._commit,
+            MessageType.ROLLBACK: self._rollback,
+        }
+
+    @property
+    def is_authenticated(self) -> bool:
+        """Tell whether a client has logged on."""
+        return self._states.is_authenticated
+
+    @property
+    def has_open_work(self) -> bool:
+        """Tell whether a transaction or a result is open."""
+        return self._transaction is not None or bool(self._streams)
+
+    @property
+    def codec(self) -> ValueCodec:
+        """Conversion of values in messages."""
+        return self._codec
+
+    def interrupt(self) -> None:
+        """Stop the running statement, because a RESET has arrived."""
+        self._states.interrupt()
+        self._interruption.request()
+
+    def abandon(self) -> None:
+        """Stop the running statement and all later ones, because the connection ends."""
+        self._is_abandoned = True
+        self._interruption.request()
+
+    async def handle(self, message: ClientMessage) -> None:
+        """Carry out a message and answer it. Raises ConnectionEnd."""
+        match self._states.admit(message.type):
+            case MessageAdmission.IGNORE:
+                await self._send(IGNORED_TAG)
+            case MessageAdmission.REFUSE:
+                state = self._states.state.value
+                await self.refuse(ProtocolViolation(f"{message.type.name} is not allowed in the state {state}"))
+            case MessageAdmission.PROCESS:
+                await self._process(message)
+
+    async def refuse(self, error: KgserveError) -> None:
+        """Answer a violation of the protocol. Always raises ConnectionEnd."""
+        self._states.end()
+        await self._send(FAILURE_TAG, describe_failure(error, self._version))
+        raise ConnectionEnd
+
+    async def expire(self, seconds: float) -> None:
+        """Roll back what is open after ``seconds`` without a message; the next message fails."""
+        await self._release()
+        self._expiry = TimedOut(f"the transaction was rolled back: no message came for {seconds:g} seconds")
+
+    async def close(self) -> None:
+        """Release everything at the end of the connection."""
+        self._states.end()
+        await self._release()
+
+    # Answers
+
+    async def _process(self, message: ClientMessage) -> None:
+        try:
+            if message.fault is not None:
+                raise message.fault
+            if self._expiry is not None and message.type is not MessageType.RESET:
+                raise self._expiry
+            metadata = await self._handlers[message.type](*message.fields)
+        except ConnectionEnd:
+            raise
+        except Exception as error:  # noqa: BLE001
+            await self._fail(message.type, error)
+        else:
+            self._states.succeed(message.type, is_streaming=bool(self._streams))
+            await self._send(SUCCESS_TAG, metadata)
+
+    async def _fail(self, type_: MessageType, error: Exception) -> None:
+        await self._release()
+        if self._states.is_interrupted:
+            await self._send(IGNORED_TAG)
+            return
+        if not isinstance(error, KgserveError) or isinstance(error, Internal):
+            log.error("bolt_request_failed", connection=self._origin.connection_id, request=type_.name, exc_info=error)
+        has_ended = not self._states.is_authenticated
+        self._states.fail()
+        is_executing = type_ in (MessageType.PULL, MessageType.DISCARD, MessageType.COMMIT)
+        await self._send(FAILURE_TAG, describe_failure(error, self._version, is_executing=is_executing))
+        if has_ended:
+            raise ConnectionEnd
+
+    async def _send(self, tag: int, metadata: dict[str, Any] | None = None) -> None:
+        structure = PackedStructure(tag, () if metadata is None else (metadata,))
+        await self._channel.send(frame_message(self._codec.encoder.encode(structure)))
+
+    # Connection
+
+    async def _hello(self, fields: dict[str, Any]) -> dict[str, Any]:
+        options = RequestOptions(fields)
+        self._user_agent = options.text("user_agent")
+        self._filter = self._filter.updated(options, self._version)
+        answer: dict[str, Any] = {"server": SERVER_AGENT, "connection_id": self._origin.connection_id, "hints": {}}
+        if self._version < UTC_SINCE and "utc" in options.texts("patch_bolt"):
+            self._codec = ValueCodec(self._version, is_utc=True)
+            answer["patch_bolt"] = ["utc"]
+        if self._version <= _AUTHENTICATION_IN_HELLO:
+            await self._authenticate(options)
+        return answer
+
+    async def _logon(self, fields: dict[str, Any]) -> dict[str, Any]:
+        await self._authenticate(RequestOptions(fields))
+        return {}
+
+    async def _authenticate(self, options: RequestOptions) -> None:
+        request = AuthenticationRequest(
+            scheme=options.text("scheme") or "none",
+            principal=options.text("principal"),
+            credentials=options.text("credentials"),
+            remote=self._origin.remote,
+            user_agent=self._user_agent,
+        )
+        self._caller = await self._channel.call(lambda: self._backend.authenticate(request))
+
+    async def _logoff(self) -> dict[str, Any]:
+        self._caller = None
+        return {}
+
+    async def _telemetry(self, _api: int) -> dict[str, Any]:
+        return {}
+
+    async def _reset(self) -> dict[str, Any]:
+        await self._release()
+        self._expiry = None
+        return {}
+
+    async def _route(self, routing: dict[str, Any], _bookmarks: list[Any], extra: dict[str, Any]) -> dict[str, Any]:
+        options = RequestOptions(extra)
+        _refuse_impersonation(options)
+        caller = self._known_caller()
+        address = RequestOptions(routing).text("address") or self._origin.local
+        database = await self._resolve_database(options)
+        routed = await self._channel.call(lambda: self._backend.route(caller, database, address))
+        servers = [
+            {"role": "ROUTE", "addresses": list(routed.routers)},
+            {"role": "READ", "addresses": list(routed.readers)},
+            {"role": "WRITE", "addresses": list(routed.writers)},
+        ]
+        return {"rt": {"ttl": routed.ttl_seconds, "db": database, "servers": servers}}
+
+    # Statements
+
+    async def _run(self, statement: str, parameters: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
+        started = time.monotonic()
+        options = RequestOptions(extra)
+        if self._transaction is None:
+            await self._open(options)
+        elif len(self._streams) >= MAX_OPEN_RESULTS:
+            raise UnusableInState(f"a transaction may have at most {MAX_OPEN_RESULTS} open results; consume some first")
+        plan, text = split_plan_prefix(statement)
+        request = StatementRequest(
+            caller=self._known_caller(),
+            database=self._database,
+            statement=text,
+            parameters=parameters,
+            interruption=self._interruption,
+            plan=plan,
+            **({} if self._transaction is not None else _read_limits(options)),
+        )
+        result = await self._channel.call(lambda: self._start(request))
+        self._last_query += 1
+        self._streams[self._last_query] = ResultStream(result, self._codec.encoder, self._interruption, self._database)
+        metadata: dict[str, Any] = {"fields": list(result.columns), "t_first": _milliseconds_since(started)}
+        if self._transaction is not None:
+            metadata["qid"] = self._last_query
+        elif self._version >= _DATABASE_IN_RUN:
+            metadata["db"] = self._database
+        return metadata
+
+    def _start(self, request: StatementRequest) -> BoltResult:
+        """Start a statement, in a thread."""
+        if self._transaction is None and request.database == SYSTEM_DATABASE:
+            return run_on_system(request, self._backend)
+        statement = parse_system_statement(request.statement)
+        if statement is not None:
+            return answer_statement(statement, request, self._backend)
+        return self._backend.run(request) if self._transaction is None else self._transaction.run(request)
+
+    async def _pull(self, fields: dict[str, Any]) -> dict[str, Any]:
+        query, stream, remaining = self._find_stream(RequestOptions(fields))
+        started = time.monotonic()
+        while True:
+            batch = await self._channel.call(partial(stream.pull, remaining))
+            if batch.data:
+                await self._channel.send(batch.data)
+            if remaining is not None:
+                remaining -= batch.count
+            if batch.is_last:
+                return await self._finish(query, stream, started)
+            if remaining == 0:
+                return {"has_more": True}
+            self._interruption.check()
+
+    async def _discard(self, fields: dict[str, Any]) -> dict[str, Any]:
+        query, stream, limit = self._find_stream(RequestOptions(fields))
+        started = time.monotonic()
+        if await self._channel.call(lambda: stream.discard(limit)):
+            return await self._finish(query, stream, started)
+        return {"has_more": True}
+
+    def _find_stream(self, options: RequestOptions) -> tuple[int, ResultStream, int | None]:
+        """Return the id of a result, the result, and the number of rows; None means all."""
+        count = options.integer("n")
+        if count is None or count < -1 or count == 0:
+            raise InvalidInput("`n` must be a positive number of rows, or -1 for all")
+        query = options.integer("qid")
+        if query is None or query == -1:
+            query = self._last_query
+        if query not in self._streams:
+            raise UnusableInState(f"there is no open result with the id {query}")
+        return query, self._streams[query], None if count == -1 else count
+
+    async def _finish(self, query: int, stream: ResultStream, started: float) -> dict[str, Any]:
+        def end() -> dict[str, Any]:
+            summary = stream.summary()
+            stream.close()
+            return describe_end(
+                summary,
+                self._version,
+                self._statement_filter,
+                has_columns=bool(stream.columns),
+                has_records=stream.has_records,
+            )
+
+        metadata = await self._channel.call(end)
+        del self._streams[query]
+        return {**metadata, "t_last": _milliseconds_since(started), "db": stream.database}
+
+    # Transactions
+
+    async def _begin(self, fields: dict[str, Any]) -> dict[str, Any]:
+        options = RequestOptions(fields)
+        await self._open(options)
+        if self._database == SYSTEM_DATABASE:
+            self._transaction = SystemTransaction(self._backend)
+        else:
+            request = TransactionRequest(
+                caller=self._known_caller(),
+                database=self._database,
+                interruption=self._interruption,
+                **_read_limits(options),
+            )
+            self._transaction = await self._channel.call(lambda: self._backend.begin(request))
+        return {"db": self._database} if self._version >= _DATABASE_IN_RUN else {}
+
+    async def _commit(self) -> dict[str, Any]:
+        bookmark = await self._channel.call(self._take_transaction().commit)
+        return {"bookmark": bookmark} if bookmark else {}
+
+    async def _rollback(self) -> dict[str, Any]:
+        await self._channel.call(self._take_transaction().rollback)
+        return {}
+
+    def _take_transaction(self) -> BoltTransaction:
+        transaction, self._transaction = self._transaction, None
+        if transaction is None:
+            raise UnusableInState("no transaction is open")
+        return transaction
+
+    async def _open(self, options: RequestOptions) -> None:
+        """Prepare for a transaction, explicit or of one statement."""
+        _refuse_impersonation(options)
+        self._statement_filter = self._filter.updated(options, self._version)
+        self._interruption = InterruptionSignal()
+        if self._is_abandoned or self._states.is_interrupted:
+            self._interruption.request()
+        self._last_query = -1
+        self._database = await self._resolve_database(options)
+
+    async def _resolve_database(self, options: RequestOptions) -> str:
+        caller = self._known_caller()
+        return options.text("db") or await self._channel.call(lambda: self._backend.home_database(caller))
+
+    def _known_caller(self) -> BoltCaller:
+        if self._caller is None:
+            raise Unauthenticated("log on first")
+        return self._caller
+
+    async def _release(self) -> None:
+        """Close all results and roll back the transaction; errors are logged."""
+        if not self.has_open_work:
+            return
+        streams, self._streams = list(self._streams.values()), {}
+        transaction, self._transaction = self._transaction, None
+        endings = [stream.close for stream in streams] + ([] if transaction is None else [transaction.rollback])
+        for end in endings:
+            try:
+                await self._channel.call(end)
+            except Exception as error:
+                log.error("bolt_release_failed", connection=self._origin.connection_id, exc_info=error)
+
+
+def _refuse_impersonation(options: RequestOptions) -> None:
+    if options.has("imp_user"):
+        raise UnusableInState("impersonation is not supported; log on as the other user")
+
+
+def _read_limits(options: RequestOptions) -> dict[str, Any]:
+    """Return the fields that BEGIN and an auto-commit RUN have in common."""
+    mode = options.text("mode") or "w"
+    if mode not in ("r", "w"):
+        raise InvalidInput("`mode` must be `r` or `w`")
+    timeout = options.integer("tx_timeout")
+    if timeout is not None and timeout < 0:
+        raise InvalidInput("`tx_timeout` must not be negative")
+    return {
+        "is_read_only": mode == "r",
+        "bookmarks": options.texts("bookmarks"),
+        "timeout": timeout / _MILLISECONDS if timeout else None,
+        "metadata": options.map("tx_metadata"),
+    }
+
+
+def _milliseconds_since(started: float) -> int:
+    return int((time.monotonic() - started) * _MILLISECONDS)

@@ -1,0 +1,45 @@
+"""Values of statements as PackStream structures, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kgserve.errors import InvalidInput
+from kgserve.server.bolt.graph_structures import (
+    NODE,
+    PATH,
+    RELATIONSHIP,
+    UNBOUND_RELATIONSHIP,
+    GraphStructures,
+)
+from kgserve.server.bolt.handshake import ProtocolVersion
+from kgserve.server.bolt.packstream import PackStreamEncoder, ProtocolViolation
+
+_POINT_2D, _POINT_3D, _VECTOR = b"XYV"
+_REFUSED = {
+    NODE: "a node cannot be a parameter; pass its elementId or its properties",
+    RELATIONSHIP: "a relationship cannot be a parameter; pass its properties",
+    UNBOUND_RELATIONSHIP: "a relationship cannot be a parameter; pass its properties",
+    PATH: "a path cannot be a parameter; pass ids of its nodes",
+    _POINT_2D: "points are not supported; pass a map or a list of coordinates",
+    _POINT_3D: "points are not supported; pass a map or a list of coordinates",
+    _VECTOR: "vectors are not supported; pass a list of numbers",
+}
+UTC_SINCE: ProtocolVersion = (5, 0)
+
+
+class ValueCodec:
+    """Conversion between run-time values and structures, for a version of Bolt.
+
+    ``is_utc`` selects the structures of times with zones that versions before 5.0 must ask for.
+    """
+
+    def __init__(self, version: ProtocolVersion, *, is_utc: bool = False) -> None:
+        self._is_utc = is_utc or version >= UTC_SINCE
+        self.encoder = PackStreamEncoder(GraphStructures(version).writers())
+
+    def build_structure(self, tag: int, fields: list[Any]) -> Any:
+        """Return the value of a structure in parameters. Raises InvalidInput or ProtocolViolation."""
+        if tag in _REFUSED:
+            raise InvalidInput(_REFUSED[tag])
+        raise ProtocolViolation(f"there is no structure with tag {tag:#04x} and {len(fields)} fields")
