@@ -119,6 +119,10 @@ class WritableGraph(GraphView):
         """Delete a node. Its relationships stay until `check_deletions`."""
 
     @abstractmethod
+    def detach_node(self, node_id: str) -> None:
+        """Delete all relationships of a node, those with deleted nodes included."""
+
+    @abstractmethod
     def delete_relationship(self, key: RelationshipKey) -> None:
         """Delete a relationship."""
 

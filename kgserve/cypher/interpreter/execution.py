@@ -1,0 +1,326 @@
+"""Execution of statements: clauses as stages over streams of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+from kgserve.cypher.interpreter.expression_compiler import EvaluationEnvironment, ExpressionCompiler
+from kgserve.cypher.interpreter.graph_view import ExecutionLimits, GraphView, Row, WritableGraph
+from kgserve.cypher.interpreter.pattern_matching import PatternMatcher
+from kgserve.cypher.interpreter.pattern_model import find_pattern_variables
+from kgserve.cypher.interpreter.procedures import find_procedure
+from kgserve.cypher.interpreter.projection import ProjectionCompiler
+from kgserve.cypher.interpreter.query_tree import (
+    CreateStage,
+    DeleteStage,
+    ForeachStage,
+    MatchStage,
+    MergeStage,
+    ProcedureStage,
+    ProjectionStage,
+    QueryStage,
+    QueryUnion,
+    SubqueryStage,
+    UnwindStage,
+    UpdateStage,
+    iterate_nodes,
+)
+from kgserve.cypher.interpreter.updates import UpdateCompiler
+from kgserve.cypher.interpreter.values import describe_type, equivalence_key
+from kgserve.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from kgserve.cypher.interpreter.semantic_checks import QueryInfo
+
+StageFunction: TypeAlias = Callable[[Iterator[Row]], Iterator[Row]]
+QueryFunction: TypeAlias = Callable[[Row], Iterator[Row]]
+
+_UPDATING_STAGES = (CreateStage, MergeStage, UpdateStage, DeleteStage, ForeachStage)
+
+
+class QueryResult(msgspec.Struct, frozen=True):
+    """Columns and rows of a statement. The rows of a statement that reads are computed as they are read."""
+
+    columns: tuple[str, ...]
+    rows: Iterator[list[Any]]
+
+
+def execute(
+    query: QueryUnion,
+    info: QueryInfo,
+    graph: GraphView,
+    parameters: dict[str, Any],
+    limits: ExecutionLimits,
+    now: datetime,
+    text: str = "",
+) -> QueryResult:
+    """Run a statement; ``text`` is for the places that errors name.
+
+    A statement that writes is complete when this returns. Raises InvalidInput, TimedOut and TooLarge, also while the
+    rows are read.
+    """
+    environment = EvaluationEnvironment(graph=graph, parameters=parameters, limits=limits, now=now, text=text)
+    compiler = QueryCompiler(environment)
+    columns = info.columns or _procedure_columns(query)
+    found = compiler.compile_query(query)({})
+    if not info.is_updating:
+        rows = found if columns else iter(list[Row](_exhaust(found)))
+        return QueryResult(columns, _read_columns(rows, columns, limits))
+    held = list(found)
+    if isinstance(graph, WritableGraph):
+        graph.check_deletions()
+    return QueryResult(columns, _read_columns(iter(held if columns else []), columns, limits))
+
+
+def _exhaust(rows: Iterator[Row]) -> Iterator[Row]:
+    for _ in rows:
+        pass
+    yield from ()
+
+
+def _read_columns(rows: Iterator[Row], columns: tuple[str, ...], limits: ExecutionLimits) -> Iterator[list[Any]]:
+    for row in rows:
+        limits.step()
+        yield [row[name] for name in columns]
+
+
+def _procedure_columns(query: QueryUnion) -> tuple[str, ...]:
+    """Return the columns of a statement that is nothing but a call."""
+    stages = query.queries[0]
+    if len(query.queries) == 1 and len(stages) == 1 and isinstance(stages[0], ProcedureStage):
+        stage = stages[0]
+        return tuple(alias for _, alias in _read_yields(stage))
+    return ()
+
+
+def _read_yields(stage: ProcedureStage) -> tuple[tuple[str, str], ...]:
+    """Return the columns that a call yields, and their variables. Raises InvalidInput for unknown ones."""
+    procedure = find_procedure(stage.name)
+    if not stage.yields:
+        return tuple((name, name) for name in procedure.outputs)
+    for name, _ in stage.yields:
+        if name not in procedure.outputs:
+            known = ", ".join(procedure.outputs)
+            raise InvalidInput(f"procedure {procedure.name} has no column {name}; it yields {known}")
+    return stage.yields
+
+
+def is_updating(query: QueryUnion) -> bool:
+    """Return whether any clause of a query writes."""
+    return any(isinstance(node, _UPDATING_STAGES) for node in iterate_nodes(query))
+
+
+class QueryCompiler:
+    """Compiles queries to functions that yield rows for an outer row."""
+
+    def __init__(self, environment: EvaluationEnvironment) -> None:
+        self.limits = environment.limits
+        self.environment = environment
+        self.compiler = ExpressionCompiler(environment)
+        self.matcher = PatternMatcher(environment, self.compiler)
+        environment.match_pattern = self.matcher.compile_path
+        environment.run_subquery = self.compile_query
+        self._compilers: dict[type, Callable[[Any], StageFunction]] = {
+            MatchStage: self._compile_match,
+            UnwindStage: self._compile_unwind,
+            ProjectionStage: self._compile_projection,
+            CreateStage: self._compile_create,
+            MergeStage: self._compile_merge,
+            UpdateStage: self._compile_update,
+            DeleteStage: self._compile_delete,
+            ForeachStage: self._compile_foreach,
+            ProcedureStage: self._compile_procedure,
+            SubqueryStage: self._compile_subquery,
+        }
+
+    def compile_query(self, query: QueryUnion) -> QueryFunction:
+        """Compile a query with its UNIONs. Raises InvalidInput."""
+        return self._compile_union(query, None)
+
+    def _compile_union(self, query: QueryUnion, call: SubqueryStage | None) -> QueryFunction:
+        """Compile a query, of CALL { … } if there is one: each part selects the variables that it imports."""
+        is_eager = is_updating(query)
+        parts = [self._compile_stages(stages, is_eager=is_eager) for stages in query.queries]
+        if call is not None:
+            parts = [
+                _select_imports(part, stages, call.imports) for part, stages in zip(parts, query.queries, strict=True)
+            ]
+        if len(parts) == 1:
+            return parts[0]
+
+        def run(row: Row) -> Iterator[Row]:
+            for part in parts:
+                yield from part(row)
+
+        return run if query.is_all else self._build_distinct(run)
+
+    def _build_distinct(self, run: QueryFunction) -> QueryFunction:
+        def run_distinct(row: Row) -> Iterator[Row]:
+            seen: set[Any] = set()
+            for each in run(row):
+                key = frozenset((name, equivalence_key(value)) for name, value in each.items())
+                if key not in seen:
+                    self.limits.hold(1)
+                    seen.add(key)
+                    yield each
+
+        return run_distinct
+
+    def _compile_stages(self, stages: tuple[QueryStage, ...], *, is_eager: bool) -> QueryFunction:
+        """Compile the clauses of one query; if any of them writes, each is completed before the next one begins."""
+        functions = [self._compilers[type(stage)](stage) for stage in stages]
+
+        def run(row: Row) -> Iterator[Row]:
+            rows: Iterator[Row] = iter((row,))
+            for function in functions:
+                rows = function(rows)
+                if is_eager:
+                    held = list(rows)
+                    self.limits.hold(len(held))
+                    rows = iter(held)
+            return rows
+
+        return run
+
+    # Clauses that read
+
+    def _compile_match(self, stage: MatchStage) -> StageFunction:
+        match = self.matcher.compile_pattern(stage.paths, stage.where)
+        names = sorted(find_pattern_variables(stage.paths))
+
+        def run(rows: Iterator[Row]) -> Iterator[Row]:
+            for row in rows:
+                yield from match(row)
+
+        def run_optional(rows: Iterator[Row]) -> Iterator[Row]:
+            for row in rows:
+                is_matched = False
+                for each in match(row):
+                    is_matched = True
+                    yield each
+                if not is_matched:
+                    yield {**row, **{name: None for name in names if name not in row}}
+
+        return run_optional if stage.is_optional else run
+
+    def _compile_unwind(self, stage: UnwindStage) -> StageFunction:
+        source, name = self.compiler.compile(stage.source), stage.name
+
+        def run(rows: Iterator[Row]) -> Iterator[Row]:
+            for row in rows:
+                value = source(row)
+                if value is None:
+                    continue
+                for each in value if isinstance(value, list) else (value,):
+                    self.limits.step()
+                    yield {**row, name: each}
+
+        return run
+
+    def _compile_projection(self, stage: ProjectionStage) -> StageFunction:
+        return ProjectionCompiler(stage, self.compiler, self.limits).compile()
+
+    def _compile_procedure(self, stage: ProcedureStage) -> StageFunction:
+        procedure = find_procedure(stage.name)
+        if stage.arguments:
+            raise self.compiler.locate(InvalidInput(f"procedure {procedure.name} takes no arguments"), stage)
+        yields = _read_yields(stage)
+        where = None if stage.where is None else self.compiler.compile_condition(stage.where)
+
+        def run(rows: Iterator[Row]) -> Iterator[Row]:
+            for row in rows:
+                for found in procedure.run(self.environment.graph, self.limits):
+                    new = {**row, **{alias: found[name] for name, alias in yields}}
+                    if where is None or where(new) is True:
+                        yield new
+
+        return run
+
+    def _compile_subquery(self, stage: SubqueryStage) -> StageFunction:
+        """Compile CALL { … }; a subquery without RETURN leaves the rows as they are."""
+        query = self._compile_union(stage.query, stage)
+        is_returning = isinstance(stage.query.queries[0][-1], ProjectionStage)
+
+        def run(rows: Iterator[Row]) -> Iterator[Row]:
+            for row in rows:
+                if is_returning:
+                    for found in query(row):
+                        yield {**row, **found}
+                else:
+                    for _ in query(row):
+                        pass
+                    yield row
+
+        return run
+
+    # Clauses that write
+
+    @property
+    def _updates(self) -> UpdateCompiler:
+        return UpdateCompiler(self.environment, self.compiler, self.matcher)
+
+    def _compile_create(self, stage: CreateStage) -> StageFunction:
+        create = self._updates.compile_create(stage)
+        return lambda rows: map(create, self._count(rows))
+
+    def _compile_merge(self, stage: MergeStage) -> StageFunction:
+        merge = self._updates.compile_merge(stage)
+        return lambda rows: (each for row in self._count(rows) for each in merge(row))
+
+    def _compile_update(self, stage: UpdateStage) -> StageFunction:
+        update = self._updates.compile_updates(stage)
+
+        def run(rows: Iterator[Row]) -> Iterator[Row]:
+            for row in self._count(rows):
+                update(row)
+                yield row
+
+        return run
+
+    def _compile_delete(self, stage: DeleteStage) -> StageFunction:
+        delete = self._updates.compile_delete(stage)
+
+        def run(rows: Iterator[Row]) -> Iterator[Row]:
+            held = list(rows)
+            delete(held)
+            return iter(held)
+
+        return run
+
+    def _compile_foreach(self, stage: ForeachStage) -> StageFunction:
+        source, name = self.compiler.compile(stage.source), stage.name
+        run_inner = self._compile_stages(stage.stages, is_eager=True)
+
+        def run(rows: Iterator[Row]) -> Iterator[Row]:
+            for row in rows:
+                value = source(row)
+                if value is not None and not isinstance(value, list):
+                    fault = InvalidInput(f"FOREACH expects a list, not {describe_type(value)}")
+                    raise self.compiler.locate(fault, stage)
+                for each in value or ():
+                    self.limits.step()
+                    run_inner({**row, name: each})
+                yield row
+
+        return run
+
+    def _count(self, rows: Iterable[Row]) -> Iterator[Row]:
+        for row in rows:
+            self.limits.step()
+            yield row
+
+
+def _select_imports(
+    run: QueryFunction, stages: tuple[QueryStage, ...], imports: tuple[str, ...] | None
+) -> QueryFunction:
+    """Restrict the row that a subquery begins with to the variables that it imports, also by a WITH of its own."""
+    if imports is None:
+        has_import = isinstance(stages[0], ProjectionStage) and stages[0].keyword == "WITH"
+        return run if has_import else lambda _: run({})
+    if "*" in imports:
+        return run
+    return lambda row: run({name: row[name] for name in imports})

@@ -1,0 +1,343 @@
+"""Matching of patterns: plans the order of steps by cost, and runs them with backtracking."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, cast
+
+from kgserve.cypher.interpreter.expression_compiler import EvaluationEnvironment, ExpressionCompiler
+from kgserve.cypher.interpreter.graph_view import GraphView, Row, WritableGraph
+from kgserve.cypher.interpreter.pattern_model import (
+    MatchState,
+    NodeLookup,
+    NodeSlot,
+    PathSlot,
+    PatternCheck,
+    PatternModel,
+    RelationshipSlot,
+    StateTest,
+    build_path,
+)
+from kgserve.cypher.interpreter.pattern_steps import (
+    MatchStep,
+    NodeSource,
+    RelationshipTraversal,
+    build_bound_end,
+    build_bound_node,
+    build_expansion,
+    build_scan,
+    build_variable_expansion,
+)
+from kgserve.cypher.interpreter.property_index import PropertyIndexCache
+from kgserve.cypher.interpreter.query_tree import PathElement, QueryExpression
+from kgserve.cypher.interpreter.shortest_paths import build_shortest_search
+
+_LOOKUP_FACTOR = 0.05
+"""Cost of finding a node by a property, relative to a scan of its label."""
+_INDEXED_TYPES = frozenset({str, int, float, bool})
+
+
+class PatternMatcher:
+    """Compiles patterns to functions that extend a row by all of their matches."""
+
+    def __init__(self, environment: EvaluationEnvironment, compiler: ExpressionCompiler) -> None:
+        self.environment = environment
+        self.compiler = compiler
+        graph = environment.graph
+        is_static = not isinstance(graph, WritableGraph)
+        self.indexes = PropertyIndexCache(graph, environment.limits.hold) if is_static else None
+
+    def compile_path(self, path: PathElement, where: QueryExpression | None) -> Callable[[Row], Iterator[Row]]:
+        """Compile one path with a condition. Raises InvalidInput."""
+        return self.compile_pattern((path,), where)
+
+    def compile_pattern(
+        self, paths: tuple[PathElement, ...], where: QueryExpression | None
+    ) -> Callable[[Row], Iterator[Row]]:
+        """Compile the paths of one clause, in which no relationship matches twice. Raises InvalidInput.
+
+        Variables that a row has are bound; null for one of them matches nothing.
+        """
+        model = PatternModel(self.environment.graph, self.compiler, paths, where)
+        names = sorted(model.names)
+        plans: dict[tuple[bool, ...], Callable[[Row], Iterator[Row]]] = {}
+
+        def match(row: Row) -> Iterator[Row]:
+            signature = tuple(name in row for name in names)
+            run = plans.get(signature)
+            if run is None:
+                bound = frozenset(name for name in names if name in row)
+                run = plans[signature] = PatternPlanner(self, model, bound).plan()
+            return run(row)
+
+        return match
+
+
+class PatternPlanner:
+    """Plans the steps of a pattern, of which some variables are bound already."""
+
+    def __init__(self, matcher: PatternMatcher, model: PatternModel, bound: frozenset[str]) -> None:
+        self.graph: GraphView = matcher.environment.graph
+        self.limits = matcher.environment.limits
+        self.indexes = matcher.indexes
+        self.model = model
+        self.given = bound
+        self.bound = set(bound)
+        self.placed: set[int] = set()
+        self.open_relationships = list(model.relationships)
+        self.open_checks = list(model.checks)
+        self.open_paths = list(model.paths)
+        self.steps: list[MatchStep] = []
+
+    def plan(self) -> Callable[[Row], Iterator[Row]]:
+        """Return the function that matches the pattern for a row."""
+        first = self._take_accept()
+        while len(self.placed) < len(self.model.nodes) or self.open_relationships:
+            start = self._choose_start()
+            expansion = self._choose_expansion()
+            if start is not None and (expansion is None or start[0] < 1):
+                self._add_start(start[1])
+            elif expansion is not None:
+                self._add_expansion(*expansion)
+        return _build_run(self.steps, first, len(self.model.nodes), len(self.model.relationships))
+
+    # Starts
+
+    def _choose_start(self) -> tuple[float, NodeSlot] | None:
+        costs = [(self._cost(slot), slot.index, slot) for slot in self.model.nodes if slot.index not in self.placed]
+        if not costs:
+            return None
+        cost, _, slot = min(costs)
+        return cost, slot
+
+    def _cost(self, slot: NodeSlot) -> float:
+        """Estimate the number of nodes that a start finds; below 1 means at most a few."""
+        if slot.name in self.given:
+            return 0
+        usable = self._usable_lookups(slot)
+        if any(lookup.name == "id" for lookup in usable):
+            return 0.5
+        if self._find_bound_relationship(slot) is not None:
+            return 1
+        count = self._count(slot)
+        return 2 + count * _LOOKUP_FACTOR if usable else 2 + count
+
+    def _count(self, slot: NodeSlot) -> int:
+        if slot.labels is None:
+            return self.graph.node_count() + 1
+        return sum(self.graph.node_count(label) for label in slot.labels)
+
+    def _usable_lookups(self, slot: NodeSlot) -> list[NodeLookup]:
+        return [lookup for lookup in slot.lookups if lookup.required <= self.bound]
+
+    def _find_bound_relationship(self, slot: NodeSlot) -> RelationshipSlot | None:
+        for each in self.open_relationships:
+            if each.name in self.given and not each.is_variable and slot.index in {each.left, each.right}:
+                return each
+        return None
+
+    def _add_start(self, slot: NodeSlot) -> None:
+        usable = self._usable_lookups(slot)
+        self.placed.add(slot.index)
+        self.bound.add(slot.name)
+        relationship = self._find_bound_relationship(slot)
+        accept = self._take_accept()
+        if slot.name in self.given:
+            self.steps.append(build_bound_node(self.graph, slot, accept))
+        elif relationship is not None and not any(lookup.name == "id" for lookup in usable):
+            self.steps.append(build_bound_end(self.graph, self.limits, slot, relationship, accept))
+        else:
+            find = self._build_source(slot, usable)
+            self.steps.append(build_scan(self.graph, self.limits, slot, find, accept))
+
+    def _build_source(self, slot: NodeSlot, lookups: list[NodeLookup]) -> NodeSource:
+        graph, labels = self.graph, slot.labels
+        ids = [lookup for lookup in lookups if lookup.name == "id"]
+        if ids:
+            return _build_id_source(graph, ids[0])
+
+        def scan(state: MatchState) -> Iterable[str]:  # noqa: ARG001
+            if labels is None:
+                return graph.node_ids()
+            if len(labels) == 1:
+                return graph.node_ids_by_label(next(iter(labels)))
+            return (node_id for label in labels for node_id in graph.node_ids_by_label(label))
+
+        return _build_lookup_source(graph, self.indexes, labels, lookups, scan) if lookups else scan
+
+    # Expansions
+
+    def _choose_expansion(self) -> tuple[RelationshipSlot, bool] | None:
+        """Return the cheapest relationship at a node that is bound, and whether it begins at its right end."""
+        best: tuple[int, int, RelationshipSlot, bool] | None = None
+        for slot in self.open_relationships:
+            has_left, has_right = slot.left in self.placed, slot.right in self.placed
+            if not (has_left or has_right) or (slot.shortest and not (has_left and has_right)):
+                continue
+            candidate = (self._rank(slot, is_closed=has_left and has_right), slot.index, slot, not has_left)
+            if best is None or candidate[:2] < best[:2]:
+                best = candidate
+        return best and (best[2], best[3])
+
+    def _rank(self, slot: RelationshipSlot, *, is_closed: bool) -> int:
+        if slot.name in self.given:
+            return 0
+        rank = 4 if slot.is_variable else 2
+        if is_closed:
+            return rank - 1
+        target = self.model.nodes[slot.right if slot.left in self.placed else slot.left]
+        return rank if target.labels is not None or target.lookups else rank + 1
+
+    def _add_expansion(self, slot: RelationshipSlot, is_reverse: bool) -> None:
+        target = self.model.nodes[slot.left if is_reverse else slot.right]
+        traversal = RelationshipTraversal(self.graph, self.limits, slot, target, is_reverse=is_reverse)
+        traversal.is_target_bound = target.index in self.placed
+        traversal.is_relationship_bound = slot.name in self.given
+        self.open_relationships.remove(slot)
+        if not slot.required <= self.bound:
+            self._defer_tests(slot, traversal)
+        if slot.shortest:
+            self._add_shortest(slot, traversal)
+            return
+        self.placed.add(target.index)
+        self.bound.update((target.name, slot.name))
+        traversal.accept = self._take_accept()
+        build = build_variable_expansion if slot.is_variable else build_expansion
+        self.steps.append(build(traversal))
+
+    def _defer_tests(self, slot: RelationshipSlot, traversal: RelationshipTraversal) -> None:
+        """Test the properties of a relationship when the variables are bound that they refer to."""
+        tests, index = traversal.tests, slot.index
+        traversal.tests = ()
+
+        def test(state: MatchState) -> bool:
+            link: Any = state.links[index]
+            keys = link if slot.is_variable else (link,)
+            return all(each(state, key) for key in keys for each in tests)
+
+        self.open_checks.append(PatternCheck(slot.required | {slot.name}, test))
+
+    def _add_shortest(self, slot: RelationshipSlot, traversal: RelationshipTraversal) -> None:
+        names = {slot.name, slot.path_name} - {""}
+        before = [check for check in self.open_checks if check.required <= self.bound | names]
+        self.bound.update(names)
+        self.open_checks = [check for check in self.open_checks if check not in before]
+        condition = _combine([], before, self.model)
+        self.steps.append(build_shortest_search(traversal, condition, self._take_accept()))
+
+    # Checks
+
+    def _take_accept(self) -> StateTest | None:
+        """Return the binding of paths and the conditions that have become possible, in order."""
+        paths = [path for path in self.open_paths if path.required <= self.bound]
+        self.open_paths = [path for path in self.open_paths if path not in paths]
+        self.bound.update(path.name for path in paths)
+        checks = [check for check in self.open_checks if check.required <= self.bound]
+        self.open_checks = [check for check in self.open_checks if not check.required <= self.bound]
+        return _combine(paths, checks, self.model)
+
+
+def _combine(paths: list[PathSlot], checks: list[PatternCheck], model: PatternModel) -> StateTest | None:
+    tests = [*(_build_path_binding(model.graph, path) for path in paths), *(check.test for check in checks)]
+    if not tests:
+        return None
+    if len(tests) == 1:
+        return tests[0]
+
+    def accept(state: MatchState) -> bool:
+        for test in tests:  # noqa: SIM110
+            if not test(state):
+                return False
+        return True
+
+    return accept
+
+
+def _build_path_binding(graph: GraphView, path: PathSlot) -> StateTest:
+    def bind(state: MatchState) -> bool:
+        links = [state.links[index] for index in path.relationships]
+        state.row[path.name] = build_path(graph, state.nodes[path.nodes[0]], links)
+        return True
+
+    return bind
+
+
+def _build_id_source(graph: GraphView, lookup: NodeLookup) -> NodeSource:
+    value = lookup.value
+
+    def find(state: MatchState) -> Iterable[str]:
+        found = value(state.row)
+        ids: list[Any] = [found]
+        if lookup.is_list:
+            if not isinstance(found, list):
+                return graph.node_ids() if found is not None else ()
+            ids = cast("list[Any]", found)
+        return dict.fromkeys(each for each in ids if isinstance(each, str) and graph.has_node(each))
+
+    return find
+
+
+def _build_lookup_source(
+    graph: GraphView,
+    indexes: PropertyIndexCache | None,
+    labels: frozenset[str] | None,
+    lookups: list[NodeLookup],
+    scan: NodeSource,
+) -> NodeSource:
+    """Find nodes by a property that an index has, else by one of a temporary index, else by a scan."""
+    places: list[str | None] = [None] if labels is None else list(labels)
+
+    def find(state: MatchState) -> Iterable[str]:
+        values = [(lookup.name, lookup.value(state.row)) for lookup in lookups]
+        if any(value is None for _, value in values):
+            return ()
+        for name, value in values:
+            found = _look_up(graph.node_ids_by_property, places, name, value) if type(value) in _INDEXED_TYPES else None
+            if found is not None:
+                return filter(graph.has_node, found)
+        name, value = values[0]
+        found = None if indexes is None else _look_up(indexes.find, places, name, value)
+        return scan(state) if found is None else found
+
+    return find
+
+
+def _look_up(
+    find: Callable[[str | None, str, Any], Iterable[str] | None], labels: list[str | None], name: str, value: Any
+) -> Iterable[str] | None:
+    found: list[str] = []
+    for label in labels:
+        some = find(label, name, value)
+        if some is None:
+            return None
+        if len(labels) == 1:
+            return some
+        found.extend(some)
+    return found
+
+
+def _build_run(
+    steps: list[MatchStep], first: StateTest | None, node_count: int, relationship_count: int
+) -> Callable[[Row], Iterator[Row]]:
+    """Run steps depth-first; each step is a generator that binds its slots and is resumed for the next way."""
+    last = len(steps) - 1
+
+    def run(row: Row) -> Iterator[Row]:
+        state = MatchState({**row}, node_count, relationship_count)
+        if first is not None and not first(state):
+            return
+        stack = [steps[0](state)]
+        while stack:
+            depth = len(stack)
+            if depth > last:
+                for _ in stack[-1]:
+                    yield {**state.row}
+                stack.pop()
+                continue
+            for _ in stack[-1]:
+                stack.append(steps[depth](state))
+                break
+            else:
+                stack.pop()
+
+    return run

@@ -1,0 +1,376 @@
+"""Slots and checks of a pattern, before the order of its steps is planned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NoReturn, TypeAlias, cast
+
+import msgspec
+
+from kgserve.cypher.interpreter.expression_compiler import ExpressionCompiler
+from kgserve.cypher.interpreter.graph_view import (
+    NO_LABEL,
+    CompiledExpression,
+    GraphView,
+    NodeReference,
+    PathValue,
+    RelationshipKey,
+    RelationshipReference,
+    Row,
+)
+from kgserve.cypher.interpreter.query_tree import (
+    BinaryExpression,
+    ComparisonChain,
+    FunctionInvocation,
+    MapExpression,
+    NodeElement,
+    ParameterReference,
+    PathElement,
+    PropertyLookup,
+    QueryExpression,
+    RelationshipElement,
+    VariableReference,
+    iterate_nodes,
+)
+from kgserve.cypher.interpreter.values import describe_type, equals
+from kgserve.errors import InvalidInput
+
+
+class MatchState:
+    """Partial match of a pattern: the row with the variables bound so far, and nodes and relationships by slot.
+
+    A relationship of variable length is a tuple of keys in the order of the pattern. ``used`` has the relationships
+    that cannot be matched again.
+    """
+
+    __slots__ = ("links", "nodes", "row", "used")
+
+    def __init__(self, row: Row, node_count: int, relationship_count: int) -> None:
+        self.row = row
+        self.nodes: list[str] = [""] * node_count
+        self.links: list[RelationshipKey | tuple[RelationshipKey, ...]] = [()] * relationship_count
+        self.used: set[RelationshipKey] = set()
+
+
+StateTest: TypeAlias = Callable[[MatchState], bool]
+RelationshipTest: TypeAlias = Callable[[MatchState, RelationshipKey], bool]
+
+
+class PatternCheck(msgspec.Struct, frozen=True):
+    """Condition on a partial match that binds all ``required`` names."""
+
+    required: frozenset[str]
+    test: StateTest
+
+
+class NodeLookup(msgspec.Struct, frozen=True):
+    """Property of a node that equals an expression, or an element of it if ``is_list``."""
+
+    name: str
+    value: CompiledExpression
+    required: frozenset[str]
+    is_list: bool = False
+
+
+class NodeSlot(msgspec.Struct):
+    """Node of a pattern; elements with the same variable share a slot.
+
+    ``labels`` are the allowed labels, None for any.
+    """
+
+    name: str
+    index: int
+    is_named: bool
+    labels: frozenset[str] | None = None
+    lookups: list[NodeLookup] = msgspec.field(default_factory=list[NodeLookup])
+
+
+class RelationshipSlot(msgspec.Struct):
+    """Relationship of a pattern between the node slots ``left`` and ``right``.
+
+    ``tests`` hold for every relationship of a variable length, and need the ``required`` names.
+    """
+
+    name: str
+    index: int
+    is_named: bool
+    element: RelationshipElement
+    left: int
+    right: int
+    types: tuple[str, ...]
+    shortest: str = ""
+    path_name: str = ""
+    tests: list[RelationshipTest] = msgspec.field(default_factory=list[RelationshipTest])
+    required: frozenset[str] = frozenset()
+
+    @property
+    def is_variable(self) -> bool:
+        """Whether the relationship matches a sequence of relationships."""
+        return self.element.lengths is not None
+
+    @property
+    def bounds(self) -> tuple[int, int | None]:
+        """Least and greatest number of relationships; the latter is None if open."""
+        if self.element.lengths is None:
+            return 1, 1
+        least, most = self.element.lengths
+        return 1 if least is None else least, most
+
+
+class PathSlot(msgspec.Struct, frozen=True):
+    """Named path and the slots that it consists of."""
+
+    name: str
+    nodes: tuple[int, ...]
+    relationships: tuple[int, ...]
+    required: frozenset[str]
+
+
+class PatternModel:
+    """Slots and checks of the paths of one clause."""
+
+    def __init__(
+        self,
+        graph: GraphView,
+        compiler: ExpressionCompiler,
+        paths: tuple[PathElement, ...],
+        where: QueryExpression | None,
+    ) -> None:
+        self.graph = graph
+        self.nodes: list[NodeSlot] = []
+        self.relationships: list[RelationshipSlot] = []
+        self.paths: list[PathSlot] = []
+        self.checks: list[PatternCheck] = []
+        self._compiler = compiler
+        self._slots: dict[str, NodeSlot] = {}
+        self.names = find_pattern_variables(paths)
+        for path in paths:
+            self._add_path(path)
+        if where is not None:
+            self._add_conditions(where)
+
+    def _add_path(self, path: PathElement) -> None:
+        slots = [self._add_node(element) for element in path.nodes]
+        first = len(self.relationships)
+        for position, element in enumerate(path.relationships):
+            self._add_relationship(element, slots[position], slots[position + 1], path)
+        if path.name and not path.shortest:
+            added = self.relationships[first:]
+            self.paths.append(
+                PathSlot(
+                    path.name,
+                    tuple(slot.index for slot in slots),
+                    tuple(slot.index for slot in added),
+                    frozenset(slot.name for slot in (*slots, *added)),
+                )
+            )
+
+    def _add_node(self, element: NodeElement) -> NodeSlot:
+        slot = self._slots.get(element.name) if element.name else None
+        if slot is None:
+            index = len(self.nodes)
+            slot = NodeSlot(element.name or f" node {index}", index, bool(element.name))
+            self.nodes.append(slot)
+            if element.name:
+                self._slots[element.name] = slot
+        allowed = allowed_labels(element.labels, is_any=element.is_any)
+        if allowed is not None:
+            slot.labels = allowed if slot.labels is None else slot.labels & allowed
+        self._add_node_properties(slot, element.properties)
+        if element.where is not None:
+            self._add_conditions(element.where)
+        return slot
+
+    def _add_node_properties(self, slot: NodeSlot, properties: MapExpression | ParameterReference | None) -> None:
+        graph, index = self.graph, slot.index
+        if isinstance(properties, ParameterReference):
+            entries = self._compiler.compile(properties)
+
+            def test_all(state: MatchState) -> bool:
+                found = check_map(entries(state.row))
+                return all(
+                    equals(graph.node_property(state.nodes[index], name), value) is True
+                    for name, value in found.items()
+                )
+
+            self.checks.append(PatternCheck(frozenset((slot.name,)), test_all))
+        elif properties is not None:
+            for name, tree in properties.entries:
+                value = self._compiler.compile(tree)
+                required = self._find_required(tree)
+                slot.lookups.append(NodeLookup(name, value, required))
+                self.checks.append(
+                    PatternCheck(required | {slot.name}, _build_node_test(graph, index, name, value)),
+                )
+
+    def _add_relationship(
+        self, element: RelationshipElement, left: NodeSlot, right: NodeSlot, path: PathElement
+    ) -> None:
+        index = len(self.relationships)
+        name = element.name or f" relationship {index}"
+        slot = RelationshipSlot(
+            name=name,
+            index=index,
+            is_named=bool(element.name),
+            element=element,
+            left=left.index,
+            right=right.index,
+            types=tuple(dict.fromkeys(element.types)),
+            shortest=path.shortest,
+            path_name=path.name if path.shortest else "",
+        )
+        self.relationships.append(slot)
+        for test, required in self._build_relationship_tests(element):
+            slot.tests.append(test)
+            slot.required |= required
+
+    def _build_relationship_tests(
+        self, element: RelationshipElement
+    ) -> Iterator[tuple[RelationshipTest, frozenset[str]]]:
+        graph, properties = self.graph, element.properties
+        if isinstance(properties, ParameterReference):
+            entries = self._compiler.compile(properties)
+
+            def test_all(state: MatchState, key: RelationshipKey) -> bool:
+                found = check_map(entries(state.row))
+                return all(
+                    equals(graph.relationship_property(key, name), value) is True for name, value in found.items()
+                )
+
+            yield test_all, frozenset()
+        elif properties is not None:
+            for name, tree in properties.entries:
+                yield (
+                    _build_relationship_test(graph, name, self._compiler.compile(tree)),
+                    self._find_required(tree) - {element.name},
+                )
+        if element.where is not None:
+            condition = self._compiler.compile_condition(element.where)
+            variable = element.name
+
+            def test_where(state: MatchState, key: RelationshipKey) -> bool:
+                row = {**state.row, variable: RelationshipReference(graph, key)} if variable else state.row
+                return condition(row) is True
+
+            yield test_where, self._find_required(element.where) - {element.name}
+
+    def _add_conditions(self, where: QueryExpression) -> None:
+        for tree in split_conjunction(where):
+            condition = self._compiler.compile_condition(tree)
+            self.checks.append(PatternCheck(self._find_required(tree), _build_row_test(condition)))
+            self._add_lookups(tree)
+
+    def _add_lookups(self, tree: QueryExpression) -> None:
+        """Use ``n.name = value`` and ``n.id IN list`` to find nodes."""
+        if isinstance(tree, ComparisonChain) and len(tree.rest) == 1 and tree.rest[0][0] == "=":
+            other = tree.rest[0][1]
+            self._add_lookup(tree.first, other, is_list=False)
+            self._add_lookup(other, tree.first, is_list=False)
+        elif isinstance(tree, BinaryExpression) and tree.operator == "IN":
+            self._add_lookup(tree.left, tree.right, is_list=True)
+
+    def _add_lookup(self, subject: QueryExpression, value: QueryExpression, *, is_list: bool) -> None:
+        found = _find_property(subject)
+        if found is None:
+            return
+        variable, name = found
+        slot = self._slots.get(variable)
+        required = self._find_required(value)
+        if slot is not None and variable not in required and (name == "id" or not is_list):
+            slot.lookups.append(NodeLookup(name, self._compiler.compile(value), required, is_list))
+
+    def _find_required(self, tree: object) -> frozenset[str]:
+        return find_names(tree) & self.names
+
+
+def find_names(tree: object) -> frozenset[str]:
+    """Return the names of all variables in a tree, those that it binds itself included."""
+    return frozenset(_iterate_names(tree))
+
+
+def _iterate_names(tree: object) -> Iterator[str]:
+    for node in iterate_nodes(tree):
+        if isinstance(node, VariableReference | NodeElement | RelationshipElement | PathElement) and node.name:
+            yield node.name
+
+
+def find_pattern_variables(paths: tuple[PathElement, ...]) -> frozenset[str]:
+    """Return the variables of the nodes, relationships and paths of a pattern."""
+    elements = ((path, *path.nodes, *path.relationships) for path in paths)
+    return frozenset(each.name for some in elements for each in some if each.name)
+
+
+def split_conjunction(tree: QueryExpression) -> Iterator[QueryExpression]:
+    """Yield the conditions that are connected by AND at the top of a tree."""
+    if isinstance(tree, BinaryExpression) and tree.operator == "AND":
+        yield from split_conjunction(tree.left)
+        yield from split_conjunction(tree.right)
+    else:
+        yield tree
+
+
+def allowed_labels(labels: tuple[str, ...], *, is_any: bool) -> frozenset[str] | None:
+    """Return the labels that a node may have; None for any. Two required labels leave none, since nodes have one."""
+    if not labels:
+        return None
+    found = frozenset(labels) - {NO_LABEL}
+    return found if is_any or len(set(labels)) == 1 else frozenset()
+
+
+def check_map(value: Any) -> dict[str, Any]:
+    """Return a parameter of a pattern. Raises InvalidInput if it is no map."""
+    if not isinstance(value, dict):
+        raise InvalidInput(f"the properties of a pattern must be a map, not {describe_type(value)}")
+    return cast("dict[str, Any]", value)
+
+
+def build_path(
+    graph: GraphView, start: str, links: Iterable[RelationshipKey | tuple[RelationshipKey, ...]]
+) -> PathValue:
+    """Build a path from its first node and its relationships in order."""
+    current = start
+    nodes = [NodeReference(graph, start)]
+    relationships: list[RelationshipReference] = []
+    for link in links:
+        keys: Any = (link,) if link and isinstance(link[0], str) else link
+        for key in keys:
+            current = key[1] if key[0] == current else key[0]
+            nodes.append(NodeReference(graph, current))
+            relationships.append(RelationshipReference(graph, key))
+    return PathValue(tuple(nodes), tuple(relationships))
+
+
+def refuse_variable(name: str, expected: str, value: Any) -> NoReturn:
+    """Raise InvalidInput for a variable of a pattern that has a value of another type."""
+    raise InvalidInput(f"variable {name} in a pattern must be {expected}, not {describe_type(value)}")
+
+
+def _find_property(tree: QueryExpression) -> tuple[str, str] | None:
+    """Return the variable and name of ``n.name``; ``elementId(n)`` is ``n.id``."""
+    if isinstance(tree, PropertyLookup) and isinstance(tree.subject, VariableReference):
+        return tree.subject.name, tree.name
+    if isinstance(tree, FunctionInvocation) and tree.name == "elementid" and len(tree.arguments) == 1:
+        argument = tree.arguments[0]
+        return (argument.name, "id") if isinstance(argument, VariableReference) else None
+    return None
+
+
+def _build_node_test(graph: GraphView, index: int, name: str, value: CompiledExpression) -> StateTest:
+    def test(state: MatchState) -> bool:
+        return equals(graph.node_property(state.nodes[index], name), value(state.row)) is True
+
+    return test
+
+
+def _build_relationship_test(graph: GraphView, name: str, value: CompiledExpression) -> RelationshipTest:
+    def test(state: MatchState, key: RelationshipKey) -> bool:
+        return equals(graph.relationship_property(key, name), value(state.row)) is True
+
+    return test
+
+
+def _build_row_test(condition: CompiledExpression) -> StateTest:
+    def test(state: MatchState) -> bool:
+        return condition(state.row) is True
+
+    return test
