@@ -90,6 +90,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     data_dir: Annotated[Path, _doc("Folder that holds the stores")] = Path("kgserve-data")
     host: Annotated[str, _doc("Address to listen on")] = "127.0.0.1"
     port: Annotated[int, _doc("Port to listen on; 0 takes a free one", ge=0, le=65535)] = 8080
+    bolt_port: Annotated[
+        int, _doc("Port for Bolt, the protocol of Neo4j's drivers and browsers; 0 turns it off", ge=0, le=65535)
+    ] = 0
     insecure_no_auth: Annotated[bool, _doc("Serve on a publicly reachable address even if no API key exists")] = False
     key: Annotated[str, _doc(_KEY_DESCRIPTION, pattern=r"^[!-~]*\Z")] = ""
     tools: Annotated[

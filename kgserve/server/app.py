@@ -13,7 +13,14 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, suppress
+from contextlib import (
+    ExitStack,
+    asynccontextmanager,
+    closing,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -44,6 +51,8 @@ from kgserve.platform.server_discovery import connectable_url
 from kgserve.platform.settings import MEBIBYTE, Settings
 from kgserve.projections.cypher_engine.engine.process import get_fork_server
 from kgserve.server.admission import AdmissionControl
+from kgserve.server.bolt.service import BoltService
+from kgserve.server.bolt.store_backend import StoreBackend
 from kgserve.server.http.connection import ConnectionLimits, ConnectionRegistry, HttpConnection
 from kgserve.server.http.error_responses import reraise_error
 from kgserve.server.http.fair_callbacks import FairCallbackQueue
@@ -87,10 +96,11 @@ class _Application(Litestar):
         return [*plugins, MsgspecDIPlugin()]
 
 
-def create_app(graphs: StoreHandles, token: str | None = None) -> Litestar:
+def create_app(graphs: StoreHandles, token: str | None = None, bolt: BoltService | None = None) -> Litestar:
     """Return the REST and MCP application for the stores of a data folder; its lifespan closes them.
 
-    token: bearer token with all permissions, for local clients that read server.json.
+    token: bearer token with all permissions, for local clients that read server.json. bolt: Bolt, served as long
+    as the application runs.
     """
     pool = graphs.whole_pool
     authenticator, audit = Authenticator(pool.settings, Keyring(pool.data_dir), token), AuditLog(pool.data_dir)
@@ -108,7 +118,7 @@ def create_app(graphs: StoreHandles, token: str | None = None) -> Litestar:
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncGenerator[None]:
         try:
-            async with endpoint.running():
+            async with endpoint.running(), nullcontext() if bolt is None else bolt.serving(backend):
                 yield
         finally:
             await edge.wait_until_idle(pool.settings.shutdown_grace / 4)
@@ -136,6 +146,7 @@ def create_app(graphs: StoreHandles, token: str | None = None) -> Litestar:
         handler = ForwardingMiddleware(handler, forwarder)
     edge = Gateway(handler, pool.settings, pool.observation, authenticator, audit, service, ROUTES)
     app.state["edge"] = edge
+    backend = StoreBackend(graphs, authenticator, audit, edge.rates, threads.callers)
     app.asgi_handler = edge
     return app
 
@@ -159,13 +170,14 @@ def run_server(settings: Settings) -> int:
         with (
             DataFolderLock(settings.data_dir) as lock,
             closing(bind_listener(settings.host, settings.port)) as listener,
+            _bind_bolt(settings) as bolt_listener,
         ):
             if settings.cluster:
                 # Other nodes redirect callers here from the first heartbeat on; these wait instead of being refused.
                 listener.listen(LISTEN_BACKLOG_CONNECTIONS)
             _warn_if_open_to_others(settings)
             _warn_of_excess(settings)
-            left_behind = _run(settings, lock, listener)
+            left_behind = _run(settings, lock, listener, bolt_listener)
     except KgserveError as error:
         print(f"kgserve: {error}", file=sys.stderr)  # noqa: T201
         return 1
@@ -195,7 +207,19 @@ def bind_listener(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> bool:
+@contextmanager
+def _bind_bolt(settings: Settings) -> Generator[socket.socket | None]:
+    """Yield the listener for Bolt; None if Bolt is turned off. Raises Conflict or InvalidInput."""
+    if not settings.bolt_port:
+        yield None
+        return
+    with closing(bind_listener(settings.host, settings.bolt_port)) as listener:
+        yield listener
+
+
+def _run(
+    settings: Settings, lock: DataFolderLock, listener: socket.socket, bolt_listener: socket.socket | None
+) -> bool:
     """Serve; return whether a thread is still running at the end."""
     certificate = ServerCertificate.from_settings(settings)
     host, port = listener.getsockname()[:2]
@@ -223,7 +247,9 @@ def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> b
         opened = open_services(settings, stack, url=url, token=token)
         if settings.cluster:
             require_key_if_exposed(settings, settings.data_dir)
-        app = create_app(opened.graphs(), token)
+        tls = None if certificate is None else certificate.context
+        bolt = None if bolt_listener is None else BoltService(settings, bolt_listener, tls)
+        app = create_app(opened.graphs(), token, bolt)
         server = HttpServer(uvicorn_config(app, settings, certificate), settings.shutdown_grace, started)
         if certificate is not None:
             server.on_sighup = partial(_reload_certificate, certificate, publish)
@@ -239,6 +265,11 @@ def _start_lines(settings: Settings, url: str) -> list[str]:
     if settings.log_format == "json":
         return [structured_log.format_json_line("listening", version=__version__, url=url, data=str(settings.data_dir))]
     lines = [f"kgserve {__version__} listening on {url} (data: {settings.data_dir})"]
+    if settings.bolt_port:
+        scheme = "bolt+s" if settings.tls_cert else "bolt"
+        lines.append(
+            f"Bolt: {scheme}://{connectable_url(url).partition('://')[2].rpartition(':')[0]}:{settings.bolt_port}"
+        )
     if settings.explorer:
         how = f"open {connectable_url(url)}/" if Keyring(settings.data_dir).empty else "run `kgserve open`"
         lines.append(f"to use it in a browser: {how}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -14,7 +14,7 @@ import msgspec
 from typing_extensions import override
 
 from kgserve.cypher.guard import MAX_PARAMETER_BYTES, MAX_PARAMETER_DEPTH
-from kgserve.cypher.interpreter.execution import execute
+from kgserve.cypher.interpreter.execution import QueryResult, execute
 from kgserve.cypher.interpreter.graph_edits import GraphChanges, GraphEdits
 from kgserve.cypher.interpreter.graph_view import NO_LABEL, ExecutionLimits, GraphView
 from kgserve.cypher.interpreter.json_results import column_type, to_json_value
@@ -104,13 +104,13 @@ class InterpretedCursor:
 
     seconds = 0.0
 
-    def __init__(self, columns: Sequence[str], rows: Iterator[list[Any]], most: int | None) -> None:
+    def __init__(self, result: QueryResult, most: int | None) -> None:
         """Offer at most ``most`` rows."""
-        first = [*islice(rows, _TYPED_ROWS)]
-        self.columns = [*columns]
-        self.types = [column_type([row[at] for row in first]) for at in range(len(columns))]
+        first = [*islice(result.rows, _TYPED_ROWS)]
+        self.columns = [*result.columns]
+        self.types = [column_type([row[at] for row in first]) for at in range(len(self.columns))]
         self.total = 0
-        self._rows = chain(first, rows)
+        self._rows = chain(first, result.rows)
         self._most = most
 
     def lines(self) -> Iterator[bytes]:
@@ -139,15 +139,13 @@ def open_interpreted(
     """Yield the open result of a reading statement, with at most ``most`` rows."""
     limits = statement_limits(control, seconds)
     with graph.lease() as store, store.reading() as rows:
-        yield run_interpreted(statement, open_rows_graph(store, rows), limits, most)
+        result = run_interpreted(statement, open_rows_graph(store, rows), limits)
+        yield InterpretedCursor(result, most)
 
 
-def run_interpreted(
-    statement: InterpretedStatement, graph: GraphView, limits: ExecutionLimits, most: int | None
-) -> InterpretedCursor:
-    """Start a statement on a graph."""
-    result = execute(statement.query, statement.info, graph, dict(statement.parameters), limits, datetime.now(UTC))
-    return InterpretedCursor(result.columns, result.rows, most)
+def run_interpreted(statement: InterpretedStatement, graph: GraphView, limits: ExecutionLimits) -> QueryResult:
+    """Start a statement on a graph. Raises InvalidInput, TimedOut and TooLarge, also while its rows are read."""
+    return execute(statement.query, statement.info, graph, dict(statement.parameters), limits, datetime.now(UTC))
 
 
 def statement_limits(control: StatementCancellation, seconds: float) -> ExecutionLimits:
@@ -182,17 +180,21 @@ class InterpretedWrite(OptimisticWrite):
     def compute(self, rows: RowsSnapshot) -> tuple[RowChanges, CypherAnswer]:
         below = open_rows_graph(self._store, rows)
         edits = GraphEdits(below)
-        cursor = run_interpreted(self._statement, edits, statement_limits(self._control, self._seconds), self._max_rows)
-        answer = collect_answer(cursor)
+        result = run_interpreted(self._statement, edits, statement_limits(self._control, self._seconds))
+        answer = self.collect(result, edits)
         self._reads = below.reads
-        return _to_row_changes(edits.changes(), below), answer
+        return to_row_changes(edits.changes(), below), answer
+
+    def collect(self, result: QueryResult, edits: GraphEdits) -> CypherAnswer:
+        """Execute the statement and return its answer, without the changes."""
+        return collect_answer(InterpretedCursor(result, self._max_rows))
 
     @override
     def may_have_read(self, since: list[ChangeSet], rows: RowsSnapshot) -> bool:
         return self._reads.overlaps(since)
 
 
-def _to_row_changes(changes: GraphChanges, graph: RowsGraph) -> RowChanges:
+def to_row_changes(changes: GraphChanges, graph: RowsGraph) -> RowChanges:
     """Return the changed rows of a statement. Raises InvalidInput for values that no row accepts."""
     gone = {each.id for each in changes.deleted_nodes}
     removed = [each.key for each in changes.deleted_relationships]

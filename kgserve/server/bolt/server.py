@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import socket
 import ssl
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -51,10 +52,13 @@ class BoltServer:
 
     async def start(self, host: str, port: int) -> None:
         """Listen on an address; port 0 selects a free one. Raises OSError if it is in use."""
+        await self.start_on(socket.create_server((host, port)))
+
+    async def start_on(self, listener: socket.socket) -> None:
+        """Listen on a bound socket, which is closed at the end."""
         self._server = await asyncio.start_server(
             self._accept,
-            host,
-            port,
+            sock=listener,
             ssl=self._tls,
             ssl_handshake_timeout=self._limits.handshake_timeout if self._tls else None,
             backlog=_BACKLOG,

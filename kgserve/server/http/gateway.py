@@ -146,7 +146,7 @@ class Gateway:
         self._audit = audit
         self._proxies = TrustedProxies.parse(settings.trusted_proxies)
         self._origins = AllowedOrigins.parse(settings.cors_origins)
-        self._rates = RateLimiter(settings.rate_limit)
+        self.rates = RateLimiter(settings.rate_limit)
         self._hides_explorer = not settings.explorer
         self._in_cluster = bool(settings.cluster)
         guard = CrossSiteGuard(settings.host, self._origins, settings.allowed_hosts)
@@ -251,16 +251,16 @@ class Gateway:
         try:
             caller = self._authenticator.authenticate(scope["path"], scope["query_string"], scope["headers"])
         except InvalidCredentials:
-            self._rates.failed(context.address)
+            self.rates.failed(context.address)
             raise
         except Unauthenticated:
             if not is_local(context.address):
-                self._rates.admit(ANONYMOUS_CALLER, context.address)
+                self.rates.admit(ANONYMOUS_CALLER, context.address)
             raise
         context.caller = caller
         current_caller.set(context.asker)
         if caller.key_id is not None or not is_local(context.address):
-            self._rates.admit(caller, context.address)
+            self.rates.admit(caller, context.address)
         if _is_use(scope["method"], scope["path"], headers):
             self._service.admission.callers.record_request(context.asker)
 

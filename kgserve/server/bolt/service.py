@@ -1,0 +1,36 @@
+"""Bolt as a part of the server's application."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from kgserve.platform.settings import Settings
+from kgserve.server.bolt.backend import BoltBackend
+from kgserve.server.bolt.connection import BoltLimits
+from kgserve.server.bolt.server import BoltServer
+
+
+class BoltService:
+    """Bolt on a bound socket, served as long as the application runs."""
+
+    def __init__(self, settings: Settings, listener: socket.socket, tls: ssl.SSLContext | None) -> None:
+        self._listener = listener
+        self._tls = tls
+        self._limits = BoltLimits(
+            connections=settings.max_connections,
+            connections_per_address=settings.max_connections_per_address,
+            stop_timeout=settings.shutdown_grace / 4,
+        )
+
+    @asynccontextmanager
+    async def serving(self, backend: BoltBackend) -> AsyncGenerator[None]:
+        """Serve a backend within a block."""
+        server = BoltServer(backend, self._limits, self._tls)
+        await server.start_on(self._listener)
+        try:
+            yield
+        finally:
+            await server.stop()

@@ -1,0 +1,372 @@
+"""Bolt backend over the stores of a server: databases are stores, and the interpreter runs all statements."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from typing_extensions import override
+
+from kgserve.cypher.interpreter.execution import QueryResult
+from kgserve.cypher.interpreter.graph_edits import EditCounts, GraphEdits
+from kgserve.errors import Conflict, Forbidden, InvalidInput, Unauthenticated, Unavailable
+from kgserve.graph.answers import CypherAnswer
+from kgserve.graph.cypher.detached_values import DetachedElements
+from kgserve.graph.cypher.interpreted_statements import (
+    InterpretedStatement,
+    InterpretedWrite,
+    prepare_interpreted,
+    run_interpreted,
+    statement_limits,
+    to_row_changes,
+)
+from kgserve.graph.cypher.optimistic_write import has_write_overlap
+from kgserve.graph.cypher.read_statements import StatementCancellation
+from kgserve.graph.cypher.row_changes import to_write_batch
+from kgserve.graph.cypher.rows_graph import open_rows_graph
+from kgserve.graph.store_handle import StoreHandle, StoreHandles
+from kgserve.platform.access.audit import AuditLog
+from kgserve.platform.access.authentication import Authenticator, InvalidCredentials
+from kgserve.projections.cypher_engine.engine.fair_pool import current_caller
+from kgserve.server.admission import ActiveCallers
+from kgserve.server.bolt.backend import (
+    AuthenticationRequest,
+    BoltBackend,
+    BoltCaller,
+    BoltResult,
+    BoltTransaction,
+    DatabaseEntry,
+    InterruptionSignal,
+    ServerAddresses,
+    StatementRequest,
+    StatementSummary,
+    TransactionRequest,
+)
+from kgserve.server.bolt.failures import InvalidBookmark
+from kgserve.server.http.rate_limits import RateLimiter, is_local
+from kgserve.storage.journal.tail import JournalTail
+from kgserve.storage.model.batch import WriteBatch
+from kgserve.stores.open_store import OpenStore
+
+BOOKMARK_PREFIX = "kgserve"
+HOME_DATABASES = ("default", "neo4j")
+"""Names of the store that a client means who names none; the first existing one."""
+MAX_BOOKMARK_WAIT_SECONDS = 10.0
+_BOOKMARK_POLL_SECONDS = 0.05
+_COUNTERS = {
+    "nodes_created": "nodes-created",
+    "nodes_deleted": "nodes-deleted",
+    "relationships_created": "relationships-created",
+    "relationships_deleted": "relationships-deleted",
+    "properties_set": "properties-set",
+    "labels_added": "labels-added",
+    "labels_removed": "labels-removed",
+}
+
+
+class StoreBackend(BoltBackend):
+    """Databases of one server."""
+
+    def __init__(
+        self,
+        graphs: StoreHandles,
+        authenticator: Authenticator,
+        audit: AuditLog,
+        rates: RateLimiter,
+        callers: ActiveCallers,
+    ) -> None:
+        """Apply the limits and counts of the server's other interfaces."""
+        self._graphs = graphs
+        self._authenticator = authenticator
+        self._audit = audit
+        self._rates = rates
+        self._callers = callers
+
+    @override
+    def authenticate(self, request: AuthenticationRequest) -> BoltCaller:
+        if request.scheme not in {"basic", "bearer", "none"}:
+            raise InvalidInput(f"unknown authentication scheme {request.scheme!r}; use basic or bearer with an API key")
+        given = [(b"authorization", b"Bearer " + request.credentials.encode())] if request.scheme != "none" else []
+        try:
+            caller = self._authenticator.authenticate("bolt", b"", given)
+        except Unauthenticated as error:
+            if isinstance(error, InvalidCredentials):
+                self._rates.failed(request.remote)
+            self._audit.record_refusal("bolt.authenticate", "401", caller=None, address=request.remote)
+            raise
+        return BoltCaller(name=caller.name, roles=(caller.role,), identity=(caller, request.remote))
+
+    @override
+    def home_database(self, caller: BoltCaller) -> str:
+        names = [entry.name for entry in self.databases(caller)]
+        return next((name for name in HOME_DATABASES if name in names), names[0] if len(names) == 1 else "default")
+
+    @override
+    def databases(self, caller: BoltCaller) -> Sequence[DatabaseEntry]:
+        identity, _ = caller.identity
+        names = self._graphs.for_caller(identity).pool.names()
+        return [DatabaseEntry(name=name, is_writable=identity.may("write")) for name in names]
+
+    @override
+    def route(self, caller: BoltCaller, database: str, address: str) -> ServerAddresses:
+        return ServerAddresses(readers=(address,), writers=(address,), routers=(address,))
+
+    @override
+    def run(self, request: StatementRequest) -> BoltResult:
+        graph = self._open_graph(request)
+        statement = prepare_statement(request)
+        seconds = time_limit(graph, request.timeout)
+        if statement.info.is_updating:
+            return _WriteResult(graph, statement, request, seconds)
+        return _ReadResult(graph, statement, request, seconds)
+
+    @override
+    def begin(self, request: TransactionRequest) -> BoltTransaction:
+        return StoreTransaction(self._open_graph(request), request)
+
+    def _open_graph(self, request: StatementRequest | TransactionRequest) -> StoreHandle:
+        caller, address = request.caller.identity
+        if not self._authenticator.still_valid(caller):
+            raise Unauthenticated("the key of this connection is no longer valid; connect again with another one")
+        if caller.key_id is not None or not is_local(address):
+            self._rates.admit(caller, address)
+        name = caller.key_id or address
+        self._callers.record_request(name)
+        current_caller.set(name)
+        return self._graphs.for_caller(caller).graph(request.database)
+
+
+def prepare_statement(request: StatementRequest) -> InterpretedStatement:
+    """Parse and check a statement. Raises InvalidInput, and Forbidden for a write that the caller may not do."""
+    statement = prepare_interpreted(request.statement, request.parameters)
+    if statement.info.is_updating:
+        if request.is_read_only:
+            raise Forbidden("the statement writes data, but the session or transaction only reads")
+        request.caller.identity[0].require("write")
+    return statement
+
+
+def time_limit(graph: StoreHandle, asked: float | None) -> float:
+    """Return the time limit in seconds: the requested one, at most the server's."""
+    longest = graph.graphs.settings.query_timeout
+    return longest if asked is None else min(asked, longest)
+
+
+def format_bookmark(database: str, sequence: int) -> str:
+    """Return the bookmark of a commit."""
+    return f"{BOOKMARK_PREFIX}:{database}:{sequence}"
+
+
+def wait_for_bookmarks(store: OpenStore, bookmarks: Sequence[str], check: Callable[[], None]) -> None:
+    """Wait until a store has the commits that bookmarks name; those of other stores are ignored.
+
+    Raises InvalidBookmark for other texts, and Unavailable if a commit does not arrive in time.
+    """
+    wanted = 0
+    for bookmark in bookmarks:
+        prefix, _, rest = bookmark.partition(":")
+        database, _, sequence = rest.rpartition(":")
+        if prefix != BOOKMARK_PREFIX or not database or not sequence.isdecimal():
+            raise InvalidBookmark(f"{bookmark!r} is not a bookmark of this server")
+        if database == store.name:
+            wanted = max(wanted, int(sequence))
+    until = time.monotonic() + MAX_BOOKMARK_WAIT_SECONDS
+    while store.state.sequence < wanted:
+        check()
+        store.reach(wanted)
+        if time.monotonic() > until:
+            raise Unavailable(
+                f"the commit {wanted} of a bookmark has not arrived; this store has {store.state.sequence}"
+            )
+        time.sleep(_BOOKMARK_POLL_SECONDS)
+
+
+def connect_cancellation(interruption: InterruptionSignal) -> StatementCancellation:
+    """Return a cancellation that the signal of a client triggers."""
+    control = StatementCancellation()
+    interruption.on_request(control.interrupt)
+    return control
+
+
+def describe_counts(counts: EditCounts) -> dict[str, int]:
+    """Return the counts that are not zero, by their names in the protocol."""
+    return {name: count for field, name in _COUNTERS.items() if (count := getattr(counts, field))}
+
+
+class _ReadResult(BoltResult):
+    """Result of a reading statement, which holds its snapshot until it is closed."""
+
+    def __init__(
+        self, graph: StoreHandle, statement: InterpretedStatement, request: StatementRequest, seconds: float
+    ) -> None:
+        self._held = ExitStack()
+        try:
+            store = self._held.enter_context(graph.lease())
+            wait_for_bookmarks(store, request.bookmarks, request.interruption.check)
+            rows = self._held.enter_context(store.reading())
+            limits = statement_limits(connect_cancellation(request.interruption), seconds)
+            self._result = run_interpreted(statement, open_rows_graph(store, rows), limits)
+            self._bookmark = format_bookmark(store.name, rows.at)
+            self.columns = self._result.columns
+        except BaseException:
+            self._held.close()
+            raise
+
+    @override
+    def rows(self) -> Iterator[Sequence[Any]]:
+        return self._result.rows
+
+    @override
+    def discard(self, rows: Iterator[Sequence[Any]]) -> None:
+        pass
+
+    @override
+    def summary(self) -> StatementSummary:
+        return StatementSummary(type="r", bookmark=self._bookmark)
+
+    @override
+    def close(self) -> None:
+        self._held.close()
+
+
+class _BoltWrite(InterpretedWrite):
+    """Writing statement whose rows stay values."""
+
+    values: list[list[Any]]
+    counts: EditCounts
+
+    @override
+    def collect(self, result: QueryResult, edits: GraphEdits) -> CypherAnswer:
+        detach = DetachedElements().detach
+        self.values = [[detach(value) for value in row] for row in result.rows]
+        self.counts = edits.counts
+        return CypherAnswer(columns=[*result.columns], types=[], rows=[], row_count=0, truncated=False, took_ms=0.0)
+
+
+class _WriteResult(BoltResult):
+    """Result of a writing auto-commit statement, which is committed before its first row."""
+
+    def __init__(
+        self, graph: StoreHandle, statement: InterpretedStatement, request: StatementRequest, seconds: float
+    ) -> None:
+        self._graph = graph
+        self._statement = statement
+        self._request = request
+        self._seconds = seconds
+        self._bookmark = ""
+        self._counts = EditCounts()
+        self.columns = statement.info.columns
+
+    @override
+    def rows(self) -> Iterator[Sequence[Any]]:
+        request = self._request
+        control = connect_cancellation(request.interruption)
+        with self._graph.lease(create=True) as store:
+            wait_for_bookmarks(store, request.bookmarks, request.interruption.check)
+            write = _BoltWrite(store, self._statement, 0, self._seconds, control)
+            answer = write.run()
+            self._counts = write.counts
+            sequence = store.state.sequence if answer.changes is None else answer.changes.sequence
+            self._bookmark = format_bookmark(store.name, sequence)
+        return iter(write.values)
+
+    @override
+    def summary(self) -> StatementSummary:
+        kind = "rw" if self.columns else "w"
+        return StatementSummary(type=kind, counters=describe_counts(self._counts), bookmark=self._bookmark)
+
+    @override
+    def close(self) -> None:
+        pass
+
+
+class StoreTransaction(BoltTransaction):
+    """Explicit transaction: its statements change an overlay over one snapshot, which is committed at once.
+
+    It conflicts if another commit has changed anything that its statements have read or written.
+    """
+
+    def __init__(self, graph: StoreHandle, request: TransactionRequest) -> None:
+        self._held = ExitStack()
+        self._control = connect_cancellation(request.interruption)
+        self._limits = statement_limits(self._control, time_limit(graph, request.timeout))
+        try:
+            self._store = self._held.enter_context(graph.lease(create=not request.is_read_only))
+            wait_for_bookmarks(self._store, request.bookmarks, request.interruption.check)
+            self._rows = self._held.enter_context(self._store.reading())
+            self._graph = open_rows_graph(self._store, self._rows)
+            self._edits = GraphEdits(self._graph)
+        except BaseException:
+            self._held.close()
+            raise
+
+    @override
+    def run(self, request: StatementRequest) -> BoltResult:
+        statement = prepare_statement(request)
+        before = _copy_counts(self._edits.counts)
+        result = run_interpreted(statement, self._edits, self._limits)
+        # Later statements may change what rows that are not read yet would show.
+        detach = DetachedElements().detach
+        rows = [[detach(value) for value in row] for row in result.rows]
+        counts = _count_difference(before, self._edits.counts)
+        return _TransactionResult(result.columns, rows, counts, is_updating=statement.info.is_updating)
+
+    @override
+    def commit(self) -> str:
+        try:
+            changes = self._edits.changes()
+            if changes.is_empty:
+                return format_bookmark(self._store.name, self._rows.at)
+            batch = to_write_batch(to_row_changes(changes, self._graph))
+            report = self._store.submit_prepared(lambda: self._revalidate(batch)).result()
+            return format_bookmark(self._store.name, report.sequence)
+        finally:
+            self._held.close()
+
+    @override
+    def rollback(self) -> None:
+        self._held.close()
+
+    def _revalidate(self, batch: WriteBatch) -> WriteBatch:
+        """Return the batch if no other commit conflicts with it. Raises Conflict."""
+        first, last = self._rows.at + 1, self._store.state.sequence
+        since = [*JournalTail(self._store.layout.journal).read(first, last)] if last >= first else []
+        if since and (self._graph.reads.overlaps(since) or has_write_overlap(batch, since)):
+            raise Conflict("another transaction has changed what this one has read or written; run it again")
+        return batch
+
+
+class _TransactionResult(BoltResult):
+    """Rows of a statement in a transaction, which has already been carried out."""
+
+    def __init__(
+        self, columns: Sequence[str], rows: list[list[Any]], counts: dict[str, int], *, is_updating: bool
+    ) -> None:
+        self.columns = tuple(columns)
+        self._rows = rows
+        self._counts = counts
+        self._is_updating = is_updating
+
+    @override
+    def rows(self) -> Iterator[Sequence[Any]]:
+        return iter(self._rows)
+
+    @override
+    def summary(self) -> StatementSummary:
+        kind = ("rw" if self.columns else "w") if self._is_updating else "r"
+        return StatementSummary(type=kind, counters=self._counts)
+
+    @override
+    def close(self) -> None:
+        pass
+
+
+def _copy_counts(counts: EditCounts) -> EditCounts:
+    return EditCounts(**{name: getattr(counts, name) for name in counts.__struct_fields__})
+
+
+def _count_difference(before: EditCounts, after: EditCounts) -> dict[str, int]:
+    difference = {name: getattr(after, name) - getattr(before, name) for name in after.__struct_fields__}
+    return describe_counts(EditCounts(**difference))
