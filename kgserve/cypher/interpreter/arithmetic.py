@@ -152,7 +152,7 @@ def check_number(a: Any) -> Any:
     raise InvalidInput(f"+ expects a number, not {describe_value(a)}")
 
 
-def to_text(value: float | bool | str) -> str:
+def to_text(value: Any) -> str:
     """Return a number, boolean, string or temporal value as ``toString()`` prints it."""
     if type(value) is bool:
         return "true" if value else "false"

@@ -280,8 +280,6 @@ class ExpressionCompiler:
         arguments = [self.compile(each) for each in tree.arguments]
         if tree.name == "coalesce":
             return self._fold(closures.build_coalesce(arguments), *arguments)
-        if tree.name == "exists" and not all(isinstance(each, PropertyLookup | IndexLookup) for each in tree.arguments):
-            raise InvalidInput("exists() expects a property or a pattern; for other values use IS NOT NULL")
         function = find_function(tree.name, self.environment.now)
         call = function.bind(arguments)
         locate = self._locator(tree)

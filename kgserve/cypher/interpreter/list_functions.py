@@ -69,10 +69,6 @@ def _null_if(first: Any, second: Any) -> Any:
     return None if equals(first, second) is True else first
 
 
-def _is_present(value: Any) -> bool:
-    return value is not None
-
-
 def _name_type(value: Any) -> str:
     """Return the type of a value as GQL writes it."""
     if value is None:
@@ -94,7 +90,6 @@ LIST_FUNCTIONS = tabulate(
         ScalarFunction("range", _range, (INTEGER, INTEGER, INTEGER), 2),
         ScalarFunction("isEmpty", _is_empty, (LIST | STRING | MAP,), 1),
         ScalarFunction("nullIf", _null_if, (ANY, ANY), 2, takes_null=True),
-        ScalarFunction("exists", _is_present, (ANY,), 1, takes_null=True),
         ScalarFunction("valueType", _name_type, (ANY,), 1, takes_null=True),
     ]
 )
