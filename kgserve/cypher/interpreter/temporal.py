@@ -33,7 +33,7 @@ from kgserve.cypher.interpreter.temporal_values import (
 from kgserve.errors import InvalidInput
 
 _RANKS: dict[type[Any], int] = {kind: rank for rank, kind in enumerate(TYPE_NAMES)}
-_COLUMN_TYPES: dict[type[Any], str] = {
+COLUMN_TYPES: dict[type[Any], str] = {
     ZonedDateTime: "ZONED DATETIME",
     LocalDateTime: "LOCAL DATETIME",
     CalendarDate: "DATE",
@@ -69,7 +69,7 @@ def get_component(value: Any, name: str) -> Any:
 
 def type_name(value: Any) -> str:
     """Return the name of a temporal type in results: ``DATE``, ``ZONED DATETIME`` and so on."""
-    return _COLUMN_TYPES[type(value)]
+    return COLUMN_TYPES[type(value)]
 
 
 # Order

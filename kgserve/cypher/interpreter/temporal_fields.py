@@ -87,9 +87,10 @@ class SelectedParts(msgspec.Struct):
             raise InvalidInput(f"a {TYPE_NAMES[type(value)]} has no date to select")
 
     def select_time(self, value: TemporalInstant) -> None:
-        """Take the time of day and the zone of a value. Raises InvalidInput if it has no time."""
-        self.nanoseconds, self.zone = find_nanoseconds(value), find_zone(value)
-        self.offset = value.offset if isinstance(value, OffsetTime | ZonedDateTime) else None
+        """Take the time of day and the zone of a value, if it has one. Raises InvalidInput if it has no time."""
+        self.nanoseconds = find_nanoseconds(value)
+        if isinstance(value, OffsetTime | ZonedDateTime):
+            self.zone, self.offset = find_zone(value), value.offset
         if self.nanoseconds is None:
             raise InvalidInput(f"a {TYPE_NAMES[type(value)]} has no time to select")
 
@@ -131,6 +132,8 @@ def build_instant(
         zone = time_zones.find_offset(zone, int(now.timestamp()))
     parts = _select_parts(values, base, zone)
     if kind not in (LocalTime, OffsetTime):
+        if parts.days is None:
+            _check_date_order(values)
         parts.days = _assign_date(values, parts.days)
     if kind is not CalendarDate:
         _check_time_order(kind, values, parts)
@@ -230,7 +233,7 @@ def read_integer(value: Any, name: str) -> int:
 
 def _assign_date(values: dict[str, Any], days: int | None) -> int:
     numbers = {name: read_integer(values[name], name) for name in _DATE_FIELDS if name in values}
-    _check_date_forms(numbers, has_date=days is not None)
+    _check_date_forms(numbers)
     if days is None:
         days = calendar_dates.to_days(numbers.pop("year"))
         if "week" in numbers:
@@ -243,18 +246,23 @@ def _assign_date(values: dict[str, Any], days: int | None) -> int:
     return calendar_dates.check_days(days)
 
 
-def _check_date_forms(numbers: dict[str, int], *, has_date: bool) -> None:
-    used = [form for form in _DATE_FORMS if any(name in numbers for name in form)]
+def _check_date_forms(values: dict[str, Any]) -> None:
+    """Raise InvalidInput if a day is given in two ways."""
+    used = [name for form in _DATE_FORMS for name in form[:1] if any(each in values for each in form)]
     if len(used) > 1:
-        first, second = (next(name for name in form if name in numbers) for form in used[:2])
-        raise InvalidInput(f"`{first}` cannot be combined with `{second}`")
-    if has_date:
-        return
-    if "year" not in numbers:
+        raise InvalidInput(f"the components of a date by `{used[0]}` and by `{used[1]}` cannot be combined")
+
+
+def _check_date_order(values: dict[str, Any]) -> None:
+    """Raise InvalidInput if a component is given without a greater one."""
+    if "year" not in values:
         raise InvalidInput("`year` is missing; a date needs a year, or a `date` to start from")
-    for form in used:
-        if form[0] not in numbers:
-            raise InvalidInput(f"`{form[-1]}` cannot be given without `{form[0]}`")
+    form = next((form for form in _DATE_FORMS if any(name in values for name in form)), _DATE_FORMS[0])
+    if form[-1] in values and form[0] not in values:
+        raise InvalidInput(f"`{form[-1]}` cannot be given without `{form[0]}`")
+    time = next((name for name in ("time", "hour") if name in values), None)
+    if time and form[-1] not in values:
+        raise InvalidInput(f"`{time}` cannot be given without `{form[-1]}`")
 
 
 # Times

@@ -1,0 +1,89 @@
+"""Results of statements as JSON answers show them: values, and the types of columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from kgserve.cypher.interpreter import temporal
+from kgserve.cypher.interpreter.graph_view import NodeReference, PathValue, RelationshipReference
+
+ANY_COLUMN = "ANY"
+NULL_COLUMN = "NULL"
+_COLUMN_TYPES: dict[type[Any], str] = {
+    NodeReference: "NODE",
+    RelationshipReference: "REL",
+    PathValue: "RECURSIVE_REL",
+    str: "STRING",
+    int: "INT64",
+    float: "DOUBLE",
+    bool: "BOOL",
+    list: "LIST",
+    dict: "MAP",
+}
+
+
+def to_json_value(value: Any) -> Any:
+    """Return a run-time value as JSON.
+
+    Nodes and relationships are objects of all their columns, a path is ``{"nodes": [...], "relations": [...]}``,
+    temporal values are ISO texts, and floats that JSON lacks are the strings ``NaN``, ``Infinity`` and ``-Infinity``.
+    """
+    converter = _CONVERTERS.get(type(value))
+    if converter is not None:
+        return converter(value)
+    return str(value) if temporal.is_temporal(value) else value
+
+
+def column_type(values: Iterable[Any]) -> str:
+    """Return the type of a column's values: ``NULL`` if all are null, ``ANY`` if types are mixed."""
+    kinds = {type(value) for value in values if value is not None}
+    if len(kinds) > 1:
+        return ANY_COLUMN
+    return next((_name_type(kind) for kind in kinds), NULL_COLUMN)
+
+
+def _name_type(kind: type[Any]) -> str:
+    return _COLUMN_TYPES.get(kind) or temporal.COLUMN_TYPES.get(kind, ANY_COLUMN).replace(" ", "_")
+
+
+def _convert_float(value: float) -> float | str:
+    if math.isfinite(value):
+        return value
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
+
+
+def _convert_node(node: NodeReference) -> dict[str, Any]:
+    return _convert_map(node.graph.node_columns(node.id))
+
+
+def _convert_relationship(relationship: RelationshipReference) -> dict[str, Any]:
+    return _convert_map(relationship.graph.relationship_columns(relationship.key))
+
+
+def _convert_path(path: PathValue) -> dict[str, Any]:
+    return {
+        "nodes": [_convert_node(node) for node in path.nodes],
+        "relations": [_convert_relationship(relationship) for relationship in path.relationships],
+    }
+
+
+def _convert_list(values: list[Any]) -> list[Any]:
+    return [to_json_value(value) for value in values]
+
+
+def _convert_map(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: to_json_value(value) for name, value in values.items()}
+
+
+_CONVERTERS: dict[type[Any], Callable[[Any], Any]] = {
+    NodeReference: _convert_node,
+    RelationshipReference: _convert_relationship,
+    PathValue: _convert_path,
+    float: _convert_float,
+    list: _convert_list,
+    dict: _convert_map,
+}

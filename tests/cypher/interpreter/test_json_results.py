@@ -1,0 +1,62 @@
+"""Values and column types of statements in JSON answers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+import pytest
+
+from kgserve.cypher.interpreter.graph_view import NodeReference, PathValue, RelationshipReference
+from kgserve.cypher.interpreter.json_results import column_type, to_json_value
+from tests.cypher.interpreter.evaluate import evaluate
+from tests.cypher.interpreter.memory_graph import MemoryGraph
+
+GRAPH = MemoryGraph().add_node("a", "Task", size=1.5).add_node("b").add_relationship("a", "KNOWS", "b", since=2020)
+NODE, OTHER = NodeReference(GRAPH, "a"), NodeReference(GRAPH, "b")
+RELATIONSHIP = RelationshipReference(GRAPH, ("a", "b", "KNOWS"))
+PATH = PathValue((NODE, OTHER), (RELATIONSHIP,))
+
+
+def test_graph_elements_show_all_columns() -> None:
+    node, relationship = to_json_value(NODE), to_json_value(RELATIONSHIP)
+    assert node == GRAPH.node_columns("a")
+    assert node["_label"] == "Entity"
+    assert relationship == GRAPH.relationship_columns(("a", "b", "KNOWS"))
+    assert to_json_value(PATH) == {"nodes": [node, to_json_value(OTHER)], "relations": [relationship]}
+
+
+def test_values_without_a_json_form_are_strings() -> None:
+    value = evaluate(
+        "[0.0 / 0.0, {a: 1 / 0.0, b: [-1 / 0.0]}, date('2015-W30'), duration('P1D'), 1, 1.5, true, null, 'x']"
+    )
+    shown = ["NaN", {"a": "Infinity", "b": ["-Infinity"]}, "2015-07-20", "P1D", 1, 1.5, True, None, "x"]
+    assert msgspec.json.decode(msgspec.json.encode(to_json_value(value))) == shown
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([], "NULL"),
+        ([None, None], "NULL"),
+        ([None, 1], "INT64"),
+        ([1, 1.5], "ANY"),
+        ([True, 1], "ANY"),
+        ([math.nan], "DOUBLE"),
+        ([True], "BOOL"),
+        (["a"], "STRING"),
+        ([[1], ["a"]], "LIST"),
+        ([{}], "MAP"),
+        ([NODE, None, OTHER], "NODE"),
+        ([RELATIONSHIP], "REL"),
+        ([PATH], "RECURSIVE_REL"),
+        ([evaluate("date()")], "DATE"),
+        ([evaluate("datetime()")], "ZONED_DATETIME"),
+        ([evaluate("localtime()")], "LOCAL_TIME"),
+        ([evaluate("duration('P1D')")], "DURATION"),
+        ([evaluate("date()"), evaluate("datetime()")], "ANY"),
+    ],
+)
+def test_column_types(values: list[Any], expected: str) -> None:
+    assert column_type(values) == expected
