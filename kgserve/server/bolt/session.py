@@ -19,6 +19,7 @@ from kgserve.server.bolt.backend import (
     BoltResult,
     BoltTransaction,
     InterruptionSignal,
+    ServerAddresses,
     StatementRequest,
     TransactionRequest,
 )
@@ -34,7 +35,7 @@ from kgserve.server.bolt.messages import (
     RequestOptions,
 )
 from kgserve.server.bolt.packstream import PackedStructure, ProtocolViolation
-from kgserve.server.bolt.result_stream import ResultStream
+from kgserve.server.bolt.result_stream import RecordBatch, ResultStream
 from kgserve.server.bolt.session_state import MessageAdmission, SessionStateMachine
 from kgserve.server.bolt.summaries import NotificationFilter, describe_end
 from kgserve.server.bolt.system_statements import (
@@ -108,6 +109,7 @@ class BoltSession:
         self._streams: dict[int, ResultStream] = {}
         self._last_query = -1
         self._interruption = InterruptionSignal()
+        self._unsent = b""
         self._is_abandoned = False
         self._expiry: TimedOut | None = None
         self._handlers: dict[MessageType, Callable[..., Awaitable[dict[str, Any]]]] = {
@@ -210,7 +212,8 @@ class BoltSession:
 
     async def _send(self, tag: int, metadata: dict[str, Any] | None = None) -> None:
         structure = PackedStructure(tag, () if metadata is None else (metadata,))
-        await self._channel.send(frame_message(self._codec.encoder.encode(structure)))
+        records, self._unsent = self._unsent, b""
+        await self._channel.send(records + frame_message(self._codec.encoder.encode(structure)))
 
     # Connection
 
@@ -257,8 +260,12 @@ class BoltSession:
         _refuse_impersonation(options)
         caller = self._known_caller()
         address = RequestOptions(routing).text("address") or self._origin.local
-        database = await self._resolve_database(options)
-        routed = await self._channel.call(lambda: self._backend.route(caller, database, address))
+
+        def route() -> tuple[str, ServerAddresses]:
+            database = options.text("db") or self._backend.home_database(caller)
+            return database, self._backend.route(caller, database, address)
+
+        database, routed = await self._channel.call(route)
         servers = [
             {"role": "ROUTE", "addresses": list(routed.routers)},
             {"role": "READ", "addresses": list(routed.readers)},
@@ -271,21 +278,29 @@ class BoltSession:
     async def _run(self, statement: str, parameters: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
         started = time.monotonic()
         options = RequestOptions(extra)
+        limits: dict[str, Any] = {}
         if self._transaction is None:
-            await self._open(options)
+            self._open(options)
+            limits = _read_limits(options)
         elif len(self._streams) >= MAX_OPEN_RESULTS:
             raise UnusableInState(f"a transaction may have at most {MAX_OPEN_RESULTS} open results; consume some first")
         plan, text = split_plan_prefix(statement)
-        request = StatementRequest(
-            caller=self._known_caller(),
-            database=self._database,
-            statement=text,
-            parameters=parameters,
-            interruption=self._interruption,
-            plan=plan,
-            **({} if self._transaction is not None else _read_limits(options)),
-        )
-        result = await self._channel.call(lambda: self._start(request))
+        caller = self._known_caller()
+
+        def start() -> BoltResult:
+            self._database = self._database or self._backend.home_database(caller)
+            request = StatementRequest(
+                caller=caller,
+                database=self._database,
+                statement=text,
+                parameters=parameters,
+                interruption=self._interruption,
+                plan=plan,
+                **limits,
+            )
+            return self._start(request)
+
+        result = await self._channel.call(start)
         self._last_query += 1
         self._streams[self._last_query] = ResultStream(result, self._codec.encoder, self._interruption, self._database)
         metadata: dict[str, Any] = {"fields": list(result.columns), "t_first": _milliseconds_since(started)}
@@ -308,23 +323,29 @@ class BoltSession:
         query, stream, remaining = self._find_stream(RequestOptions(fields))
         started = time.monotonic()
         while True:
-            batch = await self._channel.call(partial(stream.pull, remaining))
-            if batch.data:
-                await self._channel.send(batch.data)
+            batch, metadata = await self._channel.call(partial(self._pull_batch, stream, remaining))
             if remaining is not None:
                 remaining -= batch.count
-            if batch.is_last:
-                return await self._finish(query, stream, started)
-            if remaining == 0:
-                return {"has_more": True}
+            if metadata is not None or remaining == 0:
+                self._unsent = batch.data
+                return {"has_more": True} if metadata is None else self._finish(query, metadata, started)
+            await self._channel.send(batch.data)
             self._interruption.check()
+
+    def _pull_batch(self, stream: ResultStream, limit: int | None) -> tuple[RecordBatch, dict[str, Any] | None]:
+        """Return the next records, and the metadata of the end if they are the last. Runs in a thread."""
+        batch = stream.pull(limit)
+        return batch, self._describe_end(stream) if batch.is_last else None
 
     async def _discard(self, fields: dict[str, Any]) -> dict[str, Any]:
         query, stream, limit = self._find_stream(RequestOptions(fields))
         started = time.monotonic()
-        if await self._channel.call(lambda: stream.discard(limit)):
-            return await self._finish(query, stream, started)
-        return {"has_more": True}
+
+        def discard() -> dict[str, Any] | None:
+            return self._describe_end(stream) if stream.discard(limit) else None
+
+        metadata = await self._channel.call(discard)
+        return {"has_more": True} if metadata is None else self._finish(query, metadata, started)
 
     def _find_stream(self, options: RequestOptions) -> tuple[int, ResultStream, int | None]:
         """Return the id of a result, the result, and the number of rows; None means all."""
@@ -338,37 +359,39 @@ class BoltSession:
             raise UnusableInState(f"there is no open result with the id {query}")
         return query, self._streams[query], None if count == -1 else count
 
-    async def _finish(self, query: int, stream: ResultStream, started: float) -> dict[str, Any]:
-        def end() -> dict[str, Any]:
-            summary = stream.summary()
-            stream.close()
-            return describe_end(
-                summary,
-                self._version,
-                self._statement_filter,
-                has_columns=bool(stream.columns),
-                has_records=stream.has_records,
-            )
+    def _describe_end(self, stream: ResultStream) -> dict[str, Any]:
+        """Close a result that has ended and return its metadata. Runs in a thread."""
+        summary = stream.summary()
+        stream.close()
+        return describe_end(
+            summary,
+            self._version,
+            self._statement_filter,
+            has_columns=bool(stream.columns),
+            has_records=stream.has_records,
+        )
 
-        metadata = await self._channel.call(end)
-        del self._streams[query]
+    def _finish(self, query: int, metadata: dict[str, Any], started: float) -> dict[str, Any]:
+        stream = self._streams.pop(query)
         return {**metadata, "t_last": _milliseconds_since(started), "db": stream.database}
 
     # Transactions
 
     async def _begin(self, fields: dict[str, Any]) -> dict[str, Any]:
         options = RequestOptions(fields)
-        await self._open(options)
-        if self._database == SYSTEM_DATABASE:
-            self._transaction = SystemTransaction(self._backend)
-        else:
-            request = TransactionRequest(
-                caller=self._known_caller(),
-                database=self._database,
-                interruption=self._interruption,
-                **_read_limits(options),
+        self._open(options)
+        limits = _read_limits(options)
+        caller = self._known_caller()
+
+        def begin() -> BoltTransaction:
+            self._database = self._database or self._backend.home_database(caller)
+            if self._database == SYSTEM_DATABASE:
+                return SystemTransaction(self._backend)
+            return self._backend.begin(
+                TransactionRequest(caller=caller, database=self._database, interruption=self._interruption, **limits)
             )
-            self._transaction = await self._channel.call(lambda: self._backend.begin(request))
+
+        self._transaction = await self._channel.call(begin)
         return {"db": self._database} if self._version >= _DATABASE_IN_RUN else {}
 
     async def _commit(self) -> dict[str, Any]:
@@ -385,7 +408,7 @@ class BoltSession:
             raise UnusableInState("no transaction is open")
         return transaction
 
-    async def _open(self, options: RequestOptions) -> None:
+    def _open(self, options: RequestOptions) -> None:
         """Prepare for a transaction, explicit or of one statement."""
         _refuse_impersonation(options)
         self._statement_filter = self._filter.updated(options, self._version)
@@ -393,11 +416,7 @@ class BoltSession:
         if self._is_abandoned or self._states.is_interrupted:
             self._interruption.request()
         self._last_query = -1
-        self._database = await self._resolve_database(options)
-
-    async def _resolve_database(self, options: RequestOptions) -> str:
-        caller = self._known_caller()
-        return options.text("db") or await self._channel.call(lambda: self._backend.home_database(caller))
+        self._database = options.text("db")
 
     def _known_caller(self) -> BoltCaller:
         if self._caller is None:

@@ -14,6 +14,7 @@ from kgserve.server.bolt.graph_structures import (
 )
 from kgserve.server.bolt.handshake import ProtocolVersion
 from kgserve.server.bolt.packstream import PackStreamEncoder, ProtocolViolation
+from kgserve.server.bolt.temporal_structures import TemporalStructures
 
 _POINT_2D, _POINT_3D, _VECTOR = b"XYV"
 _REFUSED = {
@@ -35,11 +36,13 @@ class ValueCodec:
     """
 
     def __init__(self, version: ProtocolVersion, *, is_utc: bool = False) -> None:
-        self._is_utc = is_utc or version >= UTC_SINCE
-        self.encoder = PackStreamEncoder(GraphStructures(version).writers())
+        self._temporal = TemporalStructures(is_utc=is_utc or version >= UTC_SINCE)
+        self.encoder = PackStreamEncoder({**GraphStructures(version).writers(), **self._temporal.writers()})
 
     def build_structure(self, tag: int, fields: list[Any]) -> Any:
         """Return the value of a structure in parameters. Raises InvalidInput or ProtocolViolation."""
+        if self._temporal.has_reader(tag):
+            return self._temporal.read(tag, fields)
         if tag in _REFUSED:
             raise InvalidInput(_REFUSED[tag])
         raise ProtocolViolation(f"there is no structure with tag {tag:#04x} and {len(fields)} fields")
