@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from kgserve.cypher.interpreter import calendar_dates
 from kgserve.cypher.interpreter.temporal_values import (
@@ -33,6 +33,8 @@ from kgserve.cypher.interpreter.temporal_values import (
 from kgserve.cypher.interpreter.time_zones import ZoneReference
 from kgserve.errors import InvalidInput
 
+ExactNumber: TypeAlias = int | Fraction
+
 _MONTH_DAYS = Fraction(2_629_746, 86_400)
 _MONTHS_BY_UNIT = {"years": 12, "quarters": 3, "months": 1}
 _DAYS_BY_UNIT = {"weeks": 7, "days": 1}
@@ -47,31 +49,41 @@ _NANOSECONDS_BY_UNIT = {
 DURATION_UNITS = (*_MONTHS_BY_UNIT, *_DAYS_BY_UNIT, *_NANOSECONDS_BY_UNIT)
 
 
-def to_fraction(value: Any, name: str) -> Fraction:
+def to_exact_number(value: Any, name: str) -> ExactNumber:
     """Return the exact value of a number as it is written. Raises InvalidInput for anything else."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return Fraction(repr(value)) if isinstance(value, float) else Fraction(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return Fraction(repr(value))
     raise InvalidInput(f"{name} is {value!r}; it must be a finite number")
 
 
-def build_duration(amounts: Mapping[str, Fraction]) -> DurationValue:
+def build_duration(amounts: Mapping[str, ExactNumber]) -> DurationValue:
     """Return the duration of amounts by unit, such as ``years``. Raises InvalidInput."""
-    months = sum((amounts.get(unit, Fraction()) * factor for unit, factor in _MONTHS_BY_UNIT.items()), Fraction())
-    days = sum((amounts.get(unit, Fraction()) * factor for unit, factor in _DAYS_BY_UNIT.items()), Fraction())
-    nanoseconds = sum((amounts.get(unit, Fraction()) * each for unit, each in _NANOSECONDS_BY_UNIT.items()), Fraction())
+    months: ExactNumber = 0
+    days: ExactNumber = 0
+    nanoseconds: ExactNumber = 0
+    for unit, amount in amounts.items():
+        if unit in _MONTHS_BY_UNIT:
+            months += amount * _MONTHS_BY_UNIT[unit]
+        elif unit in _DAYS_BY_UNIT:
+            days += amount * _DAYS_BY_UNIT[unit]
+        else:
+            nanoseconds += amount * _NANOSECONDS_BY_UNIT[unit]
     return carry_fractions(months, days, nanoseconds)
 
 
-def carry_fractions(months: Fraction, days: Fraction, nanoseconds: Fraction) -> DurationValue:
+def carry_fractions(months: ExactNumber, days: ExactNumber, nanoseconds: ExactNumber) -> DurationValue:
     """Return a duration of whole parts, the fractions of each carried over to the next smaller one."""
     whole_months = math.trunc(months)
-    days += (months - whole_months) * _MONTH_DAYS
+    if months != whole_months:
+        days += (months - whole_months) * _MONTH_DAYS
     whole_days = math.trunc(days)
     nanoseconds += (days - whole_days) * DAY_NANOSECONDS
     return new_duration(whole_months, whole_days, math.trunc(nanoseconds))
 
 
-def scale(duration: DurationValue, factor: Fraction) -> DurationValue:
+def scale(duration: DurationValue, factor: ExactNumber) -> DurationValue:
     """Multiply a duration. Raises InvalidInput if the result is too long."""
     return carry_fractions(duration.months * factor, duration.days * factor, duration.total_nanoseconds * factor)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from fractions import Fraction
 from functools import partial
 from typing import Any, NamedTuple, TypeGuard, cast
 
@@ -134,17 +135,17 @@ def multiply(left: Any, right: Any) -> Any:
     duration, factor = (left, right) if isinstance(left, DurationValue) else (right, left)
     if not isinstance(duration, DurationValue):
         raise InvalidInput("`*` multiplies a duration by a number; dates and times cannot be multiplied")
-    return durations.scale(duration, durations.to_fraction(factor, "the factor"))
+    return durations.scale(duration, durations.to_exact_number(factor, "the factor"))
 
 
 def divide(left: Any, right: Any) -> Any:
     """Divide a duration by a number. Raises InvalidInput."""
     if not isinstance(left, DurationValue):
         raise InvalidInput("`/` divides a duration by a number; dates and times cannot be divided")
-    divisor = durations.to_fraction(right, "the divisor")
+    divisor = durations.to_exact_number(right, "the divisor")
     if not divisor:
         raise InvalidInput("a duration cannot be divided by zero")
-    return durations.scale(left, 1 / divisor)
+    return durations.scale(left, Fraction(1) / divisor)
 
 
 # Functions

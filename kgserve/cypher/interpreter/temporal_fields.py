@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from fractions import Fraction
 from typing import Any, cast
 
 import msgspec
@@ -144,8 +143,7 @@ def build_instant(
 def build_duration_of_map(fields: Mapping[str, Any]) -> DurationValue:
     """Return the duration of a map of amounts by unit. Raises InvalidInput."""
     values = _match_names("duration", fields, durations.DURATION_UNITS)
-    amounts: dict[str, Fraction] = {unit: durations.to_fraction(value, unit) for unit, value in values.items()}
-    return durations.build_duration(amounts)
+    return durations.build_duration({unit: durations.to_exact_number(value, unit) for unit, value in values.items()})
 
 
 def _name_fields(kind: type[TemporalInstant], fields: Mapping[str, Any]) -> dict[str, Any]:
