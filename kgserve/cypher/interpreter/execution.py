@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -29,12 +29,10 @@ from kgserve.cypher.interpreter.query_tree import (
     UpdateStage,
     iterate_nodes,
 )
+from kgserve.cypher.interpreter.semantic_checks import QueryInfo
 from kgserve.cypher.interpreter.updates import UpdateCompiler
 from kgserve.cypher.interpreter.values import describe_type, equivalence_key
 from kgserve.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from kgserve.cypher.interpreter.semantic_checks import QueryInfo
 
 StageFunction: TypeAlias = Callable[[Iterator[Row]], Iterator[Row]]
 QueryFunction: TypeAlias = Callable[[Row], Iterator[Row]]

@@ -82,7 +82,7 @@ class PatternPlanner:
         self.indexes = matcher.indexes
         self.model = model
         self.given = bound
-        self.bound = set(bound)
+        self.bound = set[str]()
         self.placed: set[int] = set()
         self.open_relationships = list(model.relationships)
         self.open_checks = list(model.checks)

@@ -344,4 +344,4 @@ class UpdateCompiler:
 
 
 def _describe_end(value: Any) -> str:
-    return "null" if value is None else describe_type(cast("Any", value))
+    return "null" if value is None else describe_type(value)
