@@ -221,9 +221,9 @@ class StatementReader(PatternReader):
         is_all = self.skip_symbol("*")
         columns: list[ProjectedColumn] = []
         if not is_all or self.skip_symbol(","):
-            columns.append(self._parse_column())
+            columns.append(self._parse_column(token.word))
             while self.skip_symbol(","):
-                columns.append(self._parse_column())
+                columns.append(self._parse_column(token.word))
         order = self._parse_order()
         skip = self.parse_expression() if self.skip_word("SKIP") or self.skip_word("OFFSET") else None
         limit = self.parse_expression() if self.skip_word("LIMIT") else None
@@ -239,13 +239,14 @@ class StatementReader(PatternReader):
             where=self._parse_where() if token.word == "WITH" else None,
         )
 
-    def _parse_column(self) -> ProjectedColumn:
-        start = self.token.start
+    def _parse_column(self, keyword: str) -> ProjectedColumn:
+        start, index = self.token.start, self.index
         value = self.parse_expression()
         end = self.tokens[self.index - 1].end
         if self.skip_word("AS"):
             return ProjectedColumn(position=start, value=value, name=self.read_name("a name"), is_aliased=True)
-        name = value.name if isinstance(value, VariableReference) else self.text[start:end]
+        is_name = isinstance(value, VariableReference) and (keyword == "WITH" or self.index == index + 1)
+        name = value.name if isinstance(value, VariableReference) and is_name else self.text[start:end]
         return ProjectedColumn(position=start, value=value, name=name)
 
     def _parse_order(self) -> tuple[SortKey, ...]:
