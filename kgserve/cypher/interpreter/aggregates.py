@@ -12,8 +12,31 @@ from typing_extensions import override
 from kgserve.cypher.interpreter import temporal
 from kgserve.cypher.interpreter.arithmetic import add, divide
 from kgserve.cypher.interpreter.query_tree import CountStar, FunctionInvocation, QueryNode, SubqueryValue
+from kgserve.cypher.interpreter.value_size import check_weight, is_large, weigh
 from kgserve.cypher.interpreter.values import describe_value, equivalence_key, is_number, sort_key
 from kgserve.errors import InvalidInput
+
+
+class _FloatSum:
+    """Sum of floats with the rounding errors compensated, as Neumaier does."""
+
+    def __init__(self) -> None:
+        self._sum = 0.0
+        self._compensation = 0.0
+
+    def add(self, value: float) -> None:
+        """Add a number."""
+        total = self._sum + value
+        if abs(self._sum) >= abs(value):
+            self._compensation += (self._sum - total) + value
+        else:
+            self._compensation += (value - total) + self._sum
+        self._sum = total
+
+    @property
+    def total(self) -> float:
+        """Sum of the numbers so far."""
+        return self._sum + self._compensation if math.isfinite(self._sum) else self._sum
 
 
 class ValueAccumulator(ABC):
@@ -58,11 +81,17 @@ class _ValueCollector(ValueAccumulator):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self._items: list[Any] = []
+        self._weight = 0
 
     @override
     def add(self, values: Sequence[Any]) -> None:
-        if values[0] is not None:
-            self._items.append(values[0])
+        value = values[0]
+        if value is None:
+            return
+        self._items.append(value)
+        if is_large(value):
+            self._weight += weigh(value)
+            check_weight(self._weight)
 
     @override
     def result(self) -> list[Any]:
@@ -95,7 +124,7 @@ class _AverageAccumulator(ValueAccumulator):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self._numbers: list[float] = []
+        self._numbers = _FloatSum()
         self._durations: Any = None
         self._count = 0
 
@@ -104,14 +133,14 @@ class _AverageAccumulator(ValueAccumulator):
         value = values[0]
         if value is None:
             return
+        if _is_duration(value) != (self._durations is not None) and self._count:
+            raise InvalidInput(f"{self.name}() cannot combine numbers and durations")
         self._count += 1
         if _is_duration(value):
             self._durations = value if self._durations is None else add(self._durations, value)
         else:
             self._check_number(value)
-            self._numbers.append(value)
-        if self._numbers and self._durations is not None:
-            raise InvalidInput(f"{self.name}() cannot combine numbers and durations")
+            self._numbers.add(float(value))
 
     @override
     def result(self) -> Any:
@@ -119,7 +148,7 @@ class _AverageAccumulator(ValueAccumulator):
             return None
         if self._durations is not None:
             return divide(self._durations, self._count)
-        return _sum_floats(self._numbers) / self._count
+        return self._numbers.total / self._count
 
 
 class _ExtremeAccumulator(ValueAccumulator):
@@ -146,26 +175,31 @@ class _ExtremeAccumulator(ValueAccumulator):
 
 
 class _DeviationAccumulator(ValueAccumulator):
-    """``stDev(value)`` of a sample, ``stDevP(value)`` of a population; 0.0 for fewer than two values."""
+    """``stDev(value)`` of a sample, ``stDevP(value)`` of a population, by Welford's algorithm.
+
+    The deviation of fewer than two values is 0.0.
+    """
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self._numbers: list[float] = []
+        self._count = 0
+        self._mean = 0.0
+        self._squares = 0.0
 
     @override
     def add(self, values: Sequence[Any]) -> None:
-        if values[0] is not None:
-            self._check_number(values[0])
-            self._numbers.append(float(values[0]))
+        if values[0] is None:
+            return
+        self._check_number(values[0])
+        self._count += 1
+        distance = values[0] - self._mean
+        self._mean += distance / self._count
+        self._squares += distance * (values[0] - self._mean)
 
     @override
     def result(self) -> float:
-        count = len(self._numbers)
-        divisor = count - 1 if self.name == "stDev" else count
-        if divisor <= 0:
-            return 0.0
-        mean = _sum_floats(self._numbers) / count
-        return math.sqrt(_sum_floats([(each - mean) ** 2 for each in self._numbers]) / divisor)
+        divisor = self._count - 1 if self.name == "stDev" else self._count
+        return math.sqrt(self._squares / divisor) if divisor > 0 else 0.0
 
 
 class _PercentileAccumulator(ValueAccumulator):
@@ -262,13 +296,3 @@ def new_accumulator(name: str, *, is_distinct: bool = False) -> ValueAccumulator
 
 def _is_duration(value: Any) -> bool:
     return temporal.is_temporal(value) and temporal.type_name(value) == "DURATION"
-
-
-def _sum_floats(numbers: Sequence[float]) -> float:
-    """Return the exact sum, rounded once; with infinities and NaN as IEEE adds them."""
-    if all(map(math.isfinite, numbers)):
-        try:
-            return math.fsum(numbers)
-        except OverflowError:
-            return float(sum(numbers, 0.0))
-    return float(sum(numbers, 0.0))

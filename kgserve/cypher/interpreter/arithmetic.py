@@ -11,10 +11,12 @@ from typing import Any
 
 from kgserve.cypher.interpreter import temporal
 from kgserve.cypher.interpreter.values import describe_value
-from kgserve.errors import InvalidInput
+from kgserve.errors import InvalidInput, TooLarge
 
 MAX_INTEGER = 2**63 - 1
 MIN_INTEGER = -(2**63)
+MAX_LIST_ELEMENTS = 2_000_000
+MAX_TEXT_CHARACTERS = 16 * 1024 * 1024
 _MIN_PLAIN_FLOAT = 1e-3
 _MAX_PLAIN_FLOAT = 1e7
 
@@ -33,21 +35,31 @@ def add(a: Any, b: Any) -> Any:  # noqa: PLR0911 - one for each combination
         return check_integer(a + b)
     if a is None or b is None:
         return None
-    if kind_a is list:
-        return [*a, *b] if kind_b is list else [*a, b]
-    if kind_b is list:
-        return [a, *b]
+    if kind_a is list or kind_b is list:
+        return _concatenate_lists(a if kind_a is list else [a], b if kind_b is list else [b])
     if kind_a is str and kind_b is str:
-        return a + b
+        return _concatenate_texts(a, b)
     if _is_number(a) and _is_number(b):
         return a + b
     if kind_a is str and _is_number(b):
-        return a + to_text(b)
+        return _concatenate_texts(a, to_text(b))
     if kind_b is str and _is_number(a):
-        return to_text(a) + b
+        return _concatenate_texts(to_text(a), b)
     if temporal.is_temporal(a) and temporal.is_temporal(b):
         return temporal.add(a, b)
     raise _unsuitable("+", a, b)
+
+
+def _concatenate_lists(a: list[Any], b: list[Any]) -> list[Any]:
+    if len(a) + len(b) > MAX_LIST_ELEMENTS:
+        raise TooLarge(f"a list would have more than {MAX_LIST_ELEMENTS} elements; filter earlier, or use UNWIND")
+    return [*a, *b]
+
+
+def _concatenate_texts(a: str, b: str) -> str:
+    if len(a) + len(b) > MAX_TEXT_CHARACTERS:
+        raise TooLarge(f"a string would have more than {MAX_TEXT_CHARACTERS} characters")
+    return a + b
 
 
 def subtract(a: Any, b: Any) -> Any:

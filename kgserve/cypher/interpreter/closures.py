@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn, TypeAlias, cast
 
 from kgserve.cypher.interpreter.graph_view import CompiledExpression, ExecutionLimits, NodeReference, Row
+from kgserve.cypher.interpreter.value_size import check_weight, is_large, weigh
 from kgserve.cypher.interpreter.values import (
     ORDER_OPERATORS,
     compare,
@@ -295,6 +296,44 @@ def _refuse_operand(operator: str, value: Any, locate: ErrorLocator) -> NoReturn
     raise locate(InvalidInput(f"{operator} expects booleans, not {describe_value(value)}"))
 
 
+def build_reduction(
+    source: ListSource,
+    names: tuple[str, str],
+    initial: CompiledExpression,
+    body: CompiledExpression,
+    limits: ExecutionLimits,
+) -> CompiledExpression:
+    """Compute a value from those before and the elements of a list; ``names`` are its variable and theirs."""
+    accumulator, name = names
+
+    def run(row: Row) -> Any:
+        items = source(row)
+        if items is None:
+            return None
+        inner = {**row, accumulator: initial(row)}
+        for count, each in enumerate(items, start=1):
+            limits.step()
+            inner[name] = each
+            value = inner[accumulator] = body(inner)
+            # Each step may double the number of elements.
+            if (count % 16 == 0 or count == len(items)) and is_large(value):
+                weigh(value)
+        return inner[accumulator]
+
+    return run
+
+
+def build_container(function: CompiledExpression) -> CompiledExpression:
+    """Compute a list or map that contains other ones, within bounds."""
+
+    def run(row: Row) -> Any:
+        value = function(row)
+        weigh(value)
+        return value
+
+    return run
+
+
 # Branches
 
 
@@ -359,11 +398,15 @@ def build_comprehension(
         if items is None:
             return None
         limits.step(len(items))
-        inner, found = {**row}, []
+        inner, found, weight = {**row}, [], 0
         for each in items:
             inner[name] = each
             if where is None or where(inner) is True:
-                found.append(each if result is None else result(inner))
+                value = each if result is None else result(inner)
+                found.append(value)
+                if is_large(value):
+                    weight += weigh(value)
+                    check_weight(weight)
         return found
 
     return run

@@ -43,6 +43,7 @@ from kgserve.cypher.interpreter.query_tree import (
     VariableReference,
 )
 from kgserve.cypher.interpreter.regex_match import match_text
+from kgserve.cypher.interpreter.value_size import check_parameter, is_large, weigh
 from kgserve.cypher.lexer import describe_position
 from kgserve.errors import FieldError, InvalidInput
 
@@ -80,6 +81,7 @@ class ExpressionCompiler:
 
     def __init__(self, environment: EvaluationEnvironment) -> None:
         self.environment = environment
+        self._parameters: dict[str, ConstantExpression] = {}
         self._compilers: dict[type, Callable[[Any], CompiledExpression]] = {
             LiteralValue: self._compile_literal,
             ParameterReference: self._compile_parameter,
@@ -147,10 +149,12 @@ class ExpressionCompiler:
         return ConstantExpression(tree.value)
 
     def _compile_parameter(self, tree: ParameterReference) -> CompiledExpression:
-        try:
-            return ConstantExpression(self.environment.parameters[tree.name])
-        except KeyError:
-            raise InvalidInput(f"parameter ${tree.name} is missing") from None
+        name = tree.name
+        if name not in self._parameters:
+            if name not in self.environment.parameters:
+                raise InvalidInput(f"parameter ${name} is missing")
+            self._parameters[name] = ConstantExpression(check_parameter(name, self.environment.parameters[name]))
+        return self._parameters[name]
 
     def _compile_variable(self, tree: VariableReference) -> CompiledExpression:
         name = tree.name
@@ -158,11 +162,17 @@ class ExpressionCompiler:
 
     def _compile_list(self, tree: ListExpression) -> CompiledExpression:
         items = [self.compile(each) for each in tree.items]
-        return self._fold(lambda row: [item(row) for item in items], *items)
+        return self._bound(lambda row: [item(row) for item in items], items)
 
     def _compile_map(self, tree: MapExpression) -> CompiledExpression:
         entries = [(name, self.compile(value)) for name, value in tree.entries]
-        return self._fold(lambda row: {name: value(row) for name, value in entries}, *(value for _, value in entries))
+        return self._bound(lambda row: {name: value(row) for name, value in entries}, [value for _, value in entries])
+
+    def _bound(self, compiled: CompiledExpression, operands: list[CompiledExpression]) -> CompiledExpression:
+        """Bound the size of a list or map, some of whose elements are not constants."""
+        if all(isinstance(each, ConstantExpression) and not is_large(each.value) for each in operands):
+            return self._fold(compiled, *operands)
+        return self._fold(closures.build_container(compiled), *operands)
 
     def _compile_projection(self, tree: MapProjection) -> CompiledExpression:
         subject = self.compile(tree.subject)
@@ -175,14 +185,15 @@ class ExpressionCompiler:
                 return None
             result: dict[str, Any] = {}
             try:
-                all_properties = values.get_properties(found) or {}
+                properties = values.get_properties(found) or {}
             except InvalidInput as error:
                 raise locate(error) from None
             for name, value in entries:
                 if value is None:
-                    result.update(all_properties)
+                    result.update(properties)
                 else:
                     result[name] = value(row)
+            weigh(result)
             return result
 
         return run
@@ -323,20 +334,8 @@ class ExpressionCompiler:
     def _compile_reduce(self, tree: ReduceExpression) -> CompiledExpression:
         source = self._compile_source(tree.source, tree)
         initial, body = self.compile(tree.initial), self.compile(tree.body)
-        accumulator, name, limits = tree.accumulator, tree.name, self.environment.limits
-
-        def run(row: Row) -> Any:
-            items = source(row)
-            if items is None:
-                return None
-            inner = {**row, accumulator: initial(row)}
-            for each in items:
-                limits.step()
-                inner[name] = each
-                inner[accumulator] = body(inner)
-            return inner[accumulator]
-
-        return run
+        names = tree.accumulator, tree.name
+        return closures.build_reduction(source, names, initial, body, self.environment.limits)
 
     # Patterns and subqueries
 

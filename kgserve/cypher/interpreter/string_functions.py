@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 from typing import Any
 
+from kgserve.cypher.interpreter.arithmetic import MAX_LIST_ELEMENTS, MAX_TEXT_CHARACTERS
 from kgserve.cypher.interpreter.scalar_function import (
     INTEGER,
     LIST,
@@ -13,9 +14,8 @@ from kgserve.cypher.interpreter.scalar_function import (
     tabulate,
 )
 from kgserve.cypher.interpreter.values import describe_value
-from kgserve.errors import InvalidInput
+from kgserve.errors import InvalidInput, TooLarge
 
-_MAX_TEXT_CHARACTERS = 64 * 1024 * 1024
 _NORMAL_FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 
 
@@ -48,13 +48,15 @@ def _substring(text: str | None, *bounds: int | None) -> str | None:
 
 def _replace(text: str, search: str, replacement: str) -> str:
     occurrences = text.count(search)
-    if len(text) + occurrences * len(replacement) > _MAX_TEXT_CHARACTERS:
-        raise InvalidInput(f"the result of replace() has more than {_MAX_TEXT_CHARACTERS} characters")
+    if len(text) + occurrences * len(replacement) > MAX_TEXT_CHARACTERS:
+        raise TooLarge(f"the result of replace() has more than {MAX_TEXT_CHARACTERS} characters")
     return text.replace(search, replacement)
 
 
 def _split(text: str, separators: str | list[Any]) -> list[str]:
     if isinstance(separators, str):
+        if text.count(separators) > MAX_LIST_ELEMENTS:
+            raise TooLarge(f"the result of split() has more than {MAX_LIST_ELEMENTS} elements")
         return text.split(separators) if separators else list(text)
     parts = [text]
     for separator in separators:

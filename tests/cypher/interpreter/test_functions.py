@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from kgserve.cypher.interpreter import arithmetic, string_functions, value_size
 from kgserve.cypher.interpreter.functions import FUNCTIONS
 from kgserve.cypher.interpreter.graph_functions import format_element_id, hash_element, restore_element_id
 from kgserve.cypher.interpreter.graph_view import NodeReference, PathValue, RelationshipReference
-from kgserve.errors import InvalidInput
+from kgserve.errors import InvalidInput, TooLarge
 from tests.cypher.interpreter.evaluate import NOW, evaluate, is_same
 from tests.cypher.interpreter.memory_graph import MemoryGraph
 
@@ -320,9 +321,29 @@ def test_wrong_calls_are_refused_with_their_place(text: str, message: str) -> No
         evaluate(text, **ELEMENTS)
 
 
-def test_replace_is_bounded() -> None:
-    with pytest.raises(InvalidInput, match="more than"):
-        evaluate("replace(x, 'a', x)", x="a" * 10_000)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "replace(x, 'a', x)",
+        "reduce(s = x, i IN range(1, 60) | s + s)",
+        "reduce(s = x, i IN range(1, 60) | replace(s, 'a', 'aa'))",
+        "reduce(l = [1], i IN range(1, 60) | l + l)",
+        "reduce(l = [1], i IN range(1, 60) | [l, l])",
+        "reduce(l = {a: 1}, i IN range(1, 60) | {a: l, b: l})",
+        "reduce(l = [], i IN range(1, 1000) | [l])",
+        "[i IN range(1, 1000) | range(1, 1000)]",
+        "[i IN range(1, 1000) | [j IN range(1, 100) | [i, j]]]",
+        "[i IN range(1, 1000) | [[i, big], [big]]]",
+        "split(reduce(s = x, i IN range(1, 10) | s + s), '')",
+    ],
+)
+def test_the_size_of_values_is_bounded(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (arithmetic, string_functions, value_size):
+        monkeypatch.setattr(module, "MAX_LIST_ELEMENTS", 20_000)
+    monkeypatch.setattr(arithmetic, "MAX_TEXT_CHARACTERS", 1_000_000)
+    monkeypatch.setattr(string_functions, "MAX_TEXT_CHARACTERS", 1_000_000)
+    with pytest.raises(TooLarge, match=r"more than|at most \d+ deep"):
+        evaluate(text, x="a" * 10_000, big=[*range(1_000)])
 
 
 def test_functions_of_the_time_use_the_time_of_the_statement() -> None:

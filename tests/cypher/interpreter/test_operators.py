@@ -380,6 +380,15 @@ def test_both_matchers_of_regular_expressions_agree() -> None:
     assert compared > 100
 
 
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [(2**63, "64 bits"), ([{"a": -(2**63) - 1}], "64 bits"), (b"x", "unsupported type bytes"), ({1: 2}, "not strings")],
+)
+def test_parameters_of_other_types_are_refused(value: Any, message: str) -> None:
+    with pytest.raises(InvalidInput, match=f"parameter .value has .*{message}"):
+        evaluate("$value", {"value": value})
+
+
 def test_order_over_mixed_types() -> None:
     ascending = [
         {},

@@ -1,0 +1,67 @@
+"""Bounds of values: a short statement could build lists that share their elements and have any number of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kgserve.cypher.interpreter import temporal
+from kgserve.cypher.interpreter.arithmetic import MAX_INTEGER, MAX_LIST_ELEMENTS, MIN_INTEGER
+from kgserve.cypher.interpreter.graph_view import NodeReference, PathValue, RelationshipReference
+from kgserve.errors import InvalidInput, TooLarge
+
+MAX_VALUE_DEPTH = 100
+_SMALL_TEXT_CHARACTERS = 4096
+_CHARACTERS_PER_ELEMENT = 256
+_OTHER_PARAMETERS = frozenset({bool, float, NodeReference, RelationshipReference, PathValue})
+
+
+def is_large(value: Any) -> bool:
+    """Return whether a value can have a weight: a list, a map or a long string."""
+    kind = type(value)
+    return kind is list or kind is dict or (kind is str and len(value) > _SMALL_TEXT_CHARACTERS)
+
+
+def weigh(value: Any) -> int:
+    """Return the number of elements of a value at all depths. Raises TooLarge if they are too many or too deep.
+
+    Long strings count as one element for each 256 characters.
+    """
+    level, depth, weight = [value], 0, 0
+    while level:
+        depth += 1
+        below: list[Any] = []
+        for each in level:
+            weight += len(each) // _CHARACTERS_PER_ELEMENT if type(each) is str else len(each)
+            check_weight(weight)
+            if type(each) is not str:
+                below.extend(filter(is_large, each.values() if type(each) is dict else each))
+        level = below
+        if depth > MAX_VALUE_DEPTH:
+            raise TooLarge(f"lists and maps may be nested at most {MAX_VALUE_DEPTH} deep")
+    return weight
+
+
+def check_weight(weight: int) -> None:
+    """Raise TooLarge if a value with some number of elements is too large."""
+    if weight > MAX_LIST_ELEMENTS:
+        raise TooLarge(f"a value has more than {MAX_LIST_ELEMENTS} elements; filter earlier, or use UNWIND")
+
+
+def check_parameter(name: str, value: Any) -> Any:
+    """Return a parameter. Raises InvalidInput for values of types that openCypher lacks."""
+    stack = [value]
+    while stack:
+        each = stack.pop()
+        kind = type(each)
+        if kind is list:
+            stack.extend(each)
+        elif kind is dict:
+            stack.extend(each.values())
+            if any(type(key) is not str for key in each):
+                raise InvalidInput(f"parameter ${name} has a map whose keys are not strings")
+        elif kind is int:
+            if not MIN_INTEGER <= each <= MAX_INTEGER:
+                raise InvalidInput(f"parameter ${name} has an integer that does not fit into 64 bits")
+        elif each is not None and kind is not str and kind not in _OTHER_PARAMETERS and not temporal.is_temporal(each):
+            raise InvalidInput(f"parameter ${name} has a value of the unsupported type {kind.__name__}")
+    return value
