@@ -76,7 +76,7 @@ class QueryInfo(msgspec.Struct, frozen=True):
 def check_query(query: QueryUnion, text: str) -> QueryInfo:
     """Check a statement. Raises InvalidInput with the place of the first fault."""
     try:
-        columns = QueryChecker(text).check_union(query, {})
+        columns = QueryChecker(text, query).check_union(query, {})
     except RecursionError:
         raise fault(text, 0, "the statement is nested too deeply; it begins") from None
     procedures = [node.name for node in iterate_nodes(query) if isinstance(node, ProcedureStage)]
@@ -91,8 +91,12 @@ def is_updating_query(part: QueryNode) -> bool:
 class QueryChecker(ProjectionChecker):
     """Checks the clauses of statements and subqueries."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, query: QueryUnion) -> None:
         super().__init__(text)
+        stages = query.queries[0]
+        is_call = len(query.queries) == len(stages) == 1 and isinstance(stages[0], ProcedureStage)
+        self._call = stages if is_call else None
+        """The clauses of a statement that is nothing but CALL, which may lack YIELD and RETURN."""
         self._stages: dict[type, Callable[[Any, Names], None]] = {
             MatchStage: self._check_match,
             UnwindStage: self._check_unwind,
@@ -122,16 +126,16 @@ class QueryChecker(ProjectionChecker):
 
     def _check_stages(self, stages: tuple[QueryStage, ...], names: Names, *, may_lack_return: bool) -> Names:
         self._check_order(stages, may_lack_return=may_lack_return)
+        last = stages[-1]
         for stage in stages:
             if isinstance(stage, ProjectionStage):
                 names = self.check_projection(stage, names)
-            elif isinstance(stage, ProcedureStage) and len(stages) > 1:
+            elif isinstance(stage, ProcedureStage) and stages is not self._call:
                 self._check_inner_procedure(stage)
                 self._check_procedure(stage, names)
             else:
                 self._stages[type(stage)](stage, names)
-        last = stages[-1]
-        return names if isinstance(last, ProjectionStage) and last.keyword == "RETURN" else {}
+        return names if _is_return(last) else {}
 
     def _check_order(self, stages: tuple[QueryStage, ...], *, may_lack_return: bool) -> None:
         is_updated, last = False, stages[-1]
@@ -145,7 +149,7 @@ class QueryChecker(ProjectionChecker):
             elif is_updated:
                 message = f"a WITH is required between a clause that writes and {_STAGE_WORDS[type(stage)]}"
                 raise self.fail(stage.position, message)
-        if not (may_lack_return or _can_conclude(stages)):
+        if not (may_lack_return or stages is self._call or _can_conclude(last)):
             word = last.keyword if isinstance(last, ProjectionStage) else _STAGE_WORDS[type(last)]
             message = f"Query cannot conclude with {word} (must be RETURN or an updating clause)"
             raise self.fail(last.position, message)
@@ -268,12 +272,7 @@ def _is_return(stage: QueryStage) -> bool:
     return isinstance(stage, ProjectionStage) and stage.keyword == "RETURN"
 
 
-def _can_conclude(stages: tuple[QueryStage, ...]) -> bool:
-    last = stages[-1]
+def _can_conclude(last: QueryStage) -> bool:
     if isinstance(last, SubqueryStage):
         return not any(_is_return(stage) for stage in last.query.queries[0])
-    return (
-        _is_return(last)
-        or isinstance(last, _UPDATING_STAGES)
-        or (isinstance(last, ProcedureStage) and len(stages) == 1)
-    )
+    return _is_return(last) or isinstance(last, _UPDATING_STAGES)
