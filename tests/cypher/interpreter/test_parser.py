@@ -7,39 +7,49 @@ import pytest
 
 from kgserve.cypher.interpreter.parser import parse_query
 from kgserve.cypher.interpreter.query_tree import (
+    BinaryExpression,
     CaseBranches,
+    ComparisonChain,
+    LiteralValue,
     MatchStage,
     MergeStage,
+    NullPredicate,
     PathElement,
     ProcedureStage,
     ProjectionStage,
     QueryNode,
     SubqueryStage,
+    UnaryExpression,
     UpdateStage,
+    VariableReference,
 )
 from kgserve.errors import InvalidInput
 
 
 def render(value: Any) -> str:
     """Write a tree as nested names, without positions and default values."""
-    if isinstance(value, tuple):
-        return f"[{' '.join(render(each) for each in cast('tuple[Any, ...]', value))}]"
-    if not isinstance(value, QueryNode):
-        return repr(value)
-    kind = type(value).__name__
-    fields = [getattr(value, name) for name in value.__struct_fields__ if name != "position"]
-    if kind in {"LiteralValue", "VariableReference"}:
-        return repr(fields[0]) if kind == "LiteralValue" else str(fields[0])
-    if kind == "BinaryExpression":
-        return f"({render(fields[1])} {fields[0]} {render(fields[2])})"
-    if kind == "UnaryExpression":
-        return f"({fields[0]} {render(fields[1])})"
-    if kind == "ComparisonChain":
-        rest = "".join(f" {operator} {render(operand)}" for operator, operand in fields[1])
-        return f"({render(fields[0])}{rest})"
-    if kind == "NullPredicate":
-        return f"({render(fields[0])} {'NOT NULL' if fields[1] else 'NULL'})"
-    return f"{kind}({', '.join(render(field) for field in fields)})"
+    match value:
+        case tuple():
+            text = f"[{' '.join(render(each) for each in cast('tuple[Any, ...]', value))}]"
+        case LiteralValue():
+            text = repr(value.value)
+        case VariableReference():
+            text = value.name
+        case BinaryExpression():
+            text = f"({render(value.left)} {value.operator} {render(value.right)})"
+        case UnaryExpression():
+            text = f"({value.operator} {render(value.operand)})"
+        case ComparisonChain():
+            rest = "".join(f" {operator} {render(operand)}" for operator, operand in value.rest)
+            text = f"({render(value.first)}{rest})"
+        case NullPredicate():
+            text = f"({render(value.operand)} {'NOT NULL' if value.is_negated else 'NULL'})"
+        case QueryNode():
+            fields = [render(getattr(value, name)) for name in value.__struct_fields__ if name != "position"]
+            text = f"{type(value).__name__}({', '.join(fields)})"
+        case _:
+            text = repr(value)
+    return text
 
 
 def parse_expression(text: str) -> Any:
@@ -95,7 +105,8 @@ def parse_path(text: str) -> PathElement:
         ("a['k'].b", "PropertyLookup(IndexLookup(a, 'k'), 'b')"),
         ("n:A:B", "LabelPredicate(n, ['A' 'B'], False)"),
         ("n:A|B AND m:C&D", "(LabelPredicate(n, ['A' 'B'], True) AND LabelPredicate(m, ['C' 'D'], False))"),
-        ("[x IN xs WHERE x:A | x.b]", "ListComprehension('x', xs, LabelPredicate(x, ['A'], False), PropertyLookup(x, 'b'))"),
+        ("[x IN xs WHERE x:A | x.b]",
+         "ListComprehension('x', xs, LabelPredicate(x, ['A'], False), PropertyLookup(x, 'b'))"),
         ("[x IN xs WHERE x:A|B | 1]", "ListComprehension('x', xs, LabelPredicate(x, ['A' 'B'], True), 1)"),
         ("any(x IN xs WHERE x:A|B)", "QuantifiedPredicate('any', 'x', xs, LabelPredicate(x, ['A' 'B'], True))"),
         ("[x IN xs]", "ListComprehension('x', xs, None, None)"),
@@ -163,7 +174,8 @@ def test_literals(text: str, value: object) -> None:
         ("()-[*2]->()", "[] [RelationshipElement('', [], None, [2 2], '>', None)]"),
         ("()-[*..3]->()", "[] [RelationshipElement('', [], None, [None 3], '>', None)]"),
         ("()-[*2..]->()", "[] [RelationshipElement('', [], None, [2 None], '>', None)]"),
-        ("()-[r WHERE r.x > 1]->()", "[] [RelationshipElement('r', [], None, None, '>', (PropertyLookup(r, 'x') > 1))]"),
+        ("()-[r WHERE r.x > 1]->()",
+         "[] [RelationshipElement('r', [], None, None, '>', (PropertyLookup(r, 'x') > 1))]"),
         ("(order:Order)", "[NodeElement('order', ['Order'], False, None, None)] []"),
     ],
 )  # fmt: skip
@@ -212,9 +224,8 @@ def test_clauses() -> None:
         FOREACH (x IN [1] | SET a.x = x FOREACH (y IN [x] | CREATE (:T)))
         RETURN 1 ;"""
     stages = parse_query(text).queries[0]
-    assert [type(stage).__name__.removesuffix("Stage") for stage in stages] == (
-        "Match Unwind Procedure Subquery Subquery Projection Create Merge Update Update Delete Foreach Projection"
-    ).split()
+    kinds = "Match Unwind Procedure Subquery Subquery Projection Create Merge Update Update Delete Foreach Projection"
+    assert " ".join(type(stage).__name__.removesuffix("Stage") for stage in stages) == kinds
     procedure, merge, update = stages[2], stages[7], stages[8]
     assert isinstance(procedure, ProcedureStage)
     assert procedure.name == "my.proc"
@@ -253,7 +264,7 @@ def test_case_with_several_values() -> None:
     [
         ("", "the statement is empty"),
         ("RETURN", "unexpected end of the statement, expected an expression, at line 1, column 7"),
-        ("MATCH (n)\nRETRUN n", "unexpected 'RETRUN', expected a clause such as MATCH, CREATE or RETURN, at line 2, col"),
+        ("MATCH (n)\nRETRUN n", "unexpected 'RETRUN', expected a clause such as MATCH, CREATE or RETURN, at line 2"),
         ("MATCH n RETURN n", "expected '(' (a node, as in (n:Label))"),
         ("MATCH (n RETURN n", "this '(' is not closed by ')', at line 1, column 7"),
         ("RETURN (1]", "unexpected ']', expected ')'"),
