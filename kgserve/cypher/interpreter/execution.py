@@ -63,8 +63,9 @@ def execute(
     """
     environment = EvaluationEnvironment(graph=graph, parameters=parameters, limits=limits, now=now, text=text)
     compiler = QueryCompiler(environment)
+    run = compiler.compile_query(query)
     columns = info.columns or _procedure_columns(query)
-    found = compiler.compile_query(query)({})
+    found = run({})
     if not info.is_updating:
         rows = found if columns else iter(list[Row](_exhaust(found)))
         return QueryResult(columns, _read_columns(rows, columns, limits))
@@ -223,10 +224,12 @@ class QueryCompiler:
         return ProjectionCompiler(stage, self.compiler, self.limits).compile()
 
     def _compile_procedure(self, stage: ProcedureStage) -> StageFunction:
-        procedure = find_procedure(stage.name)
-        if stage.arguments:
-            raise self.compiler.locate(InvalidInput(f"procedure {procedure.name} takes no arguments"), stage)
-        yields = _read_yields(stage)
+        try:
+            procedure, yields = find_procedure(stage.name), _read_yields(stage)
+            if stage.arguments:
+                raise InvalidInput(f"procedure {procedure.name} takes no arguments")
+        except InvalidInput as error:
+            raise self.compiler.locate(error, stage) from None
         where = None if stage.where is None else self.compiler.compile_condition(stage.where)
 
         def run(rows: Iterator[Row]) -> Iterator[Row]:

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from kgserve.cypher.interpreter.graph_view import NO_LABEL, GraphView, RelationshipKey, WritableGraph
 from kgserve.cypher.interpreter.property_index import PropertyIndexCache
-from kgserve.cypher.interpreter.values import describe_type, equivalence_key
+from kgserve.cypher.interpreter.values import describe_type, describe_value, equivalence_key
 from kgserve.errors import InvalidInput
 
 GENERATED_ID_PREFIX = "_:"
@@ -335,7 +335,7 @@ class GraphEdits(WritableGraph):
         if self.has_relationship(key):
             raise InvalidInput(
                 f"a relationship {type_} from {source!r} to {target!r} exists already, and there can be only one; "
-                "use MERGE, or SET its properties"
+                "match it and SET its properties"
             )
         kept = {name: value for name, value in properties.items() if value is not None}
         for name, value in kept.items():
@@ -506,7 +506,7 @@ class GraphEdits(WritableGraph):
     def _check_new_id(self, node_id: Any) -> None:
         if not isinstance(node_id, str) or not node_id:
             raise InvalidInput(
-                f"the property id of a node must be a string that is not empty, not {describe_type(node_id)}; "
+                f"the property id of a node must be a string that is not empty, not {describe_value(node_id)}; "
                 "give the number another name, or write toString(…)"
             )
         if node_id in self._deleted:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, cast
 
 from kgserve.cypher.interpreter.expression_compiler import EvaluationEnvironment, ExpressionCompiler
@@ -151,7 +151,8 @@ class PatternPlanner:
             self.steps.append(build_scan(self.graph, self.limits, slot, find, accept))
 
     def _build_source(self, slot: NodeSlot, lookups: list[NodeLookup]) -> NodeSource:
-        graph, labels = self.graph, slot.labels
+        graph = self.graph
+        labels = None if slot.labels is None else sorted(slot.labels)
         ids = [lookup for lookup in lookups if lookup.name == "id"]
         if ids:
             return _build_id_source(graph, ids[0])
@@ -160,7 +161,7 @@ class PatternPlanner:
             if labels is None:
                 return graph.node_ids()
             if len(labels) == 1:
-                return graph.node_ids_by_label(next(iter(labels)))
+                return graph.node_ids_by_label(labels[0])
             return (node_id for label in labels for node_id in graph.node_ids_by_label(label))
 
         return _build_lookup_source(graph, self.indexes, labels, lookups, scan) if lookups else scan
@@ -280,12 +281,12 @@ def _build_id_source(graph: GraphView, lookup: NodeLookup) -> NodeSource:
 def _build_lookup_source(
     graph: GraphView,
     indexes: PropertyIndexCache | None,
-    labels: frozenset[str] | None,
+    labels: list[str] | None,
     lookups: list[NodeLookup],
     scan: NodeSource,
 ) -> NodeSource:
     """Find nodes by a property that an index has, else by one of a temporary index, else by a scan."""
-    places: list[str | None] = [None] if labels is None else list(labels)
+    places: Sequence[str | None] = (None,) if labels is None else labels
 
     def find(state: MatchState) -> Iterable[str]:
         values = [(lookup.name, lookup.value(state.row)) for lookup in lookups]
@@ -303,7 +304,7 @@ def _build_lookup_source(
 
 
 def _look_up(
-    find: Callable[[str | None, str, Any], Iterable[str] | None], labels: list[str | None], name: str, value: Any
+    find: Callable[[str | None, str, Any], Iterable[str] | None], labels: Sequence[str | None], name: str, value: Any
 ) -> Iterable[str] | None:
     found: list[str] = []
     for label in labels:
