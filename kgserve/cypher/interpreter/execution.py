@@ -175,12 +175,13 @@ class QueryCompiler:
 
         def run(row: Row) -> Iterator[Row]:
             rows: Iterator[Row] = iter((row,))
+            count = 0
             for function in functions:
                 rows = function(rows)
                 if is_eager:
                     held = list(rows)
-                    self.limits.hold(len(held))
-                    rows = iter(held)
+                    self.limits.hold(len(held) - count)
+                    rows, count = iter(held), len(held)
             return rows
 
         return run

@@ -83,7 +83,8 @@ class EditedNode(msgspec.Struct):
 class GraphEdits(WritableGraph):
     """Overlay of changes over a graph that does not change itself.
 
-    ``version`` grows with every change.
+    ``version`` grows with every change. A deleted node or relationship has no properties any more, but its columns can
+    still be shown: those of an empty one.
     """
 
     def __init__(
@@ -178,10 +179,12 @@ class GraphEdits(WritableGraph):
     @override
     def node_columns(self, node_id: str) -> dict[str, Any]:
         node = self._nodes.get(node_id)
+        if node_id in self._deleted:
+            node = EditedNode(NO_LABEL, {})
         if node is None:
-            self._refuse_deleted(node_id)
             return self.base.node_columns(node_id)
-        shown = {"_label": "Entity"} if node_id in self._created else self.base.node_columns(node_id)
+        is_own = node_id in self._created or node_id in self._deleted
+        shown = {"_label": "Entity"} if is_own else self.base.node_columns(node_id)
         shown = {key: value for key, value in shown.items() if key not in self._node_columns}
         own = {key: value for key, value in node.properties.items() if key in self._node_columns}
         attributes = {key: value for key, value in node.properties.items() if key not in self._node_columns}
@@ -309,8 +312,9 @@ class GraphEdits(WritableGraph):
     def relationship_columns(self, key: RelationshipKey) -> dict[str, Any]:
         own = self._relationships.get(key)
         if own is None:
-            self._refuse_removed(key)
-            return self.base.relationship_columns(key)
+            if self.has_relationship(key):
+                return self.base.relationship_columns(key)
+            own = {}
         in_base = key not in self._removed and key[0] not in self._created and self.base.has_relationship(key)
         shown = self.base.relationship_columns(key) if in_base else {"_label": "RELATES_TO"}
         shown = {name: value for name, value in shown.items() if name not in self._relationship_columns}

@@ -31,9 +31,12 @@ from kgserve.cypher.interpreter.pattern_steps import (
 from kgserve.cypher.interpreter.property_index import PropertyIndexCache
 from kgserve.cypher.interpreter.query_tree import PathElement, QueryExpression
 from kgserve.cypher.interpreter.shortest_paths import build_shortest_search
+from kgserve.cypher.interpreter.values import equivalence_key
 
 _LOOKUP_FACTOR = 0.05
 """Cost of finding a node by a property, relative to a scan of its label."""
+_LAST_RANK = 9
+"""Rank of a shortest path with conditions that need other parts of the pattern."""
 _INDEXED_TYPES = frozenset({str, int, float, bool})
 
 
@@ -95,10 +98,10 @@ class PatternPlanner:
         while len(self.placed) < len(self.model.nodes) or self.open_relationships:
             start = self._choose_start()
             expansion = self._choose_expansion()
-            if start is not None and (expansion is None or start[0] < 1):
+            if start is not None and (expansion is None or start[0] < 1 or expansion[0] == _LAST_RANK):
                 self._add_start(start[1])
             elif expansion is not None:
-                self._add_expansion(*expansion)
+                self._add_expansion(*expansion[1:])
         return _build_run(self.steps, first, len(self.model.nodes), len(self.model.relationships))
 
     # Starts
@@ -153,9 +156,6 @@ class PatternPlanner:
     def _build_source(self, slot: NodeSlot, lookups: list[NodeLookup]) -> NodeSource:
         graph = self.graph
         labels = None if slot.labels is None else sorted(slot.labels)
-        ids = [lookup for lookup in lookups if lookup.name == "id"]
-        if ids:
-            return _build_id_source(graph, ids[0])
 
         def scan(state: MatchState) -> Iterable[str]:  # noqa: ARG001
             if labels is None:
@@ -164,12 +164,15 @@ class PatternPlanner:
                 return graph.node_ids_by_label(labels[0])
             return (node_id for label in labels for node_id in graph.node_ids_by_label(label))
 
-        return _build_lookup_source(graph, self.indexes, labels, lookups, scan) if lookups else scan
+        ids = [lookup for lookup in lookups if lookup.name == "id"]
+        if ids:
+            return _build_id_source(graph, ids[0], scan)
+        return PropertySource(graph, self.indexes, labels, lookups, scan) if lookups else scan
 
     # Expansions
 
-    def _choose_expansion(self) -> tuple[RelationshipSlot, bool] | None:
-        """Return the cheapest relationship at a node that is bound, and whether it begins at its right end."""
+    def _choose_expansion(self) -> tuple[int, RelationshipSlot, bool] | None:
+        """Return the cheapest relationship at a node that is bound: its rank, and whether it begins at its right."""
         best: tuple[int, int, RelationshipSlot, bool] | None = None
         for slot in self.open_relationships:
             has_left, has_right = slot.left in self.placed, slot.right in self.placed
@@ -178,9 +181,11 @@ class PatternPlanner:
             candidate = (self._rank(slot, is_closed=has_left and has_right), slot.index, slot, not has_left)
             if best is None or candidate[:2] < best[:2]:
                 best = candidate
-        return best and (best[2], best[3])
+        return best and (best[0], best[2], best[3])
 
     def _rank(self, slot: RelationshipSlot, *, is_closed: bool) -> int:
+        if slot.shortest:
+            return 0 if self._can_search(slot) else _LAST_RANK
         if slot.name in self.given:
             return 0
         rank = 4 if slot.is_variable else 2
@@ -188,6 +193,12 @@ class PatternPlanner:
             return rank - 1
         target = self.model.nodes[slot.right if slot.left in self.placed else slot.left]
         return rank if target.labels is not None or target.lookups else rank + 1
+
+    def _can_search(self, slot: RelationshipSlot) -> bool:
+        """Return whether all conditions on a shortest path could be evaluated as soon as it is found."""
+        own = {slot.name, slot.path_name}
+        known = self.bound | own
+        return all(check.required <= known for check in self.open_checks if not own.isdisjoint(check.required))
 
     def _add_expansion(self, slot: RelationshipSlot, is_reverse: bool) -> None:
         target = self.model.nodes[slot.left if is_reverse else slot.right]
@@ -263,58 +274,73 @@ def _build_path_binding(graph: GraphView, path: PathSlot) -> StateTest:
     return bind
 
 
-def _build_id_source(graph: GraphView, lookup: NodeLookup) -> NodeSource:
-    value = lookup.value
-
+def _build_id_source(graph: GraphView, lookup: NodeLookup, scan: NodeSource) -> NodeSource:
     def find(state: MatchState) -> Iterable[str]:
-        found = value(state.row)
-        ids: list[Any] = [found]
-        if lookup.is_list:
-            if not isinstance(found, list):
-                return graph.node_ids() if found is not None else ()
-            ids = cast("list[Any]", found)
+        ids = _read_values(lookup, state)
+        if ids is None:
+            return scan(state)
         return dict.fromkeys(each for each in ids if isinstance(each, str) and graph.has_node(each))
 
     return find
 
 
-def _build_lookup_source(
-    graph: GraphView,
-    indexes: PropertyIndexCache | None,
-    labels: list[str] | None,
-    lookups: list[NodeLookup],
-    scan: NodeSource,
-) -> NodeSource:
-    """Find nodes by a property that an index has, else by one of a temporary index, else by a scan."""
-    places: Sequence[str | None] = (None,) if labels is None else labels
+def _read_values(lookup: NodeLookup, state: MatchState) -> list[Any] | None:
+    """Return the values that a property may have, without null; None if the right side of IN is no list."""
+    value = lookup.value(state.row)
+    if not lookup.is_list or value is None:
+        return [] if value is None else [value]
+    if not isinstance(value, list):
+        return None
+    return list({equivalence_key(each): each for each in cast("list[Any]", value) if each is not None}.values())
 
-    def find(state: MatchState) -> Iterable[str]:
-        values = [(lookup.name, lookup.value(state.row)) for lookup in lookups]
-        if any(value is None for _, value in values):
-            return ()
-        for name, value in values:
-            found = _look_up(graph.node_ids_by_property, places, name, value) if type(value) in _INDEXED_TYPES else None
+
+class PropertySource:
+    """Finds nodes by a property that an index has, else by one of a temporary index, else by a scan."""
+
+    def __init__(
+        self,
+        graph: GraphView,
+        indexes: PropertyIndexCache | None,
+        labels: list[str] | None,
+        lookups: list[NodeLookup],
+        scan: NodeSource,
+    ) -> None:
+        self.graph = graph
+        self.indexes = indexes
+        self.labels: Sequence[str | None] = (None,) if labels is None else labels
+        self.lookups = lookups
+        self.scan = scan
+
+    def __call__(self, state: MatchState) -> Iterable[str]:
+        """Return nodes among which are all that can match."""
+        wanted: list[tuple[str, list[Any]]] = []
+        for lookup in self.lookups:
+            values = _read_values(lookup, state)
+            if values is not None:
+                wanted.append((lookup.name, values))
+        for name, values in wanted:
+            if all(type(value) in _INDEXED_TYPES for value in values):
+                found = self._look_up(self.graph.node_ids_by_property, name, values)
+                if found is not None:
+                    return filter(self.graph.has_node, found)
+        if wanted and self.indexes is not None:
+            found = self._look_up(self.indexes.find, *wanted[0])
             if found is not None:
-                return filter(graph.has_node, found)
-        name, value = values[0]
-        found = None if indexes is None else _look_up(indexes.find, places, name, value)
-        return scan(state) if found is None else found
+                return found
+        return self.scan(state)
 
-    return find
-
-
-def _look_up(
-    find: Callable[[str | None, str, Any], Iterable[str] | None], labels: Sequence[str | None], name: str, value: Any
-) -> Iterable[str] | None:
-    found: list[str] = []
-    for label in labels:
-        some = find(label, name, value)
-        if some is None:
-            return None
-        if len(labels) == 1:
-            return some
-        found.extend(some)
-    return found
+    def _look_up(
+        self, find: Callable[[str | None, str, Any], Iterable[str] | None], name: str, values: list[Any]
+    ) -> Iterable[str] | None:
+        """Return the nodes that have one of several values; None if that cannot be looked up."""
+        found: dict[str, None] = {}
+        for label in self.labels:
+            for value in values:
+                some = find(label, name, value)
+                if some is None:
+                    return None
+                found.update(dict.fromkeys(some))
+        return found
 
 
 def _build_run(

@@ -261,7 +261,7 @@ class PatternModel:
             self._add_lookups(tree)
 
     def _add_lookups(self, tree: QueryExpression) -> None:
-        """Use ``n.name = value`` and ``n.id IN list`` to find nodes."""
+        """Use ``n.name = value`` and ``n.name IN list`` to find nodes."""
         if isinstance(tree, ComparisonChain) and len(tree.rest) == 1 and tree.rest[0][0] == "=":
             other = tree.rest[0][1]
             self._add_lookup(tree.first, other, is_list=False)
@@ -276,7 +276,7 @@ class PatternModel:
         variable, name = found
         slot = self._slots.get(variable)
         required = self._find_required(value)
-        if slot is not None and variable not in required and (name == "id" or not is_list):
+        if slot is not None and variable not in required:
             slot.lookups.append(NodeLookup(name, self._compiler.compile(value), required, is_list))
 
     def _find_required(self, tree: object) -> frozenset[str]:
