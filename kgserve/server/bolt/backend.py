@@ -90,8 +90,8 @@ class StatementRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Statement to run.
 
     ``database`` is the name that the client sent, or the home database. ``is_read_only`` is the client's access mode:
-    refuse writes with Forbidden. The statement must see all commits that ``bookmarks`` name; raise InvalidBookmark for
-    a text that is no bookmark. ``timeout`` is the time limit in seconds that the client asked for, which may only
+    refuse writes with Forbidden. The statement must see all commits of the database that ``bookmarks`` name; bookmarks
+    of other databases are among them, because drivers send all they have. Raise InvalidBookmark for other texts. ``timeout`` is the time limit in seconds that the client asked for, which may only
     shorten the store's own; None if it asked for none. ``metadata`` is for logs. With ``plan`` EXPLAIN, do not run the
     statement; return no rows and set `ResultSummary.plan`. With PROFILE, run it and set `ResultSummary.profile`. The
     prefix itself is blanked in ``statement``, so that positions in error messages stay right.

@@ -105,13 +105,13 @@ class ScriptedBackend(BoltBackend):
         if request.database == "missing":
             raise NoStore(request.database)
         for bookmark in request.bookmarks:
-            if not bookmark.startswith("note:"):
+            kind, _, rest = bookmark.partition(":")
+            database, _, number = rest.partition(":")
+            if kind != "note" or int(number) > len(self.notes[database]):
                 raise InvalidBookmark(f"{bookmark!r} is no bookmark of this server")
-            if int(bookmark[5:]) > len(self.notes[request.database]):
-                raise InvalidBookmark(f"{bookmark!r} names a commit that is not there")
 
     def bookmark(self, database: str) -> str:
-        return f"note:{len(self.notes[database])}"
+        return f"note:{database}:{len(self.notes[database])}"
 
 
 class ScriptedTransaction(BoltTransaction):
@@ -168,7 +168,7 @@ class ScriptedResult(BoltResult):
             backend.counts["opened"] += 1
 
     @override
-    def rows(self) -> Iterator[Sequence[Any]]:
+    def rows(self) -> Iterator[Sequence[Any]]:  # noqa: C901
         if self.request.plan == "EXPLAIN":
             return
         match self.command:
@@ -186,7 +186,8 @@ class ScriptedResult(BoltResult):
             case "NOTE":
                 self.notes.append(self.rest)
             case "NOTES":
-                yield from ([note] for note in [*self.notes])
+                committed = self.backend.notes[self.request.database]
+                yield from ([note] for note in ([*committed] if self.is_commit else [*committed, *self.notes]))
             case "FAIL":
                 yield [1]
                 raise make_error(self.rest.removeprefix("LATE "))
