@@ -195,13 +195,19 @@ def _build_item(index: Any) -> CompiledExpression:
 def build_membership(left: CompiledExpression, right: CompiledExpression, locate: ErrorLocator) -> CompiledExpression:
     """Test whether a list has a value."""
     items: Any = right.value if isinstance(right, ConstantExpression) else None
-    if type(items) is not list or not items or any(type(each) is not str for each in cast("list[Any]", items)):
-        return build_binary(lambda value, found: contains_value(found, value), left, right, locate)
-    texts = frozenset(cast("list[str]", items))
+    kinds = set(map(type, cast("list[Any]", items))) if type(items) is list else set[type]()
+    if kinds in ({str}, {int}):
+        return _build_membership_of(left, kinds.pop(), frozenset(items))
+    return build_binary(lambda value, found: contains_value(found, value), left, right, locate)
+
+
+def _build_membership_of(left: CompiledExpression, kind: type, items: frozenset[Any]) -> CompiledExpression:
+    """Test whether constants, all strings or all integers, have a value."""
+    other = float if kind is int else kind
 
     def run(row: Row) -> bool | None:
         value = left(row)
-        return None if value is None else type(value) is str and value in texts
+        return None if value is None else (type(value) is kind or type(value) is other) and value in items
 
     return run
 

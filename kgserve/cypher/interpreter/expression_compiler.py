@@ -43,7 +43,7 @@ from kgserve.cypher.interpreter.query_tree import (
     VariableReference,
 )
 from kgserve.cypher.interpreter.regex_match import match_text
-from kgserve.cypher.interpreter.value_size import check_parameter, is_large, weigh
+from kgserve.cypher.interpreter.value_size import check_parameter, check_weight, is_large, weigh
 from kgserve.cypher.lexer import describe_position
 from kgserve.errors import FieldError, InvalidInput
 
@@ -342,7 +342,7 @@ class ExpressionCompiler:
     def _compile_pattern(self, tree: PatternComprehension) -> CompiledExpression:
         match = self.environment.match_pattern(tree.path, tree.where)
         result = self.compile(tree.result)
-        return lambda row: [result(each) for each in match(row)]
+        return _build_list(match, result)
 
     def _compile_existence(self, tree: PatternExistence) -> CompiledExpression:
         match = self.environment.match_pattern(tree.path, None)
@@ -354,7 +354,21 @@ class ExpressionCompiler:
             return _build_existence(expand)
         if tree.kind == "COUNT":
             return _build_count(expand)
-        return lambda row: [next(iter(each.values())) for each in expand(row)]
+        return _build_list(expand, lambda row: next(iter(row.values())))
+
+
+def _build_list(expand: RowExpander, result: CompiledExpression) -> CompiledExpression:
+    def run(row: Row) -> list[Any]:
+        found: list[Any] = []
+        weight = 0
+        for each in expand(row):
+            value = result(each)
+            found.append(value)
+            weight += weigh(value) if is_large(value) else 1
+            check_weight(weight)
+        return found
+
+    return run
 
 
 def _build_existence(expand: RowExpander) -> CompiledExpression:

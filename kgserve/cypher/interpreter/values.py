@@ -29,13 +29,14 @@ _TYPE_NAMES: dict[type, str] = {
     PathValue: "a path",
 }
 ORDER_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
+_WITH_PROPERTIES = frozenset({dict, NodeReference, RelationshipReference})
 _MAX_SHOWN_CHARACTERS = 40
 _NAN_KEY = ("nan",)
 
 
 def describe_type(value: Any) -> str:
     """Return the type of a value with its article: ``a string``."""
-    return _TYPE_NAMES.get(type(value)) or f"a value of type {temporal.type_name(value)}"
+    return _TYPE_NAMES.get(type(value)) or f"a {temporal.type_name(value).lower()}"
 
 
 def describe_value(value: Any) -> str:
@@ -231,7 +232,7 @@ def get_element(subject: Any, index: Any) -> Any:
         if type(index) is not int:
             raise InvalidInput(f"the index of a list must be an integer, not {describe_value(index)}")
         return subject[index] if -len(subject) <= index < len(subject) else None
-    if type(subject) not in (dict, NodeReference, RelationshipReference):
+    if type(subject) not in _WITH_PROPERTIES and not temporal.is_temporal(subject):
         raise InvalidInput(f"{describe_value(subject)} has no elements; [] needs a list, map, node or relationship")
     if type(index) is not str:
         raise InvalidInput(f"the key of {describe_type(subject)} must be a string, not {describe_value(index)}")
