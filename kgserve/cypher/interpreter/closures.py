@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn, TypeAlias, cast
 
 from kgserve.cypher.interpreter.graph_view import CompiledExpression, ExecutionLimits, NodeReference, Row
-from kgserve.cypher.interpreter.value_size import check_weight, is_large, weigh
+from kgserve.cypher.interpreter.value_size import check_weight, count_work, is_large, weigh
 from kgserve.cypher.interpreter.values import (
     ORDER_OPERATORS,
     compare,
@@ -192,13 +192,21 @@ def _build_item(index: Any) -> CompiledExpression:
     return lambda values: values[index]
 
 
-def build_membership(left: CompiledExpression, right: CompiledExpression, locate: ErrorLocator) -> CompiledExpression:
+def build_membership(
+    left: CompiledExpression, right: CompiledExpression, locate: ErrorLocator, limits: ExecutionLimits
+) -> CompiledExpression:
     """Test whether a list has a value."""
     items: Any = right.value if isinstance(right, ConstantExpression) else None
     kinds = set(map(type, cast("list[Any]", items))) if type(items) is list else set[type]()
     if kinds in ({str}, {int}):
         return _build_membership_of(left, kinds.pop(), frozenset(items))
-    return build_binary(lambda value, found: contains_value(found, value), left, right, locate)
+
+    def has_value(value: Any, found: Any) -> bool | None:
+        if is_large(found):
+            count_work(found, limits)
+        return contains_value(found, value)
+
+    return build_binary(has_value, left, right, locate)
 
 
 def _build_membership_of(left: CompiledExpression, kind: type, items: frozenset[Any]) -> CompiledExpression:
@@ -321,9 +329,11 @@ def build_reduction(
             limits.step()
             inner[name] = each
             value = inner[accumulator] = body(inner)
-            # Each step may double the number of elements.
-            if (count % 16 == 0 or count == len(items)) and is_large(value):
-                weigh(value)
+            if is_large(value):
+                count_work(value, limits)
+                # Each step may double the number of elements.
+                if count % 16 == 0 or count == len(items):
+                    weigh(value)
         return inner[accumulator]
 
     return run
@@ -403,9 +413,9 @@ def build_comprehension(
         items = source(row)
         if items is None:
             return None
-        limits.step(len(items))
         inner, found, weight = {**row}, [], 0
         for each in items:
+            limits.step()
             inner[name] = each
             if where is None or where(inner) is True:
                 value = each if result is None else result(inner)
@@ -430,9 +440,9 @@ def build_quantifier(
         items = source(row)
         if items is None:
             return None
-        limits.step(len(items))
         inner, count, has_unknown = {**row}, 0, False
         for each in items:
+            limits.step()
             inner[name] = each
             passed = where(inner)
             if passed is None:

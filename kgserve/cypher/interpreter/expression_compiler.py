@@ -43,7 +43,7 @@ from kgserve.cypher.interpreter.query_tree import (
     VariableReference,
 )
 from kgserve.cypher.interpreter.regex_match import match_text
-from kgserve.cypher.interpreter.value_size import check_parameter, check_weight, is_large, weigh
+from kgserve.cypher.interpreter.value_size import check_parameter, check_weight, count_work, is_large, weigh
 from kgserve.cypher.lexer import describe_position
 from kgserve.errors import FieldError, InvalidInput
 
@@ -256,7 +256,7 @@ class ExpressionCompiler:
         if builder := closures.LOGIC_BUILDERS.get(tree.operator):
             _check_condition(tree.operator, left, right)
             return self._fold(builder(left, right, locate), left, right)
-        return self._fold(closures.build_membership(left, right, locate), left, right)
+        return self._fold(closures.build_membership(left, right, locate, self.environment.limits), left, right)
 
     def _compile_comparison(self, tree: ComparisonChain) -> CompiledExpression:
         operands = [self.compile(tree.first), *(self.compile(operand) for _, operand in tree.rest)]
@@ -293,13 +293,16 @@ class ExpressionCompiler:
             return self._fold(closures.build_coalesce(arguments), *arguments)
         function = find_function(tree.name, self.environment.now)
         call = function.bind(arguments)
-        locate = self._locator(tree)
+        locate, limits = self._locator(tree), self.environment.limits
 
         def run(row: Row) -> Any:
             try:
-                return call(row)
+                value = call(row)
             except InvalidInput as error:
                 raise locate(error) from None
+            if is_large(value):
+                count_work(value, limits)
+            return value
 
         return run if function.is_volatile else self._fold(run, *arguments)
 

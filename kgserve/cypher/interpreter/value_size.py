@@ -6,12 +6,13 @@ from typing import Any
 
 from kgserve.cypher.interpreter import temporal
 from kgserve.cypher.interpreter.arithmetic import MAX_INTEGER, MAX_LIST_ELEMENTS, MIN_INTEGER
-from kgserve.cypher.interpreter.graph_view import NodeReference, PathValue, RelationshipReference
+from kgserve.cypher.interpreter.graph_view import ExecutionLimits, NodeReference, PathValue, RelationshipReference
 from kgserve.errors import InvalidInput, TooLarge
 
 MAX_VALUE_DEPTH = 100
 _SMALL_TEXT_CHARACTERS = 4096
 _CHARACTERS_PER_ELEMENT = 256
+_ELEMENTS_PER_STEP = 16
 _OTHER_PARAMETERS = frozenset({bool, float, NodeReference, RelationshipReference, PathValue})
 
 
@@ -19,6 +20,11 @@ def is_large(value: Any) -> bool:
     """Return whether a value can have a weight: a list, a map or a long string."""
     kind = type(value)
     return kind is list or kind is dict or (kind is str and len(value) > _SMALL_TEXT_CHARACTERS)
+
+
+def count_work(value: Any, limits: ExecutionLimits) -> None:
+    """Count the work of reading or writing a large value. Raises TimedOut."""
+    limits.step(len(value) // (_CHARACTERS_PER_ELEMENT if type(value) is str else _ELEMENTS_PER_STEP))
 
 
 def weigh(value: Any) -> int:

@@ -31,6 +31,8 @@ _TYPE_NAMES: dict[type, str] = {
 ORDER_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
 _WITH_PROPERTIES = frozenset({dict, NodeReference, RelationshipReference})
 _MAX_SHOWN_CHARACTERS = 40
+# Python takes them for false and true.
+_TRUTH_NUMBERS = (0, 1)
 _NAN_KEY = ("nan",)
 
 
@@ -106,6 +108,9 @@ def contains_value(items: Any, value: Any) -> bool | None:
         return None
     if type(items) is not list:
         raise InvalidInput(f"IN expects a list on its right side, not {describe_value(items)}")
+    kind = type(value)
+    if kind is str or kind is NodeReference or (kind in _NUMBERS and value not in _TRUTH_NUMBERS and value == value):  # noqa: PLR0124
+        return True if value in items else None if None in items else False
     result: bool | None = False
     for each in cast("list[Any]", items):
         equal = equals(value, each)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from kgserve.cypher.interpreter.graph_view import NodeReference, PathValue, RelationshipReference
+from kgserve.cypher.interpreter.graph_view import ExecutionLimits, NodeReference, PathValue, RelationshipReference
 from kgserve.cypher.interpreter.regex_match import _compile
 from kgserve.cypher.interpreter.values import equivalence_key, sort_key
-from kgserve.errors import InvalidInput
+from kgserve.errors import InvalidInput, TimedOut
 from tests.cypher.interpreter.evaluate import evaluate, is_same, new_compiler, parse_expression, replace_literals
 from tests.cypher.interpreter.memory_graph import MemoryGraph
 
@@ -130,6 +130,16 @@ COMPARISONS = [
     ("null IN []", False),
     ("null IN [1]", None),
     ("1 IN null", None),
+    ("n IN [m, n]", True),
+    ("n IN [m, null]", None),
+    ("r IN [n, r]", True),
+    ("'a' IN [1, null, 'a']", True),
+    ("5 IN [true, 5.0]", True),
+    ("1 IN [true, '1']", False),
+    ("0.0 IN [false]", False),
+    ("true IN [1, true]", True),
+    ("0.0 / 0.0 IN [0.0 / 0.0]", False),
+    ("{a: 1} IN [1, {a: 1.0}]", True),
     ("'a' IN ['a', 'b']", True),
     ("'c' IN ['a', 'b']", False),
     ("1 IN ['a', 'b']", False),
@@ -334,6 +344,31 @@ def test_quantifiers_have_three_values(
     kinds = ("all", "any", "none", "single")
     for kind, expected in zip(kinds, (everyone, anyone, no_one, exactly_one), strict=True):
         assert evaluate(f"{kind}(x IN {items} WHERE x = 2)") is expected, kind
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[x IN items | x + 1]",
+        "all(x IN items WHERE x >= 0)",
+        "reduce(a = 0, x IN items | a + x)",
+        "[x IN range(1, 5) | size(range(x, 100000))]",
+        "[x IN range(1, 5) | 0.5 IN items]",
+    ],
+)
+def test_long_evaluations_are_stopped_in_time(text: str) -> None:
+    checks = 0
+
+    def check_time() -> None:
+        nonlocal checks
+        checks += 1
+        if checks == 3:
+            raise TimedOut("out of time")
+
+    compiler = new_compiler(text)
+    compiler.environment.limits = ExecutionLimits(check_time)
+    with pytest.raises(TimedOut):
+        compiler.compile(parse_expression(text))({"items": [*range(20_000)]})
 
 
 def test_inner_variables_shadow_outer_ones() -> None:
