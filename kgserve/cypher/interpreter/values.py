@@ -5,7 +5,6 @@ Functions raise InvalidInput without a place; the expression compiler adds it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable
 from operator import ge, gt, le, lt
 from typing import Any, cast
@@ -167,32 +166,41 @@ def _compare_lists(a: list[Any], b: list[Any], operator: str) -> bool | None:
     return ORDER_OPERATORS[operator](len(a), len(b))
 
 
-def sort_key(value: Any) -> tuple[Any, ...]:  # noqa: C901, PLR0911 - one for each type
+def sort_key(value: Any) -> tuple[Any, ...]:
     """Return a key of the total order of ORDER BY over values of all types, ascending; null is last."""
-    match value:
-        case None:
-            return (10,)
-        case bool():
-            return (7, value)
-        case int():
-            return (8, value)
-        case float():
-            return (9,) if math.isnan(value) else (8, value)
-        case str():
-            return (6, value)
-        case list():
-            return (3, tuple(map(sort_key, cast("list[Any]", value))))
-        case dict():
-            entries = sorted(cast("dict[str, Any]", value).items())
-            return (0, len(entries), tuple(name for name, _ in entries), tuple(sort_key(each) for _, each in entries))
-        case NodeReference():
-            return (1, value.id)
-        case RelationshipReference():
-            return (2, value.key)
-        case PathValue():
-            return (4, tuple(each.id for each in value.nodes), tuple(each.key for each in value.relationships))
-        case _:
-            return (5, temporal.sort_rank(value), temporal.sort_key(value))
+    kind = type(value)
+    if kind is str:
+        return (6, value)
+    if kind is int:
+        return (8, value)
+    if value is None:
+        return (10,)
+    if kind is float:
+        return (8, value) if value == value else (9,)  # noqa: PLR0124
+    return _SORT_KEYS[kind](value) if kind in _SORT_KEYS else (5, temporal.sort_rank(value), temporal.sort_key(value))
+
+
+def _map_sort_key(value: dict[str, Any]) -> tuple[Any, ...]:
+    entries = sorted(value.items(), key=_first)
+    return (0, len(entries), tuple(name for name, _ in entries), tuple(sort_key(each) for _, each in entries))
+
+
+def _first(entry: tuple[str, Any]) -> str:
+    return entry[0]
+
+
+def _path_sort_key(value: PathValue) -> tuple[Any, ...]:
+    return (4, tuple(each.id for each in value.nodes), tuple(each.key for each in value.relationships))
+
+
+_SORT_KEYS: dict[type, Callable[[Any], tuple[Any, ...]]] = {
+    dict: _map_sort_key,
+    NodeReference: lambda value: (1, value.id),
+    RelationshipReference: lambda value: (2, value.key),
+    list: lambda value: (3, tuple(map(sort_key, value))),
+    PathValue: _path_sort_key,
+    bool: lambda value: (7, value),
+}
 
 
 # Properties and elements
