@@ -57,7 +57,7 @@ class GraphChanges(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing changed."""
+        """True if nothing changed."""
         return not any(getattr(self, name) for name in self.__struct_fields__)
 
 

@@ -105,7 +105,7 @@ class RelationshipSlot(msgspec.Struct):
 
     @property
     def is_variable(self) -> bool:
-        """Whether the relationship matches a sequence of relationships."""
+        """True if the relationship matches a sequence of relationships."""
         return self.element.lengths is not None
 
     @property

@@ -11,7 +11,7 @@ import msgspec
 
 from kgserve.cypher.interpreter.aggregates import ValueAccumulator, check_aggregate, find_aggregates, new_accumulator
 from kgserve.cypher.interpreter.expression_compiler import ExpressionCompiler
-from kgserve.cypher.interpreter.expression_rewriting import replace_expressions, strip_positions
+from kgserve.cypher.interpreter.expression_replacement import replace_expressions, strip_positions
 from kgserve.cypher.interpreter.graph_view import CompiledExpression, ExecutionLimits, Row
 from kgserve.cypher.interpreter.pattern_model import find_names
 from kgserve.cypher.interpreter.query_tree import (
