@@ -89,7 +89,7 @@ class StatementRouter:
 
 def _needs_interpreter(statement: GuardedStatement) -> bool:
     """Return whether a statement uses attributes, or functions whose result depends on labels and types."""
-    if not statement.properties <= _ENGINE_COLUMNS:
+    if not statement.property_names <= _ENGINE_COLUMNS:
         return True
     called = {name.lower() for name in _CALL.findall(statement.text)}
     return not called.isdisjoint(_OPENCYPHER_FUNCTIONS)

@@ -15,12 +15,12 @@ from tests.cypher.tck.scenarios import ScenarioRunner, read_scenarios
 from tests.graphs import graph_of
 from tests.stores.writing import NAME, settings
 
-STATUSES = ("passed", "column", "refused", "setup", "wrong", "missing_error")
-FAULTS = ("wrong", "missing_error")
+STATUSES = ("passed", "column", "refused", "setup", "wrong", "missing_error", "crashed")
+FAULTS = ("wrong", "missing_error", "crashed")
 
 
 def main() -> int:
-    """Print a table; return 1 if an answer was wrong, or an error was missing."""
+    """Print a table; return 1 if an answer was wrong, an error was missing, or a statement crashed."""
     parser = argparse.ArgumentParser(prog="python -m tests.cypher.tck", description=__doc__)
     parser.add_argument("folder", type=Path, help="folder with feature files")
     parser.add_argument("--graphs", type=Path, help="folder with named graphs")

@@ -40,7 +40,7 @@ class TckScenario(msgspec.Struct, frozen=True):
 
 
 class ScenarioOutcome(msgspec.Struct, frozen=True):
-    """Outcome: passed, column (other names of columns), wrong, missing_error, refused or setup, and the reason."""
+    """Outcome: passed, column (other names of columns), wrong, missing_error, crashed, refused or setup, with a reason."""
 
     status: str
     reason: str = ""
@@ -90,7 +90,10 @@ class ScenarioRunner:
         if not self._is_empty:
             self.execute("MATCH (n) DETACH DELETE n", {})
             self._is_empty = True
-        return _ScenarioExecution(self, scenario).run()
+        try:
+            return _ScenarioExecution(self, scenario).run()
+        except Exception as error:  # noqa: BLE001 - an internal error is an outcome
+            return ScenarioOutcome("crashed", f"{type(error).__name__}: {error}")
 
     def execute(self, statement: str, parameters: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
         """Return columns and rows of a statement. Raises KgserveError."""
