@@ -191,4 +191,5 @@ def _is_number(value: Any) -> bool:
 
 
 def _unsuitable(operator: str, a: Any, b: Any) -> InvalidInput:
-    return InvalidInput(f"{operator} cannot combine {describe_value(a)} and {describe_value(b)}")
+    hint = "; use toString()" if operator == "+" and str in {type(a), type(b)} else ""
+    return InvalidInput(f"{operator} cannot combine {describe_value(a)} and {describe_value(b)}{hint}")

@@ -48,11 +48,6 @@ def find_function(name: str, now: datetime) -> ScalarFunction:
     raise InvalidInput(f"unknown function {name}()" + (f"; did you mean {' or '.join(shown)}?" if shown else ""))
 
 
-def is_known_function(name: str) -> bool:
-    """Return whether a name in lower case is one of a scalar function."""
-    return name in FUNCTIONS or name in temporal.FUNCTIONS or name in {"coalesce", "timestamp"}
-
-
 def _adapt_temporal(name: str, function: temporal.TemporalFunction, now: datetime) -> ScalarFunction:
     return ScalarFunction(
         name,

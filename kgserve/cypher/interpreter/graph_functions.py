@@ -48,7 +48,7 @@ def restore_element_id(text: str) -> str | RelationshipKey:
 
 def hash_element(element: NodeReference | RelationshipReference) -> int:
     """Return a stable integer of 53 bits for a node or relationship; it may collide."""
-    digest = hashlib.blake2b(format_element_id(element).encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(format_element_id(element).encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> (64 - _ID_BITS)
 
 

@@ -54,13 +54,6 @@ def is_number(value: Any) -> bool:
     return type(value) in _NUMBERS
 
 
-def truth(value: Any, position: int = 0) -> bool | None:  # noqa: ARG001
-    """Return a value of a condition as it is. Raises InvalidInput if it is neither a boolean nor null."""
-    if value is True or value is False or value is None:
-        return value
-    raise InvalidInput(f"a condition must be a boolean, not {describe_value(value)}")
-
-
 # Equality
 
 
