@@ -319,6 +319,8 @@ class ExpressionReader(TokenCursor):
         entries: list[tuple[str, QueryExpression]] = []
         if not self.is_symbol("}"):
             while True:
+                if self.token.kind == "string":
+                    self.fail("write a key of a map without quotes, or in backticks")
                 key = self.read_name("a key")
                 self.expect_symbol(":")
                 entries.append((key, self.parse_delimited()))

@@ -23,6 +23,9 @@ from kgserve.cypher.interpreter.static_kinds import (
     StaticKind,
 )
 
+MAX_PATTERN_ELEMENTS = 200
+MAX_MATCHED_ELEMENTS = 1_000
+
 Names = dict[str, StaticKind]
 """Kinds of variables by name."""
 
@@ -30,10 +33,13 @@ Names = dict[str, StaticKind]
 class PatternChecker(ExpressionChecker):
     """Checks patterns and expressions."""
 
+    _matched_count = 0
+
     # Patterns to match
 
     @override
     def declare_match(self, paths: tuple[PathElement, ...], names: Names) -> None:
+        self._count_elements(paths)
         relationships: set[str] = set()
         for path in paths:
             self._declare_path_name(path, names)
@@ -47,6 +53,19 @@ class PatternChecker(ExpressionChecker):
                 self._use_relationship(relationship, names)
         for path in paths:
             self._check_matched_elements(path, ExpressionScope(names))
+
+    def _count_elements(self, paths: tuple[PathElement, ...]) -> None:
+        """Limit the size of patterns; the time to plan one grows with its square."""
+        count = sum(len(path.nodes) + len(path.relationships) for path in paths)
+        self._matched_count += count
+        if count > MAX_PATTERN_ELEMENTS:
+            message = (
+                f"a pattern to match may have at most {MAX_PATTERN_ELEMENTS} nodes and relationships; this one has"
+            )
+            raise self.fail(paths[0].position, f"{message} {count}")
+        if self._matched_count > MAX_MATCHED_ELEMENTS:
+            message = f"all patterns to match may have at most {MAX_MATCHED_ELEMENTS} nodes and relationships together"
+            raise self.fail(paths[0].position, f"{message}; exceeded")
 
     @override
     def check_bound_path(self, path: PathElement, scope: ExpressionScope) -> None:

@@ -20,6 +20,7 @@ from kgserve.cypher.interpreter.tokenizer import QueryToken
 SHORTEST_WORDS = frozenset({"SHORTESTPATH", "ALLSHORTESTPATHS"})
 """Functions around a path of a pattern."""
 
+_SELECTOR_WORDS = frozenset({"SHORTEST", "ANY", "ALL", "WALK", "TRAIL", "ACYCLIC", "SIMPLE", "DIFFERENT", "REPEATABLE"})
 _MAX_PATH_LENGTH = 1_000_000_000
 
 
@@ -43,10 +44,14 @@ class PatternReader(ExpressionReader):
         if shortest:
             self.advance()
             self.advance()
+        if self.token.word in _SELECTOR_WORDS:
+            self.fail(f"{self.token.word} is not supported here; use shortestPath((a)-[*]->(b)) or allShortestPaths")
         nodes = [self._parse_node()]
         relationships: list[RelationshipElement] = []
         while self.is_symbol("-") or self.is_symbol("<"):
             relationships.append(self._parse_relationship())
+            if self.token.kind == "symbol" and self.token.text in {"+", "*", "{"}:
+                self.fail("write a variable length in the brackets, as in -[:TYPE*1..3]->")
             nodes.append(self._parse_node())
         if shortest:
             self._check_shortest(shortest, relationships)

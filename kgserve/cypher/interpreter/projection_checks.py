@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from kgserve.cypher.interpreter.aggregates import AGGREGATE_NAMES, find_aggregates
 from kgserve.cypher.interpreter.expression_checks import ExpressionScope
-from kgserve.cypher.interpreter.expression_rewriting import replace_expressions, strip_positions
+from kgserve.cypher.interpreter.expression_replacement import replace_expressions, strip_positions
 from kgserve.cypher.interpreter.pattern_checks import Names, PatternChecker
 from kgserve.cypher.interpreter.query_tree import (
     CountStar,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from math import isinf
 from typing import Literal, cast
 
@@ -113,7 +114,7 @@ def tokenize_query(text: str) -> TokenizedQuery:
 def _make_token(text: str, match: re.Match[str]) -> QueryToken:
     kind, found, start, end = cast("QueryTokenKind", match.lastgroup), match[0], match.start(), match.end()
     if kind == "word":
-        return QueryToken(kind, found, start, end, word=found.upper())
+        return QueryToken(kind, found, start, end, word=found.upper() if found.isascii() else found)
     if kind == "symbol" and found in _HINTS:
         raise fault(text, start, _HINTS[found])
     if kind == "string":
@@ -226,4 +227,6 @@ def _describe_unknown(text: str, position: int) -> InvalidInput:
     if character == "$":
         return fault(text, position, "a parameter needs a name after $")
     hint = "; names with such characters need backticks" if character in "#@~?\\" else ""
+    if unicodedata.category(character) in {"Pi", "Pf"}:
+        hint = "; put strings into straight quotes"
     return fault(text, position, f"unexpected character {character!r}{hint}")

@@ -283,6 +283,22 @@ def test_faults_are_reported_before_the_statement_runs(text: str, message: str) 
 
 
 @pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("MATCH " + "()--" * 100 + "() RETURN 1", "at most 200 nodes and relationships; this one has 201"),
+        ("MATCH " + "()--" * 99 + "() WITH 1 AS a MATCH " + "()--" * 99 + "()", "cannot conclude"),
+        (
+            ("MATCH " + "()--" * 99 + "() WITH 1 AS a ") * 6 + "RETURN 1",
+            "at most 1000 nodes and relationships together",
+        ),
+    ],
+)
+def test_large_patterns_are_refused(text: str, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        check(text)
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "CREATE " + ", ".join(f"(a{i})" for i in range(3_500)),
