@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -60,6 +61,8 @@ NO_AGGREGATES_IN_WHERE = "aggregates are not allowed in WHERE; compute them in a
 NO_AGGREGATES_HERE = "aggregates are only allowed in WITH and RETURN"
 _NO_NESTED_AGGREGATES = "aggregates cannot be nested"
 _NO_AGGREGATES_PER_ELEMENT = "aggregates are not allowed for each element of a list; compute them in a WITH before it"
+_MAX_COMPARED_NAMES = 200
+_MAX_COMPARED_CHARS = 64
 _ANY_TIME = datetime(2000, 1, 1, tzinfo=UTC)
 
 
@@ -146,12 +149,13 @@ class ExpressionChecker:
             expected = " or ".join(StaticKind(name).describe() for name in names)
             raise self.fail(tree.position, f"{what} must be {expected}, not {kind.describe()}")
 
-    def find_variable(self, name: str, position: int, names: Iterable[str]) -> None:
+    def find_variable(self, name: str, position: int, names: dict[str, StaticKind]) -> None:
         """Raise InvalidInput if a variable is not defined."""
-        known = [*names]
-        if name in known:
+        if name in names:
             return
-        nearest = [each for each in difflib.get_close_matches(name, known, 1) if not each.startswith(" ")]
+        known = [each for each in islice(names, _MAX_COMPARED_NAMES) if not each.startswith(" ")]
+        comparable = [each for each in known if len(each) <= _MAX_COMPARED_CHARS]
+        nearest = difflib.get_close_matches(name, comparable, 1) if len(name) <= _MAX_COMPARED_CHARS else []
         hint = f"; did you mean {nearest[0]}?" if nearest else ""
         raise self.fail(position, f"variable {name} is not defined{hint}")
 
