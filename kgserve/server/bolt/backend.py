@@ -91,12 +91,13 @@ class StatementRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     ``database`` is the name that the client sent, or the home database. ``is_read_only`` is the client's access mode:
     refuse writes with Forbidden. The statement must see all commits of the database that ``bookmarks`` name; bookmarks
-    of other databases are among them, because drivers send all they have. Raise InvalidBookmark for other texts. ``timeout`` is the time limit in seconds that the client asked for, which may only
-    shorten the store's own; None if it asked for none. ``metadata`` is for logs. With ``plan`` EXPLAIN, do not run the
-    statement; return no rows and set `ResultSummary.plan`. With PROFILE, run it and set `ResultSummary.profile`. The
-    prefix itself is blanked in ``statement``, so that positions in error messages stay right.
+    of other databases are among them, because drivers send all they have. Raise InvalidBookmark for other texts.
+    ``timeout`` is the time limit in seconds that the client asked for, which may only shorten the store's own; None if
+    it asked for none. ``metadata`` is for logs. With ``plan`` EXPLAIN, do not run the statement; return no rows and set
+    `StatementSummary.plan`. With PROFILE, run it and set `StatementSummary.profile`. The prefix itself is blanked in
+    ``statement``, so that positions in error messages stay right.
 
-    Within a transaction, ``database``, ``is_read_only``, ``bookmarks`` and ``metadata`` are those of its BEGIN.
+    Within a transaction, ``timeout`` is None; the other fields are those of its BEGIN.
     """
 
     caller: BoltCaller
@@ -222,16 +223,6 @@ class DatabaseEntry(msgspec.Struct, frozen=True, kw_only=True):
     address: str = ""
 
 
-class RoutineEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Procedure or function as SHOW PROCEDURES and SHOW FUNCTIONS list it."""
-
-    name: str
-    signature: str
-    description: str
-    category: str = ""
-    mode: Literal["READ", "WRITE", "DBMS"] = "READ"
-
-
 class ServerAddresses(msgspec.Struct, frozen=True, kw_only=True):
     """Addresses (``host:port``) at which a database is read and written, and which answer ROUTE."""
 
@@ -267,11 +258,3 @@ class BoltBackend(ABC):
     @abstractmethod
     def begin(self, request: TransactionRequest) -> BoltTransaction:
         """Begin an explicit transaction."""
-
-    def procedures(self) -> Sequence[RoutineEntry]:
-        """Return the procedures for SHOW PROCEDURES."""
-        return ()
-
-    def functions(self) -> Sequence[RoutineEntry]:
-        """Return the functions for SHOW FUNCTIONS."""
-        return ()

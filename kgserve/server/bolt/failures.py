@@ -25,10 +25,6 @@ class InvalidBookmark(InvalidInput):
     """A bookmark is not one of this server's, or names commits that it does not have."""
 
 
-class UnknownProcedure(InvalidInput):
-    """A CALL names a procedure that does not exist."""
-
-
 class UnusableInState(KgserveError):
     """A request is valid, but not in the current state of the connection or transaction."""
 
@@ -71,6 +67,11 @@ _CONSTRAINT = FailureStatus(
     "Neo.ClientError.Schema.ConstraintValidationFailed", "22000", "error: data exception - constraint violation"
 )
 _DELETED = FailureStatus("Neo.ClientError.Statement.EntityNotFound", "22000", "error: data exception")
+_PROCEDURE = FailureStatus(
+    "Neo.ClientError.Procedure.ProcedureNotFound",
+    "42001",
+    "error: syntax error or access rule violation - invalid syntax",
+)
 _UNKNOWN = FailureStatus(
     "Neo.DatabaseError.General.UnknownError", "50N42", "error: general processing exception - unexpected error"
 )
@@ -81,11 +82,6 @@ _BY_CLASS: dict[type[KgserveError], FailureStatus] = {
     UnusableInState: FailureStatus("Neo.ClientError.Request.Invalid", "25000", "error: invalid transaction state"),
     InvalidBookmark: FailureStatus(
         "Neo.ClientError.Transaction.InvalidBookmark", "22000", "error: data exception - invalid bookmark"
-    ),
-    UnknownProcedure: FailureStatus(
-        "Neo.ClientError.Procedure.ProcedureNotFound",
-        "42001",
-        "error: syntax error or access rule violation - invalid syntax",
     ),
     NoStore: FailureStatus(
         "Neo.ClientError.Database.DatabaseNotFound", "22000", "error: data exception - database not found"
@@ -135,7 +131,9 @@ _BY_CODE = {
 }
 
 _AT_POSITION = re.compile(r"\bat line \d+, column \d+")
-_RUN_TIME_MESSAGES: tuple[tuple[re.Pattern[str], FailureStatus], ...] = (
+_NO_PROCEDURE = re.compile(r"^there is no procedure ")
+_MESSAGES: tuple[tuple[re.Pattern[str], FailureStatus], ...] = (
+    (_NO_PROCEDURE, _PROCEDURE),
     (
         re.compile(r"\bparameters? .*\b(missing|not (given|set|supplied|provided))|\bneeds? (the )?parameter"),
         _PARAMETER,
@@ -161,9 +159,9 @@ def find_status(error: Exception, *, is_executing: bool = False) -> FailureStatu
         return _BY_CODE[error.code]
     if error.code != "invalid":
         return _UNKNOWN
-    if not is_executing and _AT_POSITION.search(error.message):
+    if not is_executing and _AT_POSITION.search(error.message) and not _NO_PROCEDURE.search(error.message):
         return _SYNTAX
-    return next((status for pattern, status in _RUN_TIME_MESSAGES if pattern.search(error.message)), _ARGUMENT)
+    return next((status for pattern, status in _MESSAGES if pattern.search(error.message)), _ARGUMENT)
 
 
 def describe_failure(error: Exception, version: ProtocolVersion, *, is_executing: bool = False) -> dict[str, Any]:

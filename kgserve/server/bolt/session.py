@@ -39,13 +39,13 @@ from kgserve.server.bolt.result_stream import RecordBatch, ResultStream
 from kgserve.server.bolt.session_state import MessageAdmission, SessionStateMachine
 from kgserve.server.bolt.summaries import NotificationFilter, describe_end
 from kgserve.server.bolt.system_statements import (
-    SYSTEM_DATABASE,
     SystemTransaction,
     answer_statement,
     parse_system_statement,
     run_on_system,
     split_plan_prefix,
 )
+from kgserve.server.bolt.system_tables import SYSTEM_DATABASE
 from kgserve.server.bolt.value_codec import UTC_SINCE, ValueCodec
 
 log = structlog.get_logger()
@@ -106,6 +106,7 @@ class BoltSession:
         self._statement_filter = self._filter
         self._transaction: BoltTransaction | None = None
         self._database = ""
+        self._limits: dict[str, Any] = {}
         self._streams: dict[int, ResultStream] = {}
         self._last_query = -1
         self._interruption = InterruptionSignal()
@@ -278,7 +279,7 @@ class BoltSession:
     async def _run(self, statement: str, parameters: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
         started = time.monotonic()
         options = RequestOptions(extra)
-        limits: dict[str, Any] = {}
+        limits = {**self._limits, "timeout": None}
         if self._transaction is None:
             self._open(options)
             limits = _read_limits(options)
@@ -380,7 +381,7 @@ class BoltSession:
     async def _begin(self, fields: dict[str, Any]) -> dict[str, Any]:
         options = RequestOptions(fields)
         self._open(options)
-        limits = _read_limits(options)
+        self._limits = limits = _read_limits(options)
         caller = self._known_caller()
 
         def begin() -> BoltTransaction:

@@ -6,24 +6,27 @@ Each has a table of rows. What follows YIELD or WHERE is run by the interpreter 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
 from typing_extensions import override
 
-from kgserve.errors import Forbidden, InvalidInput
+from kgserve.cypher.interpreter.execution import execute
+from kgserve.cypher.interpreter.graph_view import ExecutionLimits
+from kgserve.cypher.interpreter.parser import parse_query
+from kgserve.cypher.interpreter.procedures import EmptyGraph
+from kgserve.cypher.interpreter.semantic_checks import check_query
+from kgserve.errors import InvalidInput
 from kgserve.server.bolt.backend import (
     BoltBackend,
     BoltResult,
     BoltTransaction,
-    DatabaseEntry,
     PlanRequest,
     StatementRequest,
     StatementSummary,
 )
-
-SYSTEM_DATABASE = "system"
+from kgserve.server.bolt.system_tables import SYSTEM_DATABASE, SystemStatement, SystemTable, SystemTables
 
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _PREFIX = re.compile(r"\s*(EXPLAIN|PROFILE)\b", re.IGNORECASE)
@@ -43,39 +46,11 @@ _CALL = re.compile(
 )
 _DATABASE_NAME = re.compile(r"\s+(?!YIELD\b|WHERE\b)(?:`(?P<quoted>[^`]+)`|(?P<plain>[\w.-]+|\$\w+))", re.IGNORECASE)
 _TAIL = re.compile(r"\s*(?P<keyword>YIELD|WHERE)\b(?P<rest>.*)$", re.IGNORECASE | re.DOTALL)
-_COLUMN_LIST = re.compile(r"\s*\w+(?:\s+AS\s+\w+)?(?:\s*,\s*\w+(?:\s+AS\s+\w+)?)*\s*$", re.IGNORECASE)
-
-_DATABASE_COLUMNS = (
-    "name", "type", "aliases", "access", "address", "role", "writer", "requestedStatus", "currentStatus",
-    "statusMessage", "default", "home", "constituents",
-)  # fmt: skip
-_USER_COLUMNS = ("user", "roles", "passwordChangeRequired", "suspended", "home")
-_PROCEDURE_COLUMNS = ("name", "description", "mode", "worksOnSystem", "signature", "admin", "isDeprecated")
-_FUNCTION_COLUMNS = ("name", "category", "description", "signature", "isBuiltIn", "aggregating", "isDeprecated")
-_INDEX_COLUMNS = (
-    "id", "name", "state", "populationPercent", "type", "entityType", "labelsOrTypes", "properties", "indexProvider",
-    "owningConstraint", "lastRead", "readCount", "trackedSince", "options", "failureMessage", "createStatement",
-)  # fmt: skip
-_CONSTRAINT_COLUMNS = (
-    "id", "name", "type", "entityType", "labelsOrTypes", "properties", "ownedIndex", "propertyType", "options",
-    "createStatement",
-)  # fmt: skip
-
-
-class SystemTable(msgspec.Struct, frozen=True):
-    """Rows of a statement; only the first ``shown`` columns are returned without YIELD."""
-
-    columns: tuple[str, ...]
-    rows: list[list[Any]]
-    shown: int
-
-
-class SystemStatement(msgspec.Struct, frozen=True):
-    """Recognized statement: the table it reads, the database it names, and what follows."""
-
-    subject: str
-    database: str
-    tail: str
+_COLUMNS = re.compile(r"\s*(?:\*|\w+(?:\s+AS\s+\w+)?(?:\s*,\s*\w+(?:\s+AS\s+\w+)?)*)", re.IGNORECASE)
+_QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`")
+_RETURN = re.compile(r"\bRETURN\b", re.IGNORECASE)
+_PLACE = re.compile(r",? at line \d+, column \d+")
+_ROWS = "kgserve_rows"
 
 
 class FixedResult(BoltResult):
@@ -121,12 +96,17 @@ def split_plan_prefix(statement: str) -> tuple[PlanRequest, str]:
     """Return the prefix EXPLAIN or PROFILE in capitals, or nothing, and the statement with spaces in its place."""
     option = _CYPHER_OPTION.match(statement)
     if option is not None:
-        statement = " " * option.end() + statement[option.end() :]
+        statement = _blank(statement, option.end())
     match = _PREFIX.match(statement)
     if match is None:
         return "", statement
     plan: PlanRequest = "EXPLAIN" if match[1].upper() == "EXPLAIN" else "PROFILE"
-    return plan, " " * match.end() + statement[match.end() :]
+    return plan, _blank(statement, match.end())
+
+
+def _blank(text: str, count: int) -> str:
+    """Return a text with spaces in place of the first ``count`` characters that are no line ends."""
+    return re.sub(r"[^\n]", " ", text[:count]) + text[count:]
 
 
 def parse_system_statement(statement: str) -> SystemStatement | None:
@@ -169,110 +149,41 @@ def run_on_system(request: StatementRequest, backend: BoltBackend) -> BoltResult
 def answer_statement(statement: SystemStatement, request: StatementRequest, backend: BoltBackend) -> BoltResult:
     """Return the result of a statement. Raises InvalidInput and what the backend raises."""
     table = SystemTables(statement, request, backend).find()
+    shown = table.columns[: table.shown]
+    if request.plan == "EXPLAIN":
+        return FixedResult(shown, [])
     if not statement.tail.strip():
-        return FixedResult(table.columns[: table.shown], [row[: table.shown] for row in table.rows])
+        return FixedResult(shown, [row[: table.shown] for row in table.rows])
     tail = _TAIL.match(statement.tail)
     if tail is None:
         raise InvalidInput(f"unexpected {statement.tail.strip()[:40]!r}: write YIELD or WHERE, or end the statement")
-    if tail["keyword"].upper() == "YIELD":
-        if tail["rest"].strip() == "*":
-            return FixedResult(table.columns, table.rows)
-        if _COLUMN_LIST.match(tail["rest"]):
-            return _select_columns(table, tail["rest"])
-    raise InvalidInput("only YIELD with a list of columns can follow")
+    if tail["keyword"].upper() == "WHERE":
+        names = ", ".join(shown)
+        return _query_table(table, f"{names} WHERE{tail['rest']} RETURN {names}", request)
+    columns = _COLUMNS.match(tail["rest"])
+    if columns is None:
+        raise InvalidInput(f"YIELD must be followed by * or columns; the columns are {', '.join(table.columns)}")
+    chosen = ", ".join(table.columns) if columns[0].strip() == "*" else columns[0]
+    rest = tail["rest"][columns.end() :]
+    if not _RETURN.search(_QUOTED.sub("", rest)):
+        rest += " RETURN " + ", ".join(item.split()[-1] for item in chosen.split(","))
+    return _query_table(table, f"{chosen}{rest}", request)
 
 
-def _select_columns(table: SystemTable, text: str) -> FixedResult:
-    names: list[str] = []
-    places: list[int] = []
-    for item in text.split(","):
-        name, *alias = item.split()
-        if name not in table.columns:
-            raise InvalidInput(f"there is no column `{name}`; the columns are {', '.join(table.columns)}")
-        names.append(alias[-1] if alias else name)
-        places.append(table.columns.index(name))
-    return FixedResult(names, [[row[place] for place in places] for row in table.rows])
-
-
-class SystemTables:
-    """Tables that the statements read, for one request."""
-
-    def __init__(self, statement: SystemStatement, request: StatementRequest, backend: BoltBackend) -> None:
-        self._statement = statement
-        self._request = request
-        self._backend = backend
-
-    def find(self) -> SystemTable:
-        """Return the table of the statement."""
-        tables: dict[str, Callable[[], SystemTable]] = {
-            "DATABASES": self._databases,
-            "DEFAULT DATABASE": self._databases,
-            "HOME DATABASE": self._databases,
-            "CURRENT USER": self._current_user,
-            "PROCEDURES": self._procedures,
-            "FUNCTIONS": self._functions,
-            "INDEXES": lambda: SystemTable(_INDEX_COLUMNS, [], 12),
-            "CONSTRAINTS": lambda: SystemTable(_CONSTRAINT_COLUMNS, [], 8),
-            "dbms.clientconfig": lambda: SystemTable(("name", "description", "value", "dynamic"), _CLIENT_SETTINGS, 4),
-            "dbms.showcurrentuser": self._called_current_user,
-            "dbms.routing.getroutingtable": _refuse_routing,
-            "dbms.cluster.routing.getroutingtable": _refuse_routing,
-        }
-        return tables[self._statement.subject]()
-
-    def _databases(self) -> SystemTable:
-        wanted = self._statement.database
-        if wanted.startswith("$"):
-            wanted = self._request.parameters.get(wanted[1:], "")
-        entries = [
-            *self._backend.databases(self._request.caller),
-            DatabaseEntry(name=SYSTEM_DATABASE, is_writable=False),
-        ]
-        if self._statement.subject != "DATABASES":
-            entries = [each for each in entries if each.is_home]
-        rows = [_describe_database(each) for each in entries if not wanted or each.name == wanted]
-        return SystemTable(_DATABASE_COLUMNS, rows, len(_DATABASE_COLUMNS))
-
-    def _current_user(self) -> SystemTable:
-        caller = self._request.caller
-        home = next((each.name for each in self._backend.databases(caller) if each.is_home), None)
-        return SystemTable(_USER_COLUMNS, [[caller.name, list(caller.roles), False, False, home]], len(_USER_COLUMNS))
-
-    def _called_current_user(self) -> SystemTable:
-        caller = self._request.caller
-        return SystemTable(("username", "roles", "flags"), [[caller.name, list(caller.roles), []]], 3)
-
-    def _procedures(self) -> SystemTable:
-        rows: list[list[Any]] = [
-            [each.name, each.description, each.mode, each.mode == "DBMS", each.signature, False, False]
-            for each in self._backend.procedures()
-        ]
-        return SystemTable(_PROCEDURE_COLUMNS, rows, 4)
-
-    def _functions(self) -> SystemTable:
-        rows: list[list[Any]] = [
-            [each.name, each.category, each.description, each.signature, True, each.category == "Aggregating", False]
-            for each in self._backend.functions()
-        ]
-        return SystemTable(_FUNCTION_COLUMNS, rows, 3)
-
-
-_CLIENT_SETTINGS: list[list[Any]] = [
-    ["browser.allow_outgoing_connections", "", "false", False],
-    ["browser.retain_connection_credentials", "", "false", False],
-    ["client.allow_telemetry", "", "false", False],
-]
-
-
-def _describe_database(entry: DatabaseEntry) -> list[Any]:
-    kind = "system" if entry.name == SYSTEM_DATABASE else "standard"
-    access = "read-write" if entry.is_writable or kind == "system" else "read-only"
-    state = ["primary", entry.is_writable, "online", "online", ""]
-    return [entry.name, kind, [], access, entry.address, *state, entry.is_home, entry.is_home, []]
-
-
-def _refuse_routing() -> SystemTable:
-    raise Forbidden(
-        "routing tables are not available by procedure; drivers since 4.3 ask with the message ROUTE, and bolt:// "
-        "addresses need no routing"
-    )
+def _query_table(table: SystemTable, text: str, request: StatementRequest) -> FixedResult:
+    """Return what a query that continues after WITH says about a table."""
+    names = ", ".join(f"row[{number}] AS {name}" for number, name in enumerate(table.columns))
+    query_text = f"UNWIND ${_ROWS} AS row WITH {names} WITH {text}"
+    try:
+        query = parse_query(query_text)
+        info = check_query(query, query_text)
+        if info.is_updating or info.procedures:
+            raise InvalidInput("only clauses that read can follow")
+        parameters = {**request.parameters, _ROWS: table.rows}
+        limits = ExecutionLimits(request.interruption.check)
+        result = execute(query, info, EmptyGraph(), parameters, limits, datetime.now(UTC), query_text)
+        return FixedResult(result.columns, list(result.rows))
+    except InvalidInput as error:
+        # Its place is that in a text that the client has not written.
+        error.reword(_PLACE.sub("", error.message))
+        raise

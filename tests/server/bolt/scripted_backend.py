@@ -32,7 +32,6 @@ from kgserve.server.bolt.backend import (
     BoltTransaction,
     DatabaseEntry,
     ExecutionPlan,
-    RoutineEntry,
     ServerAddresses,
     StatementNotification,
     StatementRequest,
@@ -95,10 +94,6 @@ class ScriptedBackend(BoltBackend):
     def begin(self, request: TransactionRequest) -> BoltTransaction:
         self._check(request)
         return ScriptedTransaction(self, request)
-
-    @override
-    def procedures(self) -> Sequence[RoutineEntry]:
-        return [RoutineEntry(name="db.labels", signature="db.labels() :: (label :: STRING)", description="labels")]
 
     def _check(self, request: StatementRequest | TransactionRequest) -> None:
         self.threads.add(threading.current_thread().name)

@@ -165,6 +165,8 @@ def test_read_transactions_refuse_writes(driver: neo4j.Driver, backend: Scripted
     with driver.session(default_access_mode=neo4j.READ_ACCESS) as session, pytest.raises(ClientError) as caught:
         session.run("NOTE x").consume()
     assert caught.value.code == "Neo.ClientError.Security.Forbidden"
+    with driver.session() as session, pytest.raises(ClientError, match="only reads"):
+        session.execute_read(lambda transaction: transaction.run("NOTE x").consume())
 
 
 def test_bookmarks_pass_between_sessions(driver: neo4j.Driver, backend: ScriptedBackend) -> None:

@@ -67,7 +67,7 @@ def test_a_choice_that_was_not_offered_ends_the_connection(server: RunningServer
         assert client.receive_bytes(1) == b""
 
 
-def test_http_clients_are_told_what_the_port_speaks(server: RunningServer) -> None:
+def test_http_clients_get_a_bad_request(server: RunningServer) -> None:
     with RawClient(server.port, None) as client:
         client.send_bytes(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
         answer = client.receive_bytes(1_000)

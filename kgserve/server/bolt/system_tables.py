@@ -1,0 +1,139 @@
+"""Tables that statements about the server read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from kgserve.cypher.interpreter import temporal
+from kgserve.cypher.interpreter.aggregates import AGGREGATE_NAMES
+from kgserve.cypher.interpreter.functions import FUNCTIONS
+from kgserve.cypher.interpreter.procedures import PROCEDURES
+from kgserve.errors import Forbidden
+from kgserve.server.bolt.backend import BoltBackend, DatabaseEntry, StatementRequest
+
+SYSTEM_DATABASE = "system"
+
+_DATABASE_COLUMNS = (
+    "name", "type", "aliases", "access", "address", "role", "writer", "requestedStatus", "currentStatus",
+    "statusMessage", "default", "home", "constituents",
+)  # fmt: skip
+_USER_COLUMNS = ("user", "roles", "passwordChangeRequired", "suspended", "home")
+_PROCEDURE_COLUMNS = ("name", "description", "mode", "worksOnSystem", "signature", "admin", "isDeprecated")
+_FUNCTION_COLUMNS = ("name", "category", "description", "signature", "isBuiltIn", "aggregating", "isDeprecated")
+_INDEX_COLUMNS = (
+    "id", "name", "state", "populationPercent", "type", "entityType", "labelsOrTypes", "properties", "indexProvider",
+    "owningConstraint", "lastRead", "readCount", "trackedSince", "options", "failureMessage", "createStatement",
+)  # fmt: skip
+_CONSTRAINT_COLUMNS = (
+    "id", "name", "type", "entityType", "labelsOrTypes", "properties", "ownedIndex", "propertyType", "options",
+    "createStatement",
+)  # fmt: skip
+
+
+class SystemTable(msgspec.Struct, frozen=True):
+    """Rows of a statement; only the first ``shown`` columns are returned without YIELD."""
+
+    columns: tuple[str, ...]
+    rows: list[list[Any]]
+    shown: int
+
+
+class SystemStatement(msgspec.Struct, frozen=True):
+    """Recognized statement: the table it reads, the database it names, and what follows."""
+
+    subject: str
+    database: str
+    tail: str
+
+
+class SystemTables:
+    """Tables that the statements read, for one request."""
+
+    def __init__(self, statement: SystemStatement, request: StatementRequest, backend: BoltBackend) -> None:
+        self._statement = statement
+        self._request = request
+        self._backend = backend
+
+    def find(self) -> SystemTable:
+        """Return the table of the statement."""
+        tables: dict[str, Callable[[], SystemTable]] = {
+            "DATABASES": self._databases,
+            "DEFAULT DATABASE": self._databases,
+            "HOME DATABASE": self._databases,
+            "CURRENT USER": self._current_user,
+            "PROCEDURES": _list_procedures,
+            "FUNCTIONS": _list_functions,
+            "INDEXES": lambda: SystemTable(_INDEX_COLUMNS, [], 12),
+            "CONSTRAINTS": lambda: SystemTable(_CONSTRAINT_COLUMNS, [], 8),
+            "dbms.clientconfig": lambda: SystemTable(("name", "description", "value", "dynamic"), _CLIENT_SETTINGS, 4),
+            "dbms.showcurrentuser": self._called_current_user,
+            "dbms.routing.getroutingtable": _refuse_routing,
+            "dbms.cluster.routing.getroutingtable": _refuse_routing,
+        }
+        return tables[self._statement.subject]()
+
+    def _databases(self) -> SystemTable:
+        wanted = self._statement.database
+        if wanted.startswith("$"):
+            wanted = self._request.parameters.get(wanted[1:], "")
+        entries = [
+            *self._backend.databases(self._request.caller),
+            DatabaseEntry(name=SYSTEM_DATABASE, is_writable=False),
+        ]
+        if self._statement.subject != "DATABASES":
+            entries = [each for each in entries if each.is_home]
+        rows = [_describe_database(each) for each in entries if not wanted or each.name == wanted]
+        return SystemTable(_DATABASE_COLUMNS, rows, len(_DATABASE_COLUMNS))
+
+    def _current_user(self) -> SystemTable:
+        caller = self._request.caller
+        home = next((each.name for each in self._backend.databases(caller) if each.is_home), None)
+        return SystemTable(_USER_COLUMNS, [[caller.name, list(caller.roles), False, False, home]], len(_USER_COLUMNS))
+
+    def _called_current_user(self) -> SystemTable:
+        caller = self._request.caller
+        return SystemTable(("username", "roles", "flags"), [[caller.name, list(caller.roles), []]], 3)
+
+
+_CLIENT_SETTINGS: list[list[Any]] = [
+    ["browser.allow_outgoing_connections", "", "false", False],
+    ["browser.retain_connection_credentials", "", "false", False],
+    ["client.allow_telemetry", "", "false", False],
+]
+
+
+def _describe_database(entry: DatabaseEntry) -> list[Any]:
+    kind = "system" if entry.name == SYSTEM_DATABASE else "standard"
+    access = "read-write" if entry.is_writable or kind == "system" else "read-only"
+    state = ["primary", entry.is_writable, "online", "online", ""]
+    return [entry.name, kind, [], access, entry.address, *state, entry.is_home, entry.is_home, []]
+
+
+def _refuse_routing() -> SystemTable:
+    raise Forbidden(
+        "routing tables are not available by procedure; drivers since 4.3 ask with the message ROUTE, and bolt:// "
+        "addresses need no routing"
+    )
+
+
+def _list_procedures() -> SystemTable:
+    rows: list[list[Any]] = []
+    for each in PROCEDURES.values():
+        outputs = ", ".join(each.outputs)
+        signature = f"{each.name}() :: ({outputs})"
+        rows.append([each.name, f"Yields {outputs}.", "READ", each.name.startswith("dbms."), signature, False, False])
+    return SystemTable(_PROCEDURE_COLUMNS, sorted(rows), 4)
+
+
+def _list_functions() -> SystemTable:
+    categories = dict.fromkeys(AGGREGATE_NAMES, "Aggregating") | dict.fromkeys(temporal.FUNCTIONS, "Temporal")
+    categories |= {function.name: "Scalar" for function in FUNCTIONS.values()}
+    categories |= {"coalesce": "Scalar", "timestamp": "Temporal"}
+    rows: list[list[Any]] = [
+        [name, category, "", f"{name}()", True, category == "Aggregating", False]
+        for name, category in sorted(categories.items())
+    ]
+    return SystemTable(_FUNCTION_COLUMNS, rows, 3)
