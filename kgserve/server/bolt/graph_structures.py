@@ -18,6 +18,7 @@ from kgserve.cypher.interpreter.graph_view import (
     RelationshipKey,
     RelationshipReference,
 )
+from kgserve.errors import InvalidInput
 from kgserve.server.bolt.handshake import ProtocolVersion
 from kgserve.server.bolt.packstream import PackedStructure
 
@@ -99,6 +100,7 @@ class GraphStructures:
 
 
 def _properties(relationship: RelationshipReference) -> dict[str, Any]:
-    if not relationship.graph.has_relationship(relationship.key):
+    try:
+        return relationship.graph.relationship_properties(relationship.key)
+    except InvalidInput:
         return {}
-    return relationship.graph.relationship_properties(relationship.key)

@@ -279,7 +279,7 @@ class BoltSession:
     async def _run(self, statement: str, parameters: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
         started = time.monotonic()
         options = RequestOptions(extra)
-        limits = {**self._limits, "timeout": None}
+        limits: dict[str, Any] = {**self._limits, "timeout": None}
         if self._transaction is None:
             self._open(options)
             limits = _read_limits(options)
