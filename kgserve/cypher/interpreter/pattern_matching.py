@@ -30,7 +30,7 @@ from kgserve.cypher.interpreter.pattern_steps import (
 )
 from kgserve.cypher.interpreter.property_index import PropertyIndexCache
 from kgserve.cypher.interpreter.query_tree import PathElement, QueryExpression
-from kgserve.cypher.interpreter.shortest_paths import build_shortest_search
+from kgserve.cypher.interpreter.shortest_paths import ShortestPathStep
 from kgserve.cypher.interpreter.values import equivalence_key
 
 _LOOKUP_FACTOR = 0.05
@@ -235,7 +235,10 @@ class PatternPlanner:
         self.bound.update(names)
         self.open_checks = [check for check in self.open_checks if check not in before]
         condition = _combine([], before, self.model)
-        self.steps.append(build_shortest_search(traversal, condition, self._take_accept()))
+        source = self.model.nodes[traversal.source]
+        backward = RelationshipTraversal(self.graph, self.limits, slot, source, is_reverse=not traversal.is_reverse)
+        backward.tests = traversal.tests
+        self.steps.append(ShortestPathStep(traversal, backward, condition, self._take_accept()))
 
     # Checks
 

@@ -284,6 +284,32 @@ def test_random_patterns_match_as_brute_force_says(part: int) -> None:
     assert total > 50
 
 
+def test_random_shortest_paths_are_the_shortest_of_all() -> None:
+    total = 0
+    for seed in range(80):
+        rng = random.Random(seed)
+        graph = MemoryGraph()
+        ids = [f"n{number}" for number in range(rng.randint(2, 7))]
+        for node_id in ids:
+            graph.add_node(node_id)
+        for _ in range(rng.randint(1, 12)):
+            graph.add_relationship(rng.choice(ids), rng.choice("RS"), rng.choice(ids))
+        arrow = rng.choice(["-[{}]->", "<-[{}]-", "-[{}]-"]).format(
+            rng.choice(["*", "r:R*", "*..3", "*0..", ":R|S*1..2"])
+        )
+        start = f"MATCH (a {{id: '{rng.choice(ids)}'}}), (b {{id: '{rng.choice(ids)}'}}) MATCH p = "
+        paths = [to_plain(row[0]) for row in evaluate_on(graph, f"{start}(a){arrow}(b) RETURN p")]
+        length = min(map(len, paths), default=0)
+        shortest = Counter(path for path in paths if len(path) == length)
+        total += len(shortest)
+        found = [to_plain(row[0]) for row in evaluate_on(graph, f"{start}allShortestPaths((a){arrow}(b)) RETURN p")]
+        assert Counter(found) == shortest, seed
+        one = [to_plain(row[0]) for row in evaluate_on(graph, f"{start}shortestPath((a){arrow}(b)) RETURN p")]
+        assert len(one) == bool(shortest), seed
+        assert set(one) <= set(shortest), seed
+    assert total > 40
+
+
 ROAD = (
     MemoryGraph()
     .add_node("a", "Town", size=1)
