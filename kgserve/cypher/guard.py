@@ -83,15 +83,6 @@ class GuardedStatement(msgspec.Struct, frozen=True):
         )
 
     @property
-    def property_names(self) -> frozenset[str]:
-        """Names after a dot, and keys of maps, as written."""
-        return (
-            _property_names(self.text)
-            if len(self.text) <= MAX_CACHED_STATEMENT_CHARS
-            else _property_names.__wrapped__(self.text)
-        )
-
-    @property
     def shape(self) -> str:
         """Clauses and operators without names, values or texts of the caller; safe to log."""
         return " ".join(word for each in scan_tokens(self.text) if (word := each.text.upper()) in KEYWORDS)
@@ -182,15 +173,6 @@ def _properties(text: str) -> frozenset[str]:
     places = (at for at, each in enumerate(found) if each.kind in {"word", "quoted"})
     named = (at for at in places if texts[at] == "." or texts[at + 2] == ":")
     return frozenset(found[at].text.strip("`").lower() for at in named)
-
-
-@lru_cache(MAX_CACHED_STATEMENTS)
-def _property_names(text: str) -> frozenset[str]:
-    found = [each for each in scan_tokens(text) if each.kind != "space"]
-    texts = ["", *(each.text for each in found), ""]
-    places = (at for at, each in enumerate(found) if each.kind in {"word", "quoted"})
-    named = (at for at in places if texts[at] == "." or (texts[at] in {"{", ","} and texts[at + 2] == ":"))
-    return frozenset(found[at].text.strip("`") for at in named)
 
 
 def _check_size(text: str) -> None:

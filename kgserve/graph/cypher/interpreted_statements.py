@@ -24,6 +24,7 @@ from kgserve.cypher.interpreter.semantic_checks import QueryInfo, check_query
 from kgserve.cypher.interpreter.table_names import replace_table_names
 from kgserve.errors import InvalidInput, TimedOut
 from kgserve.graph.answers import CypherAnswer
+from kgserve.graph.cypher.engine_names import uses_own_names
 from kgserve.graph.cypher.optimistic_write import OptimisticWrite
 from kgserve.graph.cypher.read_statements import StatementCancellation, collect_answer
 from kgserve.graph.cypher.row_properties import build_edge_change, build_node_change
@@ -51,6 +52,8 @@ class InterpretedStatement(NamedTuple):
     query: QueryUnion
     info: QueryInfo
     parameters: Mapping[str, Any]
+    needs_interpreter: bool
+    """True if the statement uses labels, types, properties or functions that the engine does not know."""
 
 
 def prepare_interpreted(text: str, parameters: Mapping[str, Any]) -> InterpretedStatement:
@@ -62,14 +65,21 @@ def prepare_interpreted(text: str, parameters: Mapping[str, Any]) -> Interpreted
     if len(_encode(parameters)) > MAX_PARAMETER_BYTES:
         raise InvalidInput.at("params", f"the values are larger than {MAX_PARAMETER_BYTES >> 20} MiB together")
     parse = _parse if len(text) <= MAX_CACHED_QUERY_CHARS else _parse.__wrapped__
-    query, info = parse(text)
-    return InterpretedStatement(query, info, parameters)
+    parsed = parse(text)
+    return InterpretedStatement(parsed.query, parsed.info, parameters, parsed.needs_interpreter)
+
+
+class _ParsedQuery(NamedTuple):
+    query: QueryUnion
+    info: QueryInfo
+    needs_interpreter: bool
 
 
 @lru_cache(MAX_CACHED_QUERIES)
-def _parse(text: str) -> tuple[QueryUnion, QueryInfo]:
-    query = replace_table_names(parse_query(text))
-    return query, check_query(query, text)
+def _parse(text: str) -> _ParsedQuery:
+    typed = parse_query(text)
+    query = replace_table_names(typed)
+    return _ParsedQuery(query, check_query(query, text), uses_own_names(typed))
 
 
 def check_parameter(value: Any, path: str, depth: int = 0) -> None:
@@ -185,7 +195,7 @@ class InterpretedWrite(OptimisticWrite):
         self._reads = below.reads
         return to_row_changes(edits.changes(), below), answer
 
-    def collect(self, result: QueryResult, edits: GraphEdits) -> CypherAnswer:
+    def collect(self, result: QueryResult, edits: GraphEdits) -> CypherAnswer:  # noqa: ARG002 - for subclasses
         """Execute the statement and return its answer, without the changes."""
         return collect_answer(InterpretedCursor(result, self._max_rows))
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 import msgspec
@@ -32,17 +33,12 @@ from kgserve.graph.cypher.read_statements import (
     retry_after_crash,
     time_limit_seconds,
 )
-from kgserve.graph.cypher.row_properties import EDGE_PROPERTY_NAMES, NODE_MEMORY_PROPERTIES, NODE_PROPERTY_NAMES
 from kgserve.graph.cypher.write_transaction import EngineWrite
 from kgserve.graph.request_bodies import CypherRequest
 from kgserve.graph.store_handle import StoreHandle
 
 _Answer = TypeVar("_Answer")
 
-_ENGINE_COLUMNS = (NODE_PROPERTY_NAMES | EDGE_PROPERTY_NAMES) - NODE_MEMORY_PROPERTIES
-_OPENCYPHER_FUNCTIONS = frozenset({"labels", "keys", "properties", "type", "id", "elementid"})
-"""Functions that the engine lacks, or that describe its own table to it."""
-_CALL = re.compile(r"(\w+)\s*\(")
 _ENGINE_WORDS = re.compile(r"\b(Entity|RELATES_TO|Elsewhere|LINKS_TO)\b")
 
 
@@ -53,6 +49,8 @@ class StatementRouter:
         self._text = blank_code_fences(request.query)
         self._parameters = request.params
         self._writable = request.mode == "write"
+        self.columns: Sequence[str] = ()
+        """Names of the columns as typed, once a statement is chosen; empty if unknown."""
 
     def choose(self) -> GuardedStatement | InterpretedStatement:
         """Return the statement for the engine or for the interpreter.
@@ -63,12 +61,14 @@ class StatementRouter:
             guarded = guard_statement(self._text, self._parameters, writable=self._writable)
         except InvalidInput as refusal:
             return self.interpret(refusal)
-        if guarded.explains or guarded.names_links or not _needs_interpreter(guarded):
+        if guarded.explains or guarded.names_links:
             return guarded
-        try:
-            return self._interpreted()
-        except InvalidInput:
-            return guarded
+        with suppress(InvalidInput):
+            statement = self._interpreted()
+            self.columns = statement.info.columns
+            if statement.needs_interpreter:
+                return statement
+        return guarded
 
     def interpret(self, refusal: InvalidInput) -> InterpretedStatement:
         """Return the statement for the interpreter.
@@ -80,19 +80,24 @@ class StatementRouter:
         except InvalidInput as error:
             raise (refusal if _ENGINE_WORDS.search(self._text) else error) from None
 
+    def name_columns(self, columns: list[str]) -> list[str]:
+        """Return the columns of an engine's answer, named as typed."""
+        return [*self.columns] if len(self.columns) == len(columns) else columns
+
+    def named(self, use: Callable[[ResultCursor], _Answer]) -> Callable[[ResultCursor], _Answer]:
+        """Return ``use`` for cursors whose columns are named as typed."""
+
+        def use_named(cursor: ResultCursor) -> _Answer:
+            cursor.columns = self.name_columns(cursor.columns)
+            return use(cursor)
+
+        return use_named
+
     def _interpreted(self) -> InterpretedStatement:
         statement = prepare_interpreted(self._text, self._parameters)
         if statement.info.is_updating and not self._writable:
             raise Forbidden('the statement writes data, but this request may only read; send "mode": "write"')
         return statement
-
-
-def _needs_interpreter(statement: GuardedStatement) -> bool:
-    """Return whether a statement uses attributes, or functions whose result depends on labels and types."""
-    if not statement.property_names <= _ENGINE_COLUMNS:
-        return True
-    called = {name.lower() for name in _CALL.findall(statement.text)}
-    return not called.isdisjoint(_OPENCYPHER_FUNCTIONS)
 
 
 def read_statement(
@@ -110,7 +115,7 @@ def read_statement(
     statement = router.choose()
     if isinstance(statement, GuardedStatement):
         try:
-            return _read_from_engine(graph, statement, seconds, most, control, use)
+            return _read_from_engine(graph, statement, seconds, most, control, router.named(use))
         except InvalidInput as refusal:
             statement = router.interpret(refusal)
     with open_interpreted(graph, statement, seconds, most, control) as cursor:
@@ -162,8 +167,6 @@ def _write(
         return None
     with graph.lease(create=True) as store:
         if isinstance(statement, GuardedStatement):
-            try:
-                return EngineWrite(store, statement, most, seconds, control).run()
-            except InvalidInput as refusal:
-                statement = router.interpret(refusal)
+            answer = EngineWrite(store, statement, most, seconds, control).run()
+            return msgspec.structs.replace(answer, columns=router.name_columns(answer.columns))
         return InterpretedWrite(store, statement, most, seconds, control).run()

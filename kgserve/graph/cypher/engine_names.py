@@ -1,0 +1,67 @@
+"""Decision whether a statement uses names that the engine does not know, and thus needs the interpreter."""
+
+from __future__ import annotations
+
+from kgserve.cypher.interpreter.query_tree import (
+    CreateStage,
+    FunctionInvocation,
+    LabelPredicate,
+    LiteralValue,
+    MapAssignment,
+    MapExpression,
+    MergeStage,
+    NodeElement,
+    PathElement,
+    PropertyLookup,
+    PropertyRemoval,
+    PropertyUpdate,
+    QueryNode,
+    QueryUnion,
+    RelationshipElement,
+    iterate_nodes,
+)
+from kgserve.cypher.interpreter.table_names import NODE_TABLE, RELATIONSHIP_TABLE
+from kgserve.graph.cypher.row_properties import EDGE_PROPERTY_NAMES, NODE_MEMORY_PROPERTIES, NODE_PROPERTY_NAMES
+
+_COLUMNS = (NODE_PROPERTY_NAMES | EDGE_PROPERTY_NAMES) - NODE_MEMORY_PROPERTIES
+"""Properties that are columns of every row; those of memories and names may be attributes of other nodes."""
+_FUNCTIONS = frozenset({"labels", "keys", "properties", "type", "id", "elementid"})
+"""Functions that the engine lacks, or that describe its tables to it."""
+
+
+def uses_own_names(query: QueryUnion) -> bool:
+    """Return whether a statement uses labels, types, properties or functions that the engine does not know."""
+    return any(map(_is_own, iterate_nodes(query)))
+
+
+def _is_own(node: QueryNode) -> bool:  # noqa: PLR0911 - one for each kind of node
+    match node:
+        case NodeElement() | LabelPredicate():
+            return any(label != NODE_TABLE for label in node.labels) or _has_own_keys(node)
+        case RelationshipElement():
+            return any(type_ != RELATIONSHIP_TABLE for type_ in node.types) or _has_own_keys(node)
+        case PropertyLookup():
+            return node.name not in _COLUMNS
+        case PropertyUpdate() | PropertyRemoval():
+            return not (isinstance(node.name, LiteralValue) and node.name.value in _COLUMNS)
+        case MapAssignment():
+            return True
+        case FunctionInvocation():
+            return node.name in _FUNCTIONS
+        case CreateStage():
+            return any(map(_creates_without_table, node.paths))
+        case MergeStage():
+            return _creates_without_table(node.path)
+        case _:
+            return False
+
+
+def _has_own_keys(node: NodeElement | LabelPredicate | RelationshipElement) -> bool:
+    properties = None if isinstance(node, LabelPredicate) else node.properties
+    return isinstance(properties, MapExpression) and any(key not in _COLUMNS for key, _ in properties.entries)
+
+
+def _creates_without_table(path: PathElement) -> bool:
+    """Return whether a path to create has a relationship without type, or a node without label that is new."""
+    anonymous = any(not node.labels and (not node.name or node.properties is not None) for node in path.nodes)
+    return anonymous or any(not each.types for each in path.relationships)
