@@ -93,9 +93,9 @@ class StatementRequest(msgspec.Struct, frozen=True, kw_only=True):
     refuse writes with Forbidden. The statement must see all commits of the database that ``bookmarks`` name; bookmarks
     of other databases are among them, because drivers send all they have. Raise InvalidBookmark for other texts.
     ``timeout`` is the time limit in seconds that the client asked for, which may only shorten the store's own; None if
-    it asked for none. ``metadata`` is for logs. With ``plan`` EXPLAIN, do not run the statement; return no rows and set
-    `StatementSummary.plan`. With PROFILE, run it and set `StatementSummary.profile`. The prefix itself is blanked in
-    ``statement``, so that positions in error messages stay right.
+    it asked for none. ``metadata`` is for logs. With ``plan`` PROFILE, set `StatementSummary.profile` if that is
+    possible; EXPLAIN never gets to a backend. The prefix itself is blanked in ``statement``, so that positions in error
+    messages stay right.
 
     Within a transaction, ``timeout`` is None; the other fields are those of its BEGIN.
     """
@@ -219,7 +219,6 @@ class DatabaseEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     is_writable: bool = True
-    is_home: bool = False
     address: str = ""
 
 

@@ -139,12 +139,9 @@ _MESSAGES: tuple[tuple[re.Pattern[str], FailureStatus], ...] = (
         _PARAMETER,
     ),
     (re.compile(r"\bzero\b|\boverflow|\b64[- ]bit|\bout of range"), _ARITHMETIC),
-    (re.compile(r"\bdeleted\b"), _DELETED),
-    (
-        re.compile(r"\balready exists\b|\bstill ha(s|ve) relationships|\bexists already\b|\bDETACH DELETE\b"),
-        _CONSTRAINT,
-    ),
-    (re.compile(r"\btypes?\b|\b(expects?|needs?|must be|takes?|is not) an? \w+|\bcannot be\b"), _TYPE),
+    (re.compile(r"\bexists? already\b|\balready exists?\b|\bstill has\b"), _CONSTRAINT),
+    (re.compile(r"\bwas deleted\b"), _DELETED),
+    (re.compile(r"\btypes?\b|\b(expects?|needs?|must be|takes?|is not|has no) an? \w+|\bcannot (be|combine)\b"), _TYPE),
 )
 
 

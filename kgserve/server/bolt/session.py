@@ -37,6 +37,7 @@ from kgserve.server.bolt.messages import (
 from kgserve.server.bolt.packstream import PackedStructure, ProtocolViolation
 from kgserve.server.bolt.result_stream import RecordBatch, ResultStream
 from kgserve.server.bolt.session_state import MessageAdmission, SessionStateMachine
+from kgserve.server.bolt.statement_plans import ExplainedStatement
 from kgserve.server.bolt.summaries import NotificationFilter, describe_end
 from kgserve.server.bolt.system_statements import (
     SystemTransaction,
@@ -45,12 +46,12 @@ from kgserve.server.bolt.system_statements import (
     run_on_system,
     split_plan_prefix,
 )
-from kgserve.server.bolt.system_tables import SYSTEM_DATABASE
+from kgserve.server.bolt.system_tables import COMPATIBLE_VERSION, SYSTEM_DATABASE
 from kgserve.server.bolt.value_codec import UTC_SINCE, ValueCodec
 
 log = structlog.get_logger()
 
-SERVER_AGENT = f"Neo4j/5.26.0 compatible (kgserve/{__version__})"
+SERVER_AGENT = f"Neo4j/{COMPATIBLE_VERSION} compatible (kgserve/{__version__})"
 """Drivers accept servers only whose agent begins like this."""
 MAX_OPEN_RESULTS = 100
 """Results that a transaction may leave open."""
@@ -318,6 +319,8 @@ class BoltSession:
         statement = parse_system_statement(request.statement)
         if statement is not None:
             return answer_statement(statement, request, self._backend)
+        if request.plan == "EXPLAIN":
+            return ExplainedStatement(request.statement)
         return self._backend.run(request) if self._transaction is None else self._transaction.run(request)
 
     async def _pull(self, fields: dict[str, Any]) -> dict[str, Any]:

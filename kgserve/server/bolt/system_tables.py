@@ -12,9 +12,12 @@ from kgserve.cypher.interpreter.aggregates import AGGREGATE_NAMES
 from kgserve.cypher.interpreter.functions import FUNCTIONS
 from kgserve.cypher.interpreter.procedures import PROCEDURES
 from kgserve.errors import Forbidden
+from kgserve.platform.version import __version__
 from kgserve.server.bolt.backend import BoltBackend, DatabaseEntry, StatementRequest
 
 SYSTEM_DATABASE = "system"
+COMPATIBLE_VERSION = "5.26.0"
+"""Version of Neo4j that clients take the server for: they choose forms of statements by it."""
 
 _DATABASE_COLUMNS = (
     "name", "type", "aliases", "access", "address", "role", "writer", "requestedStatus", "currentStatus",
@@ -69,6 +72,7 @@ class SystemTables:
             "INDEXES": lambda: SystemTable(_INDEX_COLUMNS, [], 12),
             "CONSTRAINTS": lambda: SystemTable(_CONSTRAINT_COLUMNS, [], 8),
             "dbms.clientconfig": lambda: SystemTable(("name", "description", "value", "dynamic"), _CLIENT_SETTINGS, 4),
+            "dbms.components": lambda: SystemTable(("name", "versions", "edition"), _COMPONENTS, 3),
             "dbms.showcurrentuser": self._called_current_user,
             "dbms.routing.getroutingtable": _refuse_routing,
             "dbms.cluster.routing.getroutingtable": _refuse_routing,
@@ -83,14 +87,18 @@ class SystemTables:
             *self._backend.databases(self._request.caller),
             DatabaseEntry(name=SYSTEM_DATABASE, is_writable=False),
         ]
+        home = self._find_home()
         if self._statement.subject != "DATABASES":
-            entries = [each for each in entries if each.is_home]
-        rows = [_describe_database(each) for each in entries if not wanted or each.name == wanted]
+            wanted = home
+        rows = [_describe_database(each, home) for each in entries if wanted in ("", each.name)]
         return SystemTable(_DATABASE_COLUMNS, rows, len(_DATABASE_COLUMNS))
+
+    def _find_home(self) -> str:
+        return self._backend.home_database(self._request.caller)
 
     def _current_user(self) -> SystemTable:
         caller = self._request.caller
-        home = next((each.name for each in self._backend.databases(caller) if each.is_home), None)
+        home = self._find_home()
         return SystemTable(_USER_COLUMNS, [[caller.name, list(caller.roles), False, False, home]], len(_USER_COLUMNS))
 
     def _called_current_user(self) -> SystemTable:
@@ -105,11 +113,18 @@ _CLIENT_SETTINGS: list[list[Any]] = [
 ]
 
 
-def _describe_database(entry: DatabaseEntry) -> list[Any]:
+_COMPONENTS: list[list[Any]] = [
+    ["Neo4j Kernel", [COMPATIBLE_VERSION], "community"],
+    ["kgserve", [__version__], "community"],
+]
+
+
+def _describe_database(entry: DatabaseEntry, home: str) -> list[Any]:
     kind = "system" if entry.name == SYSTEM_DATABASE else "standard"
     access = "read-write" if entry.is_writable or kind == "system" else "read-only"
+    is_home = entry.name == home
     state = ["primary", entry.is_writable, "online", "online", ""]
-    return [entry.name, kind, [], access, entry.address, *state, entry.is_home, entry.is_home, []]
+    return [entry.name, kind, [], access, entry.address, *state, is_home, is_home, []]
 
 
 def _refuse_routing() -> SystemTable:

@@ -77,7 +77,7 @@ class ScriptedBackend(BoltBackend):
 
     @override
     def databases(self, caller: BoltCaller) -> Sequence[DatabaseEntry]:
-        return [DatabaseEntry(name="home", is_home=True), DatabaseEntry(name="other", is_writable=False)]
+        return [DatabaseEntry(name="home"), DatabaseEntry(name="other", is_writable=False)]
 
     @override
     def route(self, caller: BoltCaller, database: str, address: str) -> ServerAddresses:
@@ -163,9 +163,7 @@ class ScriptedResult(BoltResult):
             backend.counts["opened"] += 1
 
     @override
-    def rows(self) -> Iterator[Sequence[Any]]:  # noqa: C901
-        if self.request.plan == "EXPLAIN":
-            return
+    def rows(self) -> Iterator[Sequence[Any]]:
         match self.command:
             case "ECHO":
                 yield list(self.request.parameters.values())
@@ -199,7 +197,6 @@ class ScriptedResult(BoltResult):
             counters={"nodes-created": 1} if self.is_write else {},
             bookmark=self.backend.bookmark(self.request.database) if self.is_commit else "",
             notifications=(WARNING,) if self.command == "WARN" else (),
-            plan=plan if self.request.plan == "EXPLAIN" else None,
             profile=plan if self.request.plan == "PROFILE" else None,
         )
 

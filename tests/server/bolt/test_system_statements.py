@@ -92,6 +92,7 @@ def test_databases_are_listed(driver: neo4j.Driver, database: str | None) -> Non
         ("SHOW CURRENT USER", [["ada", ["admin"], False, False, "home"]]),
         ("CALL dbms.showCurrentUser()", [["ada", ["admin"], []]]),
         ("CALL dbms.clientConfig() YIELD name, value WHERE name = 'client.allow_telemetry' RETURN value", [["false"]]),
+        ("CALL dbms.components() YIELD name, versions UNWIND versions AS v RETURN v LIMIT 1", [["5.26.0"]]),
         ("SHOW PROCEDURES YIELD name WHERE name STARTS WITH 'db.label'", [["db.labels"]]),
         ("SHOW FUNCTIONS WHERE name IN ['count', 'date']", [["count", "Aggregating", ""], ["date", "Temporal", ""]]),
         ("SHOW INDEXES YIELD name, type WHERE type = 'VECTOR'", []),
@@ -123,6 +124,20 @@ def test_faults_in_what_follows_are_reported(driver: neo4j.Driver, statement: st
     with pytest.raises(ClientError, match=message) as caught:
         driver.execute_query(statement)
     assert "column" not in str(caught.value.message) or "columns are" in str(caught.value.message)
+
+
+def test_explain_shows_the_clauses_and_runs_nothing(driver: neo4j.Driver, backend: ScriptedBackend) -> None:
+    statement = "EXPLAIN MATCH (n)-[r]->() CALL (n) { RETURN 1 AS one UNION RETURN 2 AS one } CREATE (m) RETURN n, one"
+    records, summary, keys = driver.execute_query(statement)
+    assert (records, keys, summary.query_type, backend.requests) == ([], ["n", "one"], "rw", [])
+    names: list[str] = []
+    plan = summary.plan
+    while plan is not None:
+        names.append(plan["operatorType"])
+        plan = plan["children"][0] if plan["children"] else None
+    assert names == ["ProduceResults", "Create", "Apply", "Match"]
+    with pytest.raises(neo4j.exceptions.CypherSyntaxError, match="line 1, column 15"):
+        driver.execute_query("EXPLAIN MATCH (n")
 
 
 def test_routing_by_procedure_is_refused(driver: neo4j.Driver) -> None:
