@@ -83,7 +83,7 @@ class EditedNode(msgspec.Struct):
 class GraphEdits(WritableGraph):
     """Overlay of changes over a graph that does not change itself.
 
-    ``version`` grows with every change. A deleted node or relationship has no properties any more, but its columns can
+    A deleted node or relationship has no properties any more, but its columns can
     still be shown: those of an empty one.
     """
 

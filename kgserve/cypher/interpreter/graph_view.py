@@ -18,7 +18,12 @@ NO_LABEL = "_"
 
 
 class GraphView(ABC):
-    """Graph as a statement sees it: the rows of one commit, and the statement's own changes."""
+    """Graph as a statement sees it: the rows of one commit, and the statement's own changes.
+
+    ``version`` grows with every change.
+    """
+
+    version = 0
 
     @abstractmethod
     def node_ids(self) -> Iterator[str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, cast
 
 from kgserve.cypher.interpreter.expression_compiler import EvaluationEnvironment, ExpressionCompiler
-from kgserve.cypher.interpreter.graph_view import GraphView, Row, WritableGraph
+from kgserve.cypher.interpreter.graph_view import CompiledExpression, GraphView, Row, WritableGraph
 from kgserve.cypher.interpreter.pattern_model import (
     MatchState,
     NodeLookup,
@@ -28,7 +28,7 @@ from kgserve.cypher.interpreter.pattern_steps import (
     build_scan,
     build_variable_expansion,
 )
-from kgserve.cypher.interpreter.property_index import PropertyIndexCache
+from kgserve.cypher.interpreter.property_index import ExpressionIndex, PropertyIndexCache
 from kgserve.cypher.interpreter.query_tree import PathElement, QueryExpression
 from kgserve.cypher.interpreter.shortest_paths import ShortestPathStep
 from kgserve.cypher.interpreter.values import equivalence_key
@@ -167,7 +167,29 @@ class PatternPlanner:
         ids = [lookup for lookup in lookups if lookup.name == "id"]
         if ids:
             return _build_id_source(graph, ids[0], scan)
-        return PropertySource(graph, self.indexes, labels, lookups, scan) if lookups else scan
+        by_property = [lookup for lookup in lookups if lookup.key is None]
+        if by_property:
+            return PropertySource(graph, self.indexes, labels, by_property, scan)
+        return self._build_expression_source(slot, lookups[0], scan) if lookups else scan
+
+    def _build_expression_source(self, slot: NodeSlot, lookup: NodeLookup, scan: NodeSource) -> NodeSource:
+        empty = MatchState({}, 0, 0)
+        key = cast("CompiledExpression", lookup.key)
+        index = ExpressionIndex(self.graph, self.limits.hold, slot.name, key, lambda: scan(empty))
+
+        def find(state: MatchState) -> Iterable[str]:
+            found: dict[str, None] = {}
+            values = _read_values(lookup, state)
+            if values is None:
+                return scan(state)
+            for value in values:
+                some = index.find(value)
+                if some is None:
+                    return scan(state)
+                found.update(dict.fromkeys(some))
+            return found
+
+        return find
 
     # Expansions
 

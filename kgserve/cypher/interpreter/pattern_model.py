@@ -29,11 +29,14 @@ from kgserve.cypher.interpreter.query_tree import (
     PropertyLookup,
     QueryExpression,
     RelationshipElement,
+    SubqueryValue,
     VariableReference,
     iterate_nodes,
 )
 from kgserve.cypher.interpreter.values import describe_type, equals
 from kgserve.errors import InvalidInput
+
+_VOLATILE_FUNCTIONS = frozenset({"rand", "randomuuid", "realtime"})
 
 
 class MatchState:
@@ -64,12 +67,16 @@ class PatternCheck(msgspec.Struct, frozen=True):
 
 
 class NodeLookup(msgspec.Struct, frozen=True):
-    """Property of a node that equals an expression, or an element of it if ``is_list``."""
+    """Property of a node that equals an expression, or an element of it if ``is_list``.
+
+    ``key`` replaces the property: an expression over nothing but the node.
+    """
 
     name: str
     value: CompiledExpression
     required: frozenset[str]
     is_list: bool = False
+    key: CompiledExpression | None = None
 
 
 class NodeSlot(msgspec.Struct):
@@ -270,14 +277,17 @@ class PatternModel:
             self._add_lookup(tree.left, tree.right, is_list=True)
 
     def _add_lookup(self, subject: QueryExpression, value: QueryExpression, *, is_list: bool) -> None:
-        found = _find_property(subject)
-        if found is None:
-            return
-        variable, name = found
-        slot = self._slots.get(variable)
+        variables = find_names(subject)
+        slot = self._slots.get(next(iter(variables))) if len(variables) == 1 else None
         required = self._find_required(value)
-        if slot is not None and variable not in required:
+        if slot is None or slot.name in required:
+            return
+        name = _find_property(subject)
+        if name is not None:
             slot.lookups.append(NodeLookup(name, self._compiler.compile(value), required, is_list))
+        elif required and _is_pure(subject):
+            key = self._compiler.compile(subject)
+            slot.lookups.append(NodeLookup("", self._compiler.compile(value), required, is_list, key))
 
     def _find_required(self, tree: object) -> frozenset[str]:
         return find_names(tree) & self.names
@@ -345,14 +355,22 @@ def refuse_variable(name: str, expected: str, value: Any) -> NoReturn:
     raise InvalidInput(f"variable {name} in a pattern must be {expected}, not {describe_type(value)}")
 
 
-def _find_property(tree: QueryExpression) -> tuple[str, str] | None:
-    """Return the variable and name of ``n.name``; ``elementId(n)`` is ``n.id``."""
-    if isinstance(tree, PropertyLookup) and isinstance(tree.subject, VariableReference):
-        return tree.subject.name, tree.name
+def _find_property(tree: QueryExpression) -> str | None:
+    """Return the name of ``n.name``; ``elementId(n)`` is ``n.id``."""
+    if isinstance(tree, PropertyLookup):
+        return tree.name if isinstance(tree.subject, VariableReference) else None
     if isinstance(tree, FunctionInvocation) and tree.name == "elementid" and len(tree.arguments) == 1:
-        argument = tree.arguments[0]
-        return (argument.name, "id") if isinstance(argument, VariableReference) else None
+        return "id" if isinstance(tree.arguments[0], VariableReference) else None
     return None
+
+
+def _is_pure(tree: QueryExpression) -> bool:
+    """Return whether an expression depends on nothing but properties, and is not a variable itself."""
+    return not isinstance(tree, VariableReference) and not any(
+        isinstance(node, PathElement | SubqueryValue)
+        or (isinstance(node, FunctionInvocation) and node.name.rpartition(".")[2] in _VOLATILE_FUNCTIONS)
+        for node in iterate_nodes(tree)
+    )
 
 
 def _build_node_test(graph: GraphView, index: int, name: str, value: CompiledExpression) -> StateTest:

@@ -1,11 +1,11 @@
-"""Lookups of nodes by properties that no index of the graph has."""
+"""Lookups of nodes by properties and expressions that no index of the graph has."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import Any, TypeAlias
 
-from kgserve.cypher.interpreter.graph_view import GraphView
+from kgserve.cypher.interpreter.graph_view import CompiledExpression, GraphView, NodeReference
 from kgserve.cypher.interpreter.values import equivalence_key
 
 _MIN_LOOKUPS = 2
@@ -47,3 +47,45 @@ class PropertyIndexCache:
         if self._hold is not None:
             self._hold(count)
         return table
+
+
+class ExpressionIndex:
+    """Index of nodes by an expression over one variable, built again when the graph has changed."""
+
+    def __init__(
+        self,
+        graph: GraphView,
+        hold: Callable[[int], None],
+        variable: str,
+        key: CompiledExpression,
+        scan: Callable[[], Iterable[str]],
+    ) -> None:
+        """Index the nodes of a scan by ``key``, and count them by ``hold``."""
+        self._graph = graph
+        self._hold = hold
+        self._variable = variable
+        self._key = key
+        self._scan = scan
+        self._requests = 0
+        self._version = -1
+        self._table: PropertyTable = {}
+
+    def find(self, value: Any) -> Collection[str] | None:
+        """Return the nodes for which the expression has an equivalent value; None if a scan is cheaper so far."""
+        if self._version != self._graph.version:
+            self._requests += 1
+            if self._requests < _MIN_LOOKUPS:
+                return None
+            self._build_table()
+        return self._table.get(equivalence_key(value), ())
+
+    def _build_table(self) -> None:
+        self._hold(-sum(map(len, self._table.values())))
+        self._table, self._version, self._requests = {}, self._graph.version, 0
+        count = 0
+        for node_id in self._scan():
+            value = self._key({self._variable: NodeReference(self._graph, node_id)})
+            if value is not None:
+                self._table.setdefault(equivalence_key(value), []).append(node_id)
+                count += 1
+        self._hold(count)
