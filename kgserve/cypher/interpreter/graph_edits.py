@@ -139,7 +139,7 @@ class GraphEdits(WritableGraph):
             found = self._base_indexes.find(label, name, value)
         if found is None:
             return None
-        edited = self._edited_by_value.get((name, equivalence_key(value)), ())
+        edited = self._edited_by_value.get((name, _lookup_key(value)), ())
         own = [node_id for node_id in edited if node_id in self._nodes and label in {None, self._nodes[node_id].label}]
         return [*(node_id for node_id in found if node_id not in self._nodes and node_id not in self._deleted), *own]
 
@@ -224,7 +224,7 @@ class GraphEdits(WritableGraph):
         else:
             check_property_value(name, value)
             node.properties[name] = value
-            self._edited_by_value[name, equivalence_key(value)][node_id] = None
+            self._edited_by_value[name, _lookup_key(value)][node_id] = None
             self.counts.properties_set += 1
         self.version += 1
 
@@ -504,7 +504,7 @@ class GraphEdits(WritableGraph):
         self._nodes[node_id] = node
         self._edited_by_label[node.label][node_id] = None
         for name, value in node.properties.items():
-            self._edited_by_value[name, equivalence_key(value)][node_id] = None
+            self._edited_by_value[name, _lookup_key(value)][node_id] = None
         self.version += 1
 
     def _check_new_id(self, node_id: Any) -> None:
@@ -547,6 +547,11 @@ def check_property_value(name: str, value: Any) -> None:
         _refuse_value(name, "NaN or an infinite number")
     elif value is not None and not isinstance(value, bool | int | float | str):
         _refuse_value(name, describe_type(value))
+
+
+def _lookup_key(value: Any) -> Hashable:
+    """Return a key that equal values share; all lists and all maps share one."""
+    return type(value) if isinstance(value, list | dict) else equivalence_key(value)
 
 
 def _refuse_value(name: str, found: str) -> NoReturn:

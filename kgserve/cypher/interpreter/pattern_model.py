@@ -22,6 +22,7 @@ from kgserve.cypher.interpreter.query_tree import (
     BinaryExpression,
     ComparisonChain,
     FunctionInvocation,
+    LabelPredicate,
     MapExpression,
     NodeElement,
     ParameterReference,
@@ -90,6 +91,11 @@ class NodeSlot(msgspec.Struct):
     is_named: bool
     labels: frozenset[str] | None = None
     lookups: list[NodeLookup] = msgspec.field(default_factory=list[NodeLookup])
+
+    def restrict_labels(self, allowed: frozenset[str] | None) -> None:
+        """Allow only some labels; None for any."""
+        if allowed is not None:
+            self.labels = allowed if self.labels is None else self.labels & allowed
 
 
 class RelationshipSlot(msgspec.Struct):
@@ -180,9 +186,7 @@ class PatternModel:
             self.nodes.append(slot)
             if element.name:
                 self._slots[element.name] = slot
-        allowed = allowed_labels(element.labels, is_any=element.is_any)
-        if allowed is not None:
-            slot.labels = allowed if slot.labels is None else slot.labels & allowed
+        slot.restrict_labels(allowed_labels(element.labels, is_any=element.is_any))
         self._add_node_properties(slot, element.properties)
         if element.where is not None:
             self._add_conditions(element.where)
@@ -266,6 +270,9 @@ class PatternModel:
             condition = self._compiler.compile_condition(tree)
             self.checks.append(PatternCheck(self._find_required(tree), _build_row_test(condition)))
             self._add_lookups(tree)
+            found = _find_labels(tree)
+            if found is not None and found[0] in self._slots:
+                self._slots[found[0]].restrict_labels(found[1])
 
     def _add_lookups(self, tree: QueryExpression) -> None:
         """Use ``n.name = value`` and ``n.name IN list`` to find nodes."""
@@ -353,6 +360,18 @@ def build_path(
 def refuse_variable(name: str, expected: str, value: Any) -> NoReturn:
     """Raise InvalidInput for a variable of a pattern that has a value of another type."""
     raise InvalidInput(f"variable {name} in a pattern must be {expected}, not {describe_type(value)}")
+
+
+def _find_labels(tree: QueryExpression) -> tuple[str, frozenset[str]] | None:
+    """Return the variable and the labels of ``n:A`` and ``n:A OR n:B``."""
+    if isinstance(tree, LabelPredicate) and isinstance(tree.subject, VariableReference):
+        return tree.subject.name, allowed_labels(tree.labels, is_any=tree.is_any) or frozenset()
+    if not isinstance(tree, BinaryExpression) or tree.operator != "OR":
+        return None
+    left, right = _find_labels(tree.left), _find_labels(tree.right)
+    if left is None or right is None or left[0] != right[0]:
+        return None
+    return left[0], left[1] | right[1]
 
 
 def _find_property(tree: QueryExpression) -> str | None:

@@ -54,6 +54,7 @@ class UpdateCompiler:
         if not isinstance(environment.graph, WritableGraph):
             raise InvalidInput("this statement writes, and writing is not possible here")
         self.graph: WritableGraph = environment.graph
+        self.limits = environment.limits
         self.compiler = compiler
         self.matcher = matcher
 
@@ -134,8 +135,10 @@ class UpdateCompiler:
                 if type(value) is NodeReference:
                     return value.id
                 raise self._fault(f"no relationship can be created at {name}: it is {_describe_end(value)}", element)
+            properties = read(row)
+            self.limits.hold(1 + len(properties))
             try:
-                node_id = graph.create_node(label, read(row))
+                node_id = graph.create_node(label, properties)
             except InvalidInput as error:
                 raise self.compiler.locate(error, element) from None
             if name:
@@ -152,8 +155,10 @@ class UpdateCompiler:
 
         def create(row: Row, left: str, right: str) -> RelationshipKey:
             source, target = (right, left) if is_reverse else (left, right)
+            properties = read(row)
+            self.limits.hold(1 + len(properties))
             try:
-                key = graph.create_relationship(source, target, type_, read(row))
+                key = graph.create_relationship(source, target, type_, properties)
             except InvalidInput as error:
                 raise self.compiler.locate(error, element) from None
             if name:
