@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kgserve.cypher.guard import COMMIT_TABLE_NAME
 from kgserve.cypher.interpreter.query_tree import (
     CreateStage,
     FunctionInvocation,
@@ -25,6 +26,7 @@ from kgserve.graph.cypher.row_properties import EDGE_PROPERTY_NAMES, NODE_MEMORY
 
 _COLUMNS = (NODE_PROPERTY_NAMES | EDGE_PROPERTY_NAMES) - NODE_MEMORY_PROPERTIES
 """Properties that are columns of every row; those of memories and names may be attributes of other nodes."""
+_NODE_TABLES = frozenset({NODE_TABLE.lower(), COMMIT_TABLE_NAME.lower()})
 _FUNCTIONS = frozenset({"labels", "keys", "properties", "type", "id", "elementid"})
 """Functions that the engine lacks, or that describe its tables to it."""
 
@@ -37,7 +39,7 @@ def uses_own_names(query: QueryUnion) -> bool:
 def _is_own(node: QueryNode) -> bool:  # noqa: PLR0911 - one for each kind of node
     match node:
         case NodeElement() | LabelPredicate():
-            return any(label != NODE_TABLE for label in node.labels) or _has_own_keys(node)
+            return any(label.lower() not in _NODE_TABLES for label in node.labels) or _has_own_keys(node)
         case RelationshipElement():
             return any(type_ != RELATIONSHIP_TABLE for type_ in node.types) or _has_own_keys(node)
         case PropertyLookup():

@@ -19,10 +19,11 @@ from kgserve.cypher.interpreter.graph_edits import GraphChanges, GraphEdits
 from kgserve.cypher.interpreter.graph_view import NO_LABEL, ExecutionLimits, GraphView
 from kgserve.cypher.interpreter.json_results import column_type, to_json_value
 from kgserve.cypher.interpreter.parser import parse_query
-from kgserve.cypher.interpreter.query_tree import QueryUnion
+from kgserve.cypher.interpreter.query_tree import ParameterReference, QueryUnion, iterate_nodes
 from kgserve.cypher.interpreter.semantic_checks import QueryInfo, check_query
 from kgserve.cypher.interpreter.table_names import replace_table_names
-from kgserve.errors import InvalidInput, TimedOut
+from kgserve.cypher.lexer import describe_position, syntax_fault
+from kgserve.errors import FieldError, InvalidInput, TimedOut
 from kgserve.graph.answers import CypherAnswer
 from kgserve.graph.cypher.engine_names import uses_own_names
 from kgserve.graph.cypher.optimistic_write import OptimisticWrite
@@ -60,12 +61,22 @@ def prepare_interpreted(text: str, parameters: Mapping[str, Any]) -> Interpreted
     """Parse and check a statement. Raises InvalidInput with the position of the fault."""
     if len(text.encode(errors="surrogatepass")) > MAX_QUERY_BYTES:
         raise InvalidInput.at("query", f"the statement is larger than {MAX_QUERY_BYTES} bytes")
+    if "\0" in text:
+        raise syntax_fault(text, text.index("\0"), "the statement has a NUL character")
     for name, value in parameters.items():
         check_parameter(value, f"params.{name}")
     if len(_encode(parameters)) > MAX_PARAMETER_BYTES:
         raise InvalidInput.at("params", f"the values are larger than {MAX_PARAMETER_BYTES >> 20} MiB together")
     parse = _parse if len(text) <= MAX_CACHED_QUERY_CHARS else _parse.__wrapped__
-    parsed = parse(text)
+    with locate_faults():
+        parsed = parse(text)
+    missing = [
+        FieldError(f"params.{name}", f"no value is given for ${name}, used at {describe_position(text, place)}")
+        for name, place in parsed.parameters.items()
+        if name not in parameters
+    ]
+    if missing:
+        raise InvalidInput(missing[0].message, tuple(missing))
     return InterpretedStatement(parsed.query, parsed.info, parameters, parsed.needs_interpreter)
 
 
@@ -73,13 +84,28 @@ class _ParsedQuery(NamedTuple):
     query: QueryUnion
     info: QueryInfo
     needs_interpreter: bool
+    parameters: dict[str, int]
+    """Names of the parameters and where they are used first."""
+
+
+@contextmanager
+def locate_faults() -> Generator[None]:
+    """Give errors of the interpreter the path of the statement in the request."""
+    try:
+        yield
+    except InvalidInput as error:
+        if error.errors:
+            raise
+        raise InvalidInput(error.message, (FieldError("query", error.message),)) from None
 
 
 @lru_cache(MAX_CACHED_QUERIES)
 def _parse(text: str) -> _ParsedQuery:
     typed = parse_query(text)
     query = replace_table_names(typed)
-    return _ParsedQuery(query, check_query(query, text), uses_own_names(typed))
+    used = [node for node in iterate_nodes(query) if isinstance(node, ParameterReference)]
+    places = {node.name: node.position for node in reversed(used)}
+    return _ParsedQuery(query, check_query(query, text), uses_own_names(typed), places)
 
 
 def check_parameter(value: Any, path: str, depth: int = 0) -> None:
@@ -148,7 +174,7 @@ def open_interpreted(
 ) -> Generator[InterpretedCursor]:
     """Yield the open result of a reading statement, with at most ``most`` rows."""
     limits = statement_limits(control, seconds)
-    with graph.lease() as store, store.reading() as rows:
+    with graph.lease() as store, store.reading() as rows, locate_faults():
         result = run_interpreted(statement, open_rows_graph(store, rows), limits)
         yield InterpretedCursor(result, most)
 
@@ -190,8 +216,9 @@ class InterpretedWrite(OptimisticWrite):
     def compute(self, rows: RowsSnapshot) -> tuple[RowChanges, CypherAnswer]:
         below = open_rows_graph(self._store, rows)
         edits = GraphEdits(below)
-        result = run_interpreted(self._statement, edits, statement_limits(self._control, self._seconds))
-        answer = self.collect(result, edits)
+        with locate_faults():
+            result = run_interpreted(self._statement, edits, statement_limits(self._control, self._seconds))
+            answer = self.collect(result, edits)
         self._reads = below.reads
         return to_row_changes(edits.changes(), below), answer
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from kgserve.cypher.interpreter.graph_edits import GENERATED_ID_PREFIX
 from kgserve.cypher.interpreter.graph_view import NO_LABEL, RelationshipKey
 from kgserve.cypher.interpreter.temporal import FUNCTIONS, is_temporal
 from kgserve.errors import InvalidInput
@@ -108,8 +109,9 @@ def read_edge_property(row: EdgeRow, attributes: Attributes, name: str) -> Any:
 
 
 def list_node_properties(row: NodeRow, attributes: Attributes) -> dict[str, Any]:
-    """Return the properties that a caller has set, without those that are null, and without the id."""
-    found = {name: value for name, value in attributes.items() if value is not None}
+    """Return the properties that a caller has set, without those that are null; a generated id is none of them."""
+    found = {} if row.id.startswith(GENERATED_ID_PREFIX) else {"id": row.id}
+    found |= {name: value for name, value in attributes.items() if value is not None}
     if row.content:
         found["content"] = row.content
     return found | _list_extras(row.extras, (*NODE.extras, *NODE.memory), _MANAGED_NODE_PROPERTIES)

@@ -176,19 +176,19 @@ def test_open_patterns_hide_internal_tables(http: httpx.Client, graph: str) -> N
     assert ask(http, graph, "MATCH (n) RETURN DISTINCT label(n)")["rows"] == [["Entity"]]
     for text in ("MATCH (n) RETURN n", "OPTIONAL MATCH (n) RETURN n", "MATCH (n {type: 't'}) RETURN n"):
         assert [list(row[0]) for row in ask(http, graph, text)["rows"]] == [ENTITY_FIELDS] * 10
-    assert values(http, graph, "MATCH (n) RETURN keys(n) LIMIT 1") == [ENTITY_FIELDS[1:]]
+    assert values(http, graph, "MATCH (n {id: 'n0'}) RETURN keys(n)") == [["id", "i", "content"]]
     assert values(http, graph, "MATCH () RETURN count(*)") == [10]
     text = "MATCH (n) WHERE EXISTS { MATCH (n)-[]->(m) WHERE m.id = 'n1' } RETURN n.id"
     assert ask(http, graph, text)["rows"] == [["n0"]]
     text = "MATCH (n {id: 'n0'}) RETURN COUNT { MATCH (x) }"
     assert values(http, graph, text) == [10]
-    refusal(post(http, graph, "MATCH (n) RETURN n.digest"), 400)
+    assert values(http, graph, "MATCH (n {id: 'n0'}) RETURN n.digest") == [None]
 
 
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("MATCH (n) RETURN n.nope", "line 1, column 20"),
+        ("MATCH (n) RETURN m.nope", "line 1, column 18"),
         ("MATCH (a)-[]->(b) RETURN a.id, nope", "line 1, column 32"),
         ("MATCH (a)-->(b)\nWHERE a.id = 'x'\n  RETURN a.id b.id", "line 3, column 15"),
         ("MATCH (ab) RETUR ab", "line 1, column 12"),
