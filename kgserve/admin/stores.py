@@ -454,10 +454,10 @@ def read_audit_log(graphs: StoreHandles, request: AuditQuery) -> AuditAnswer:
     return AuditAnswer(records=graphs.pool.placement.recorded(request.node, request.limit))
 
 
-def finish_upgrade(graphs: StoreHandles) -> UpgradeAnswer:
+def finalize_cluster_upgrade(graphs: StoreHandles) -> UpgradeAnswer:
     """Let all nodes write the newest format that each of them supports; older versions cannot join afterwards.
 
     Raises Conflict while a live node supports only older formats than this one, and where there is no cluster.
     """
     graphs.caller.require_every_store("finishing an upgrade")
-    return graphs.pool.placement.finish_upgrade()
+    return graphs.pool.placement.finalize_cluster_upgrade()

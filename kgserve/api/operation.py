@@ -72,7 +72,7 @@ class Operation(NamedTuple):
     note: str = ""
 
 
-def operation_opt(operation: Operation) -> dict[str, Any]:
+def build_litestar_opt(operation: Operation) -> dict[str, Any]:
     """Return the ``opt`` of the handler that implements ``operation``."""
     return {OPERATION_OPT_KEY: operation}
 

@@ -270,7 +270,7 @@ class ClusterPlacement(Placement):
             return count_matching_frames(journal, self._log, layout.name, owner)
 
     @override
-    def finish_upgrade(self) -> UpgradeAnswer:
+    def finalize_cluster_upgrade(self) -> UpgradeAnswer:
         return UpgradeAnswer(format=self._formats.finish(self._membership.alive()))
 
     @override

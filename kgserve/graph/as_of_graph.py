@@ -37,7 +37,7 @@ from kgserve.graph.graph_reader import (
 )
 from kgserve.graph.search.score_fusion import NeighbourWeights
 from kgserve.graph.search.search_index import CommitIndex
-from kgserve.graph.weighted_nodes import WeightedNodes, WeightsById
+from kgserve.graph.weighted_nodes import WeightedNodes, WeightsByNodeId
 from kgserve.platform.timestamps import parse_time
 from kgserve.projections.history.history import NO_SEQUENCE_LIMIT, HistoryFile
 from kgserve.projections.history_follower import HistoryProjection, HistoryWorker
@@ -357,7 +357,9 @@ class AsOfGraph(GraphReader):
     @override
     def sources_of(self, node_id: str, relation_type: str) -> WeightedNodes:
         edges = (edge for edge in self.valid_edges(node_id) if edge.relation_type == relation_type)
-        return WeightsById({edge.source: min(max(edge.weight, 0.0), 1.0) for edge in edges if edge.target == node_id})
+        return WeightsByNodeId(
+            {edge.source: min(max(edge.weight, 0.0), 1.0) for edge in edges if edge.target == node_id}
+        )
 
     @override
     def neighbours(self, ids: Sequence[str]) -> NeighbourWeights:
@@ -520,7 +522,7 @@ class AsOfGraph(GraphReader):
 
     @override
     def below(self, memory_id: str) -> WeightedNodes:
-        return WeightsById({place.id: 1.0 for place in self._levels_below(memory_id, MAX_HIERARCHY_DEPTH)})
+        return WeightsByNodeId({place.id: 1.0 for place in self._levels_below(memory_id, MAX_HIERARCHY_DEPTH)})
 
     def _is_placed(self, place: HierarchyNode, layer: int | None) -> bool:
         row = self._node(place.id)

@@ -20,7 +20,7 @@ from kgserve.graph.answers import Node
 from kgserve.graph.as_of_resolution import MAX_EDGES_PER_DIRECTION, VALID_AT_ANY, parse_valid_at
 from kgserve.graph.search.score_fusion import MAX_PROPAGATION_DEGREE, NeighbourWeights
 from kgserve.graph.search.search_index import CommitIndex
-from kgserve.graph.weighted_nodes import WeightedNodes, WeightsById, WeightsByNumber
+from kgserve.graph.weighted_nodes import WeightedNodes, WeightsByNodeId, WeightsByRowNumber
 from kgserve.projections.catalog.catalog import NodeCatalog
 from kgserve.projections.catalog.projection import CatalogDamaged
 from kgserve.projections.links.links import NO_LINK_LIMIT, LinkReader
@@ -510,10 +510,10 @@ class CurrentGraph(GraphReader):
     def sources_of(self, node_id: str, relation_type: str) -> WeightedNodes:
         rows, number = self.rows, self.rows.number(node_id)
         if number < 0:
-            return WeightsById({})
+            return WeightsByNodeId({})
         found = self._valid_around(np.array([number]), outgoing=False, relation_type=relation_type)
         weights = np.clip(np.array(rows.weights(found), np.float64), 0.0, 1.0)
-        return WeightsByNumber(rows, rows.ends(found)[0].astype(np.int64), weights)
+        return WeightsByRowNumber(rows, rows.ends(found)[0].astype(np.int64), weights)
 
     def _valid_around(self, numbers: NumberArray, *, outgoing: bool, relation_type: str) -> EdgeSet:
         return self._valid(filter_by_type(self.rows, self.rows.around(numbers, outgoing=outgoing), (relation_type,)))

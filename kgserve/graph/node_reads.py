@@ -67,7 +67,7 @@ from kgserve.storage.model.filters import NodeFilter, PagePosition
 from kgserve.storage.model.rows import LinkKey, LinkRow, NodeRow, edge_or_link_id, parse_edge_or_link_id
 from kgserve.storage.model.traversal import TraversalRequest, clamp_depth
 from kgserve.storage.model.type_frequencies import MAX_LISTED_TAGS
-from kgserve.storage.rows.encoding import encode_link
+from kgserve.storage.rows.encoding import encode_cross_store_link
 from kgserve.storage.rows.hierarchy import find_merged_ids, resolve_redirect
 from kgserve.storage.rows.node_edge_pages import add_former_versions
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
@@ -121,9 +121,9 @@ def _encode_view(reader: GraphReader, wanted: NodeRequest, inbound: Sequence[_In
     if node is None:
         return None
     outgoing = reader.encode_edges(node_id, MAX_EDGES_PER_DIRECTION + 1, outgoing=True)
-    outgoing += map(encode_link, reader.valid_links(node_id, MAX_EDGES_PER_DIRECTION + 1))
+    outgoing += map(encode_cross_store_link, reader.valid_links(node_id, MAX_EDGES_PER_DIRECTION + 1))
     incoming = reader.encode_edges(node_id, MAX_EDGES_PER_DIRECTION + 1, outgoing=False)
-    incoming += [encode_link(row, origin) for origin, row in _valid_inbound(inbound, reader.valid_at)]
+    incoming += [encode_cross_store_link(row, origin) for origin, row in _valid_inbound(inbound, reader.valid_at)]
     return b'{"node":%b,"outgoing":[%b],"incoming":[%b],"edges_truncated":%b%b}' % (
         node,
         b",".join(outgoing[:MAX_EDGES_PER_DIRECTION]),
@@ -282,7 +282,7 @@ def _encode_page(
         return None
     leading = reader.valid_links(node_id) if wanted.outgoing else []
     links = [
-        encode_link(row, origin)
+        encode_cross_store_link(row, origin)
         for origin, row in (*((None, row) for row in leading), *_valid_inbound(inbound, reader.valid_at))
         if not wanted.relation_types or row.edge.relation_type in wanted.relation_types
     ]

@@ -161,12 +161,12 @@ class _DrawPlan(NamedTuple):
             return self.walk.follows(row)
         return self.walk.valid_at is None or row.is_valid_at(self.walk.valid_at)
 
-    def known(self, drawing: _DrawnGraph) -> KnownRows:
+    def known(self, drawing: _DrawnGraph) -> CurrentRowKeys:
         """Return the rows that need not be read from the history."""
         ids = [row.id for row in drawing.nodes]
         edges = {(ids[edge.source], ids[edge.target], edge.relation_type) for edge in drawing.edges}
         named = [drawing.redirected.get(each, each) for each in self.named] if self.request.ids is not None else ids
-        return KnownRows(list(dict.fromkeys(named)), frozenset(ids), edges, {row.key for row in drawing.links})
+        return CurrentRowKeys(list(dict.fromkeys(named)), frozenset(ids), edges, {row.key for row in drawing.links})
 
 
 def _draw(reader: GraphReader, asking: _DrawPlan) -> _DrawnGraph:
@@ -423,7 +423,7 @@ class RowLifetimes(msgspec.Struct):
     cut: bool
 
 
-class KnownRows(NamedTuple):
+class CurrentRowKeys(NamedTuple):
     """Rows found without the history: requested ids, those that exist, edges, and links."""
 
     ids: Sequence[str]
@@ -433,7 +433,7 @@ class KnownRows(NamedTuple):
 
 
 def find_lifetimes(
-    history: HistoryFile, known: KnownRows, fits: Callable[[NodeRow | EdgeRow], bool], at: int
+    history: HistoryFile, known: CurrentRowKeys, fits: Callable[[NodeRow | EdgeRow], bool], at: int
 ) -> RowLifetimes:
     """Return the lives of nodes and of the edges between them, up to a commit.
 

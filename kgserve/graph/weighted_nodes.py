@@ -34,7 +34,7 @@ class WeightedNodes(ABC):
         return (dict(found[first : first + count]) for first in range(0, len(found), count))
 
 
-class WeightsById(WeightedNodes):
+class WeightsByNodeId(WeightedNodes):
     """Weights by node id."""
 
     def __init__(self, weights: Mapping[str, float]) -> None:
@@ -54,7 +54,7 @@ class WeightsById(WeightedNodes):
         return dict(best[:count])
 
 
-class WeightsByNumber(WeightedNodes):
+class WeightsByRowNumber(WeightedNodes):
     """Weights by row number; ids are looked up only for the nodes that are returned."""
 
     def __init__(self, rows: RowsSnapshot, numbers: NumberArray, weights: NDArray[np.float64]) -> None:

@@ -7,7 +7,7 @@ from itertools import islice
 
 from kgserve.graph.graph_reader import GraphReader
 from kgserve.graph.search.score_fusion import NeighbourWeights
-from kgserve.graph.weighted_nodes import WeightedNodes, WeightsById
+from kgserve.graph.weighted_nodes import WeightedNodes, WeightsByNodeId
 from kgserve.memory.api import MemoryEntity
 from kgserve.memory.deduplication import MemoryDraft
 from kgserve.memory.deleted_entities import DeletedSubject, find_deleted_entity
@@ -29,7 +29,7 @@ MAX_ENTITY_RELATIONS = 1_000
 _NON_MEMORY_RELATIONS = (*NON_ENTITY_RELATIONS, CHILD_OF_RELATION)
 
 
-class EntityAssociations:
+class EntityMemoryLookup:
     """Entities and relations of a store at the commit of a reader; `half_life`, in microseconds, is for relations.
 
     `deleted` is the requested entity, if it was deleted while memories were about it.
@@ -98,7 +98,7 @@ class EntityAssociations:
         if self.deleted is None or self.deleted.entity.id != entity:
             return self._reader.sources_of(entity, IS_ABOUT_RELATION)
         valid = self._reader.valid_nodes(self.deleted.memories)
-        return WeightsById({each: relevance for each, relevance in self.deleted.memories.items() if each in valid})
+        return WeightsByNodeId({each: relevance for each, relevance in self.deleted.memories.items() if each in valid})
 
     def _find_deleted_id(self, name: str) -> str | None:
         found = find_deleted_entity(self._historian, self._store, name)

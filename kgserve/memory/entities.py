@@ -36,7 +36,7 @@ from kgserve.memory.entities_api import (
     EntityGraphRequest,
     EntityIdRequest,
     EntityInput,
-    GraphEntity,
+    EntityWithMemories,
     Relation,
     RelationIdRequest,
     RelationInput,
@@ -341,7 +341,7 @@ def entity_graph(graph: StoreHandle, request: EntityGraphRequest) -> EntityGraph
             depths, truncated = around.walk(start, request.depth, request.max_nodes)
             found = rows.nodes(depths)
             nodes = [
-                GraphEntity(
+                EntityWithMemories(
                     **entity_fields(found[each]), depth=depth, **_memory_fields(store, rows, each, request, now)
                 )
                 for each, depth in depths.items()
@@ -414,7 +414,7 @@ def _memory_fields(
     }
 
 
-def _record_uses(store: OpenStore, nodes: Iterable[GraphEntity], now: int) -> None:
+def _record_uses(store: OpenStore, nodes: Iterable[EntityWithMemories], now: int) -> None:
     ids = {memory.id for node in nodes if not isinstance(node.memories, msgspec.UnsetType) for memory in node.memories}
     if ids:
         with store.reading() as rows:

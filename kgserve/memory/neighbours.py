@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import islice
 
 from kgserve.graph.graph_reader import GraphReader
-from kgserve.memory.associations import EntityAssociations
+from kgserve.memory.associations import EntityMemoryLookup
 from kgserve.memory.recall_scoring import (
     CHILD_BOOST,
     MAX_BOOSTED_PER_SOURCE,
@@ -34,7 +34,7 @@ SimilarityFunction = Callable[[Iterable[str]], dict[str, float]]
 class NeighbourBoosts:
     """Boosts for neighbours of memories; at most 53 look-ups for ten memories."""
 
-    def __init__(self, reader: GraphReader, about: EntityAssociations, near: SimilarityFunction) -> None:
+    def __init__(self, reader: GraphReader, about: EntityMemoryLookup, near: SimilarityFunction) -> None:
         self._reader = reader
         self._about = about
         self._near = near

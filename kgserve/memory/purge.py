@@ -37,8 +37,8 @@ from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.purge_record import (
+    PurgedCommitRange,
     PurgeRecord,
-    PurgeResult,
     PurgeTargets,
     delete_purge_record,
     read_purge_record,
@@ -102,9 +102,9 @@ class StoreEraser:
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
 
-    def erase(self, find: Callable[[RowsSnapshot], PurgeTargets]) -> Future[PurgeResult]:
+    def erase(self, find: Callable[[RowsSnapshot], PurgeTargets]) -> Future[PurgedCommitRange]:
         """Erase the nodes that `find` returns; the future raises its errors, StorageFull and Unavailable."""
-        done: Future[PurgeResult] = Future()
+        done: Future[PurgedCommitRange] = Future()
         self._start(lambda: self._erase(find, done))
         return done
 
@@ -135,7 +135,7 @@ class StoreEraser:
         with self._exclusive:
             self._complete(intention, Future())
 
-    def _erase(self, find: Callable[[RowsSnapshot], PurgeTargets], done: Future[PurgeResult]) -> None:
+    def _erase(self, find: Callable[[RowsSnapshot], PurgeTargets], done: Future[PurgedCommitRange]) -> None:
         with self._exclusive:
             try:
                 self._check()
@@ -149,7 +149,7 @@ class StoreEraser:
                 self._complete(intention, done)
             if not done.done():
                 through = self._store.state.sequence if intention is None else intention.through
-                done.set_result(PurgeResult(targets.first, through))
+                done.set_result(PurgedCommitRange(targets.first, through))
 
     # Preparation
 
@@ -217,7 +217,7 @@ class StoreEraser:
 
     # Completion
 
-    def _complete(self, intention: PurgeRecord, done: Future[PurgeResult]) -> None:
+    def _complete(self, intention: PurgeRecord, done: Future[PurgedCommitRange]) -> None:
         """Complete an erasure, retrying as needed; the caller receives an error after the first failure."""
         started = time.perf_counter()
         while not self._stopping.is_set():
@@ -338,7 +338,7 @@ def _deletion(ids: Sequence[str], puts: Sequence[NodePut]) -> WriteBatch:
     return WriteBatch(nodes=[*puts], delete_nodes=[*ids], touch=False, forgets=True, cost=cost)
 
 
-def _fail(done: Future[PurgeResult], message: str) -> None:
+def _fail(done: Future[PurgedCommitRange], message: str) -> None:
     if not done.done():
         done.set_exception(Unavailable(message, retry_after=int(PURGE_RETRY_SECONDS)))
 

@@ -24,7 +24,7 @@ from kgserve.graph.request_validation import parse_attribute_filter
 from kgserve.graph.search import score_fusion
 from kgserve.graph.search.node_search import StoreSearch
 from kgserve.graph.search.score_fusion import FUSION_POOL_HITS
-from kgserve.graph.weighted_nodes import WeightedIntersection, WeightedNodes, WeightsById
+from kgserve.graph.weighted_nodes import WeightedIntersection, WeightedNodes, WeightsByNodeId
 from kgserve.memory.api import (
     DEFAULT_IMPORTANCE,
     MAX_RECALL_LIMIT,
@@ -34,7 +34,7 @@ from kgserve.memory.api import (
     RecalledMemory,
     RecallRequest,
 )
-from kgserve.memory.associations import EntityAssociations
+from kgserve.memory.associations import EntityMemoryLookup
 from kgserve.memory.hierarchy import require_active_memory
 from kgserve.memory.neighbours import NeighbourBoosts
 from kgserve.memory.presentation import build_memory_fields, record_use
@@ -335,8 +335,8 @@ class MemoryRecall:
         return {key: match.score * self._filter.passed[key].confidence for key, match in matches.items()}
 
     @cached_property
-    def _about(self) -> EntityAssociations:
-        return EntityAssociations(
+    def _about(self) -> EntityMemoryLookup:
+        return EntityMemoryLookup(
             self._store, self.searched.reader, half_lives_of(self._settings).of(), self._historian
         )
 
@@ -662,7 +662,7 @@ class MemoryRecall:
         """Yield the memories of an entity that pass, in batches, the most relevant first."""
         memories = self._about.memories(way.entity)
         if fitting is not None:
-            memories = WeightsById(memories.among(fitting))
+            memories = WeightsByNodeId(memories.among(fitting))
         passed = 0
         for relevances in islice(memories.slices(_JUDGE_BATCH_SIZE), self._max_slices):
             for key, relevance in relevances.items():

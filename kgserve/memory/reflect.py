@@ -176,7 +176,7 @@ class _ReflectionRun:
         found.linked, found.linked_count = links[:MAX_REPORTED_ITEMS], len(links)
         if not self._request.dry_run and (links or found.proposals or found.merged):
             found.run = new_reflection_id(self._now, os.urandom(4).hex())
-            write_reflection(self._store, found.run, self._record(links, found.proposals, self._merge(plan)), links)
+            write_reflection_run(self._store, found.run, self._record(links, found.proposals, self._merge(plan)), links)
         return found
 
     @property
@@ -474,7 +474,9 @@ def empty_reflection(run: str | None, *, dry_run: bool = False) -> ReflectAnswer
     )
 
 
-def write_reflection(store: OpenStore, run: str, record: ReflectionRecord, links: Sequence[MemoryPlacement]) -> None:
+def write_reflection_run(
+    store: OpenStore, run: str, record: ReflectionRecord, links: Sequence[MemoryPlacement]
+) -> None:
     """Write a run: its node and its placements. Blocks."""
     _submit(store, lambda storing: _write_run_node(storing, run, record))
     for first in range(0, len(links), _LINK_BATCH_SIZE):

@@ -160,7 +160,7 @@ class IndexedText(msgspec.Struct, frozen=True):
         return xxhash.xxh3_128_digest(_encode((self.type, self.content, self.summary, facets, *named, *said)))
 
 
-class PastKey(NamedTuple):
+class PastTextKey(NamedTuple):
     """Parsed key of a past text."""
 
     id: str
@@ -168,10 +168,10 @@ class PastKey(NamedTuple):
     digest: str
 
 
-def parse_past_key(key: str) -> PastKey:
+def parse_past_text_key(key: str) -> PastTextKey:
     """Return the parts of a past text's key."""
     node_id, since, digest = key.rsplit("\0", 2)
-    return PastKey(node_id, int(since), digest)
+    return PastTextKey(node_id, int(since), digest)
 
 
 class IndexFilter(msgspec.Struct, frozen=True):

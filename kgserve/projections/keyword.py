@@ -24,7 +24,7 @@ from kgserve.platform.gil_yield import iterate_cooperatively
 from kgserve.platform.sqlite_files import remove_path
 from kgserve.platform.text.query_words import add_word_forms, compute_word_weights, find_content_words
 from kgserve.projections import manifest
-from kgserve.projections.indexed_text import NO_TEXT_FILTER, IndexedText, IndexFilter, parse_past_key
+from kgserve.projections.indexed_text import NO_TEXT_FILTER, IndexedText, IndexFilter, parse_past_text_key
 
 log = structlog.get_logger()
 
@@ -201,7 +201,7 @@ class KeywordIndex:
         parts = [(tantivy.Occur.Must, same), (tantivy.Occur.Must, self._range("until", text.since, text.since))]
         searcher = self._index.searcher()
         for _, address in searcher.search(tantivy.Query.boolean_query(parts), 1, count=False).hits:
-            before = parse_past_key(str(searcher.doc(address)["id"][0]))
+            before = parse_past_text_key(str(searcher.doc(address)["id"][0]))
             if before.digest == text.digest.hex():
                 return msgspec.structs.replace(text, since=before.since)
         return text

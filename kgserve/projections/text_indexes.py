@@ -32,7 +32,7 @@ from kgserve.projections.conflict_index import ConflictIndex
 from kgserve.projections.history.history import RowState
 from kgserve.projections.history.reader import EndedStateBatch, HistoryPosition, read_ended_states
 from kgserve.projections.history_follower import HistoryProjection
-from kgserve.projections.indexed_text import NO_TEXT_FILTER, IndexedText, IndexFilter, parse_past_key
+from kgserve.projections.indexed_text import NO_TEXT_FILTER, IndexedText, IndexFilter, parse_past_text_key
 from kgserve.projections.keyword import DocumentFrequencies, KeywordHit, KeywordIndex, QueryInterpretation
 from kgserve.projections.read_your_writes import wait_or_raise_not_caught_up
 from kgserve.projections.recent_vectors import RecentVectors
@@ -456,7 +456,7 @@ class PastKeywordProjection(PastIndexProjection[KeywordIndex], StoreKeywordIndex
 
     @override
     def _open_index(self, folder: Path) -> KeywordIndex:
-        return KeywordIndex(folder, lambda key: parse_past_key(key).id, self._made_of())
+        return KeywordIndex(folder, lambda key: parse_past_text_key(key).id, self._made_of())
 
     @override
     def _erase(self, erasure: EraseRequest) -> None:

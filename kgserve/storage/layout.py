@@ -426,7 +426,7 @@ def require_dry_run_room(folder: Path, needed: int) -> None:
         )
 
 
-def check_data_folder(data_dir: Path) -> Path:
+def validate_data_folder_path(data_dir: Path) -> Path:
     """Return the data folder if its path is safe to pass to the engine, as text and as a pattern.
 
     Raises InvalidInput otherwise.

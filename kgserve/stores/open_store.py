@@ -27,7 +27,7 @@ from kgserve.projections.links.links import LinkReader
 from kgserve.projections.links.projection import LinkProjection
 from kgserve.projections.memory_index.decay import HalfLives, half_lives_of
 from kgserve.projections.memory_index.projection import MemoryProjection
-from kgserve.projections.tombstones import Tombstones
+from kgserve.projections.tombstones import DeletedNodeVersions
 from kgserve.storage.changefeed import ChangeFeed
 from kgserve.storage.commit_clock import CommitClock, newest_segment_time, wall_time
 from kgserve.storage.current_rows_rebuild import (
@@ -52,7 +52,7 @@ from kgserve.stores.access_buffer import AccessBuffer
 from kgserve.stores.compaction import Compactor, DeltaMerger
 from kgserve.stores.pending_state import PendingState
 from kgserve.stores.placement import Placement
-from kgserve.stores.purge_record import PurgeResult, PurgeTargets
+from kgserve.stores.purge_record import PurgedCommitRange, PurgeTargets
 from kgserve.stores.scratch_database import ScratchCopyCache, ScratchDatabase
 from kgserve.stores.writer import PlannedWrite, QueuedWrite, ReplicatedCommits, WriterThread, prepare_write
 
@@ -76,7 +76,7 @@ class CheckResult(msgspec.Struct, frozen=True):
 class NodePurger(Protocol):
     """Purges nodes from a store."""
 
-    def erase(self, find: Callable[[RowsSnapshot], PurgeTargets]) -> Future[PurgeResult]:
+    def erase(self, find: Callable[[RowsSnapshot], PurgeTargets]) -> Future[PurgedCommitRange]:
         """Purge the nodes that ``find`` returns. The future completes when all is gone.
 
         ``find`` is called in the writer thread.
@@ -154,7 +154,7 @@ class OpenStore:
         self.catalog = CatalogProjection(layout, self.journal, self.rows)
         self.memories = MemoryProjection(layout, self.journal, self.rows, self._half_lives)
         self.links = LinkProjection(layout, self.journal, self.rows)
-        self.ended = Tombstones(layout, self.journal, self.rows)
+        self.ended = DeletedNodeVersions(layout, self.journal, self.rows)
         self.needed_from.append(lambda: self.rows.base_sequence + 1)
         self.feed.opened(self.state.sequence)
         take = self._take_snapshot

@@ -216,7 +216,7 @@ class Placement:
         """
         raise Conflict(NOT_CLUSTERED_MESSAGE)
 
-    def finish_upgrade(self) -> UpgradeAnswer:
+    def finalize_cluster_upgrade(self) -> UpgradeAnswer:
         """Switch all nodes to writing the newest format. Raises Conflict and Unavailable."""
         raise Conflict(NOT_CLUSTERED_MESSAGE)
 

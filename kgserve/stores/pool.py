@@ -26,7 +26,7 @@ from kgserve.projections.cypher_engine.engine.files import engine_edition
 from kgserve.projections.cypher_engine.projection import EngineProcessLimiter
 from kgserve.projections.inbound_links import InboundLinkIndex
 from kgserve.storage.changefeed import ChangeFeeds
-from kgserve.storage.layout import StoreLayout, check_data_folder
+from kgserve.storage.layout import StoreLayout, validate_data_folder_path
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.storage.model.store_settings import default_store_settings
 from kgserve.stores.cluster_api import DrainAnswer, MoveAnswer, RepairAnswer
@@ -93,7 +93,7 @@ class StorePool(ClosableContext, StoreRegistry):
         self.settings = settings
         self.usual = default_store_settings(settings)
         self.observation = Telemetry(settings)
-        self.data_dir = check_data_folder(settings.data_dir.resolve())
+        self.data_dir = validate_data_folder_path(settings.data_dir.resolve())
         create_private_folder(self.data_dir)
         with suppress(PermissionError):
             sync_folder(self.data_dir.parent)

@@ -23,7 +23,7 @@ from kgserve.errors import Fenced, NotFound, OutcomeUnknown, ReplicatedLogCorrup
 from tests.cluster.rig import Node
 
 
-class Shared:
+class SharedMessageLog:
     """State shared by all nodes: the messages of each subject by sequence."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Shared:
 class Wire:
     """Connection of a node to the shared state, which can lose responses and duplicate requests."""
 
-    def __init__(self, shared: Shared, patience: float) -> None:
+    def __init__(self, shared: SharedMessageLog, patience: float) -> None:
         self.shared = shared
         self._patience = patience
         self._answering = threading.Event()
@@ -184,7 +184,7 @@ class MemoryRegistry:
 
 
 class MemoryBlobs:
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: SharedMessageLog) -> None:
         self._files = shared.files
 
     def put(self, name: str, path: Path) -> bool:
@@ -207,7 +207,7 @@ class MemoryRig:
     """Rig of the in-memory backend."""
 
     def __init__(self) -> None:
-        self._shared = Shared()
+        self._shared = SharedMessageLog()
 
     def node(self) -> Node:
         return self.faulty_node(10)[0]

@@ -19,7 +19,7 @@ from kgserve.cluster.membership import (
 )
 from kgserve.cluster.ownership import ClaimOpportunity, LocalOwnership, RemoteOwnership, StoreOwnership, rank_nodes
 from kgserve.errors import Conflict, Fenced, NoStore, OutcomeUnknown, Unavailable
-from tests.cluster.in_memory import MemoryRegistry, Shared, Wire
+from tests.cluster.in_memory import MemoryRegistry, SharedMessageLog, Wire
 
 NODES = ("n1", "n2", "n3")
 
@@ -38,7 +38,7 @@ class Cluster:
     """Three nodes that only send heartbeats when instructed."""
 
     def __init__(self) -> None:
-        shared = Shared()
+        shared = SharedMessageLog()
         self.clock = Clock()
         self.wires = {name: Wire(shared, 0) for name in NODES}
         self.nodes = {name: self.node(name) for name in NODES}
@@ -374,7 +374,7 @@ def test_the_owner_entry_has_a_stable_encoding() -> None:
 
 
 def test_a_node_without_the_current_format_is_refused() -> None:
-    registry = MemoryRegistry(Wire(Shared(), 0))
+    registry = MemoryRegistry(Wire(SharedMessageLog(), 0))
     old, new = Heartbeat("n1", "first", "http://n1", format=1), Heartbeat("n2", "first", "http://n2", format=2)
     assert ClusterFormat(registry, 2).current == 1
     with pytest.raises(Conflict, match="upgrade these nodes first: n1; they do not support format 2"):

@@ -35,7 +35,7 @@ from kgserve.stores.pool import StorePool
 from tests.engines import ENGINE
 from tests.graphs import graph_of, node_of, nodes_of
 from tests.projections.cypher_engine.driver.reading import Contents, contents
-from tests.property.graph import Graph, Outcome, Refused, extras_of
+from tests.property.graph import BatchRejection, Graph, Outcome, extras_of
 from tests.stores.writing import ask, copy_in_use, held, until
 
 NAME = "s"
@@ -92,7 +92,7 @@ class Driver:
             stages.append(self.graph)
             try:
                 expected = self.graph.write(batch, times.get(self.graph.sequence + 1, 0))
-            except Refused:
+            except BatchRejection:
                 assert isinstance(future.exception(), InvalidInput), future
             else:
                 found = _counts(future.result())

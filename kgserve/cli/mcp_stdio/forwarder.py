@@ -47,7 +47,7 @@ from kgserve.cli.mcp_stdio.message import (
     message_method,
     parse_message,
 )
-from kgserve.cli.mcp_stdio.tool_hints import retry_hint
+from kgserve.cli.mcp_stdio.tool_hints import get_outcome_check_hint
 from kgserve.platform.http_client import InvalidHttpResponse
 from kgserve.platform.server_discovery import (
     LAUNCH_TIMEOUT_SECONDS,
@@ -393,7 +393,7 @@ class PendingRequest:
     @property
     def retry_advice(self) -> str:
         """Second half of an error message: how to check whether the call was executed after all."""
-        look = retry_hint(self.message.tool)
+        look = get_outcome_check_hint(self.message.tool)
         if self._first_sent is None or look is None:
             return ""
         return f". It is unknown whether {self.message.tool} was executed. Before you call it again, check: {look}"

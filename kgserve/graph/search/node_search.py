@@ -26,7 +26,7 @@ from kgserve.graph.answers import (
     SearchHit,
 )
 from kgserve.graph.as_of_graph import PastMoment
-from kgserve.graph.federated_traversal import NodeLocation, find_linked_nodes
+from kgserve.graph.federated_traversal import QualifiedNodeId, find_linked_nodes
 from kgserve.graph.graph_reader import GraphReader, read_graph
 from kgserve.graph.request_bodies import ContextRequest, MultiQuerySearchRequest, SearchRequest, SearchVariant
 from kgserve.graph.request_validation import FaultCollector, parse_attribute_filter, resolve_alias
@@ -133,7 +133,7 @@ def search(graph: StoreHandle, request: SearchRequest) -> SearchAnswer:
     request = _with_types(request)
     attributes = {"kgserve.store": graph.name, "kgserve.search.mode": request.mode}
     with (
-        open_search(graph, request, words_alone=request.mode == "keyword") as searched,
+        open_search_when_indexed(graph, request, words_alone=request.mode == "keyword") as searched,
         # After the wait, because a waiting request may be suspended and restarted.
         graph.pool.observation.span("search", attributes),
     ):
@@ -151,7 +151,9 @@ def search_batch(graph: StoreHandle, request: MultiQuerySearchRequest) -> BatchS
     started = time.perf_counter()
     nodes: dict[str, Node] = {}
     rankings: list[list[str]] = []
-    with open_search(graph, request, words_alone=all(each.mode == "keyword" for each in request.queries)) as searched:
+    with open_search_when_indexed(
+        graph, request, words_alone=all(each.mode == "keyword" for each in request.queries)
+    ) as searched:
         searched.heads = _heads(graph, searched, request.at_least)
         for variant in request.queries:
             hits = NodeSearch(searched, _to_search_request(_with_types(variant))).page(
@@ -228,7 +230,7 @@ def _with_linked(
     graph: StoreHandle, request: ContextRequest, best: list[tuple[float, texts.ContextEntry]], limit: int
 ) -> list[texts.ContextEntry]:
     """Return the entries with nodes linked to them, at half their score, that match the same filters."""
-    scores = {NodeLocation(entry.store, entry.node.id): score for score, entry in best}
+    scores = {QualifiedNodeId(entry.store, entry.node.id): score for score, entry in best}
     found = find_linked_nodes(graph, scores, request, limit)
     wanted = NodeFilter(types=tuple(request.types or ()), attributes=parse_attribute_filter(request.attributes))
     more = [
@@ -252,7 +254,7 @@ def _search_one_store(
     graph: StoreHandle, request: ContextRequest, limit: int, top: float = 0.0, label: str = ""
 ) -> _StoreMatches:
     wanted = SearchRequest(query=request.query, types=request.types, attributes=request.attributes)
-    with open_search(graph, request, words_alone=False) as searched:
+    with open_search_when_indexed(graph, request, words_alone=False) as searched:
         finder = NodeSearch(searched, wanted, top)
         hits = finder.page(limit, 0)
         nodes = [hit.node for hit in hits]
@@ -297,7 +299,7 @@ class SearchArguments(Protocol):
 
 
 @contextmanager
-def open_search(
+def open_search_when_indexed(
     graph: StoreHandle, asked: SearchArguments, *, words_alone: bool, patience: float = 0.0
 ) -> Generator[StoreSearch]:
     """Yield a search of the store at the requested moment, once its indexes contain the required commit.

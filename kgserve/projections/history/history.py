@@ -25,7 +25,7 @@ from kgserve.platform.gil_yield import iterate_cooperatively
 from kgserve.platform.sqlite_files import ConcurrentDatabase, select_by_values, vacuum_database
 from kgserve.projections.history import row_format
 from kgserve.projections.history import statements as sql
-from kgserve.projections.history.page_checksums import PageChecksumFile, SealHeader, read_wal_frames
+from kgserve.projections.history.page_checksums import PageChecksumFile, PageChecksumHeader, read_wal_frames
 from kgserve.projections.history.salvage import (
     MissingRange,
     SalvagedHistory,
@@ -362,7 +362,7 @@ class HistoryFile(ConcurrentDatabase):
                 return False
             sequence, oldest = self._writer.execute(sql.SELECT_EXTENT).fetchone()
             roots = dict(self._writer.execute(sql.SELECT_ROOT_PAGES))
-            self._seal.seal(SealHeader(sequence, oldest, self._seal.pages, roots), changed)
+            self._seal.seal(PageChecksumHeader(sequence, oldest, self._seal.pages, roots), changed)
             self._seal.record_checkpoint()
             self._settled = sequence
         return True

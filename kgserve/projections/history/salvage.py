@@ -18,7 +18,7 @@ import msgspec
 
 from kgserve.projections.history import row_format
 from kgserve.projections.history import statements as sql
-from kgserve.projections.history.page_checksums import PageChecksumFile, SealHeader
+from kgserve.projections.history.page_checksums import PageChecksumFile, PageChecksumHeader
 from kgserve.projections.history.sqlite_file_reader import DatabasePages, PageRow, RecordValues, UnreadablePage
 from kgserve.storage.model.digest import checksum_63bit
 
@@ -80,7 +80,7 @@ _TABLES = {
 _BY_COLUMNS = {table.columns: name for name, table in _TABLES.items()}
 
 
-def read_intact_content(path: Path, seal: PageChecksumFile, sealed: SealHeader | None) -> SalvagedHistory:
+def read_intact_content(path: Path, seal: PageChecksumFile, sealed: PageChecksumHeader | None) -> SalvagedHistory:
     """Return all intact content of a file. Raises OSError."""
     damaged = frozenset(seal.faults(sealed, 1, sealed.pages)) if sealed else frozenset[int]()
     suspect = damaged | frozenset(seal.unknown(sealed) if sealed else ())
@@ -108,7 +108,7 @@ class _SalvageReader:
     """Reader that salvages one file."""
 
     def __init__(
-        self, pages: DatabasePages, damaged: frozenset[int], suspect: frozenset[int], sealed: SealHeader | None
+        self, pages: DatabasePages, damaged: frozenset[int], suspect: frozenset[int], sealed: PageChecksumHeader | None
     ) -> None:
         self._pages = pages
         self._damaged = damaged

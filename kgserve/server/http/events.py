@@ -17,7 +17,7 @@ from litestar.response.base import ASGIResponse
 from typing_extensions import override
 
 from kgserve.api import examples
-from kgserve.api.operation import COMMON_ERRORS, ExampleBody, Operation, operation_opt
+from kgserve.api.operation import COMMON_ERRORS, ExampleBody, Operation, build_litestar_opt
 from kgserve.errors import Gone, KgserveError, ServedElsewhere, TooLarge
 from kgserve.graph.events import START_POSITION, EventDelivery, EventPage, EventReader, EventSubscription
 from kgserve.platform.access.authentication import KEY_RECHECK_SECONDS
@@ -111,7 +111,7 @@ _EVENTS = Operation(
 )
 
 
-@get("/api/memory/{store:str}/events", media_type=EVENT_STREAM_MEDIA_TYPE, opt=operation_opt(_STORE_EVENTS))
+@get("/api/memory/{store:str}/events", media_type=EVENT_STREAM_MEDIA_TYPE, opt=build_litestar_opt(_STORE_EVENTS))
 async def store_events(request: Request[Any, Any, Any]) -> ASGIResponse:
     """Stream one event per changed row, after the commit and in order: its data is the row, its id `sequence-index`.
 
@@ -128,7 +128,7 @@ async def store_events(request: Request[Any, Any, Any]) -> ASGIResponse:
     )
 
 
-@get("/api/events", media_type=EVENT_STREAM_MEDIA_TYPE, opt=operation_opt(_EVENTS))
+@get("/api/events", media_type=EVENT_STREAM_MEDIA_TYPE, opt=build_litestar_opt(_EVENTS))
 async def events(request: Request[Any, Any, Any]) -> ASGIResponse:
     """Stream the events of several stores; ids contain the position in every store: `a:12-3,b:4`.
 
@@ -226,7 +226,7 @@ class _StreamWriter:
     async def run(self) -> None:
         """Send events until no followed store is left, the server stops, or the client is too slow."""
         try:
-            await self._write(sse.encode_greeting(self._reader.place))
+            await self._write(sse.encode_sse_preamble(self._reader.place))
             while not self._stream.stopped and await self._step():
                 pass
             await self._write(b"", more=False)
@@ -257,17 +257,17 @@ class _StreamWriter:
 
     async def _write_page(self, page: EventPage) -> None:
         if page.deliveries:
-            await self._write(b"".join(sse.encode_event(each.kind, each.data, each.id) for each in page.deliveries))
+            await self._write(b"".join(sse.encode_sse_event(each.kind, each.data, each.id) for each in page.deliveries))
 
     async def _drop(self, reason: str) -> None:
-        await self._write(sse.encode_dropped_event(self._reader.place, reason))
+        await self._write(sse.encode_sse_dropped_event(self._reader.place, reason))
 
     async def _wait_for_events(self) -> None:
         """Wait for events, at most until the next check of the key; send a heartbeat when it is due."""
         silent = anyio.current_time() - self._written_at
         left = self._settings.event_heartbeat - silent
         if not await self._stream.wait(min(left, KEY_RECHECK_SECONDS)) and left <= KEY_RECHECK_SECONDS:
-            await self._write(sse.encode_heartbeat(self._reader.place))
+            await self._write(sse.encode_sse_heartbeat(self._reader.place))
 
     async def _write(self, block: bytes, *, more: bool = True) -> None:
         """Send a block and measure whether the client is slow. Raises TimeoutError."""

@@ -25,7 +25,7 @@ from litestar import Request, Response
 from litestar.enums import ScopeType
 from litestar.handlers import HTTPRouteHandler
 
-from kgserve.api.operation import ALIAS_OPT_KEY, OPERATION_OPT_KEY, Operation, UseCase, operation_opt
+from kgserve.api.operation import ALIAS_OPT_KEY, OPERATION_OPT_KEY, Operation, UseCase, build_litestar_opt
 from kgserve.errors import ConflictManual, NotFound, Unauthenticated, Unavailable
 from kgserve.graph.compat.versioned_field_names import rename_json_fields
 from kgserve.platform.access.authentication import ANONYMOUS_CALLER, HiddenStore, InvalidCredentials, RequestContext
@@ -590,7 +590,7 @@ class RouteTable:
 
 def _handler(endpoint: OperationEndpoint, method: Method) -> HTTPRouteHandler:
     case = endpoint.case
-    opt = operation_opt(case.operation) | {ENDPOINT_OPT_KEY: endpoint, ALIAS_OPT_KEY: method != case.method}
+    opt = build_litestar_opt(case.operation) | {ENDPOINT_OPT_KEY: endpoint, ALIAS_OPT_KEY: method != case.method}
     path, status = case.path.replace("}", ":str}"), case.operation.statuses[0]
     route = HTTPRouteHandler(path, http_method=method, status_code=status, opt=opt)
 

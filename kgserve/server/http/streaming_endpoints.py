@@ -16,7 +16,7 @@ from litestar.response.base import ASGIResponse
 from typing_extensions import override
 
 from kgserve.api import examples
-from kgserve.api.operation import READ_ERRORS, WRITE_ERRORS, ExampleBody, Operation, operation_opt
+from kgserve.api.operation import READ_ERRORS, WRITE_ERRORS, ExampleBody, Operation, build_litestar_opt
 from kgserve.errors import Unsupported
 from kgserve.graph.answers import CypherAnswer, ImportAnswer
 from kgserve.graph.cypher.read_statements import (
@@ -153,7 +153,7 @@ _EXPORT = Operation(
 )
 
 
-@post("/api/memory/{store:str}/import", status_code=200, opt=operation_opt(_IMPORT))
+@post("/api/memory/{store:str}/import", status_code=200, opt=build_litestar_opt(_IMPORT))
 async def import_store(request: Request[Any, Any, Any]) -> Response[bytes]:
     """Import one JSON object per line, `"kind": "node"` or `"kind": "edge"`, nodes before the edges that need them.
 
@@ -227,7 +227,7 @@ def _sent_format(request: Request[Any, Any, Any], wanted: str | None) -> str:
     return ARCHIVE_FORMAT if wanted in {"csv", "parquet"} else wanted
 
 
-@get("/api/memory/{store:str}/export", media_type=NDJSON_MEDIA_TYPE, opt=operation_opt(_EXPORT))
+@get("/api/memory/{store:str}/export", media_type=NDJSON_MEDIA_TYPE, opt=build_litestar_opt(_EXPORT))
 async def export_store(request: Request[Any, Any, Any]) -> ASGIResponse:
     """Export a store as lines that import accepts; importing them elsewhere gives an equal store.
 
@@ -334,7 +334,7 @@ _CYPHER = Operation(
 )
 
 
-@post("/api/memory/{store:str}/cypher", status_code=200, opt=operation_opt(_CYPHER))
+@post("/api/memory/{store:str}/cypher", status_code=200, opt=build_litestar_opt(_CYPHER))
 async def cypher(request: Request[Any, Any, Any]) -> ASGIResponse:
     """Run a Cypher statement that reads or, with `"mode": "write"`, changes the graph in one atomic write.
 

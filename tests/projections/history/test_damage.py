@@ -28,7 +28,7 @@ from kgserve.storage.model.statuses import HistoryStatus
 from kgserve.stores.pool import StorePool
 from tests.fuzzing import is_thorough
 from tests.graphs import graph_of
-from tests.projections.history.following import SMALL_JOURNAL, Kept, kept, node
+from tests.projections.history.following import SMALL_JOURNAL, StoreWithHistory, kept, node
 from tests.stores.backup.holding import back_up
 from tests.stores.writing import NAME, flip, layout, settings, until, write
 
@@ -57,7 +57,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[Any, An
         return data, answers(of).found
 
 
-def fill(of: Kept) -> None:
+def fill(of: StoreWithHistory) -> None:
     source = random.Random(5)
     for number in range(COMMITS):
         ids = sorted({f"n{source.randrange(NODES)}" for _ in range(6)})
@@ -71,7 +71,7 @@ def fill(of: Kept) -> None:
     assert of.store.journal.oldest > of.store.journal.last
 
 
-def answers(of: Kept) -> Answers:
+def answers(of: StoreWithHistory) -> Answers:
     """Query everything, as of each commit and for each node."""
     last = of.store.state.sequence
     asked: dict[Any, Callable[[HistoryFile], Any]] = {
@@ -349,7 +349,7 @@ def trimmed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict[
 SEEN_BY_COPY, LOST_UNTIL, LAST = 5, 9, 12
 
 
-def every_answer(of: Kept) -> dict[Any, Any]:
+def every_answer(of: StoreWithHistory) -> dict[Any, Any]:
     """Return the nodes as of each commit, by sequence and by time, and the states of each node, or the errors."""
     times = {at: of.follower.look(lambda history, at=at: history.time_of(at)) for at in range(LAST + 1)}
 

@@ -13,7 +13,7 @@ from kgserve.projections.text_indexes import TextIndexesAsOf
 from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.storage.model.fields import NodeExtrasPut
 from kgserve.storage.model.rows import NodeRow
-from tests.projections.looking_back import Watched, watched
+from tests.projections.looking_back import ModelCheckedStore, watched
 from tests.stores.writing import write
 
 EVERY = (-(1 << 63), (1 << 63) - 1)
@@ -35,14 +35,14 @@ MEMORIES = {
 }
 
 
-def put(of: Watched, content: str) -> dict[str, NodeRow]:
+def put(of: ModelCheckedStore, content: str) -> dict[str, NodeRow]:
     nodes = [NodePut(0, key, "fact", content, extras=extras) for key, extras in MEMORIES.items()]
     write(of.store, WriteBatch(nodes=[*nodes, NodePut(0, "plain", "fact", content)]))
     with of.store.reading() as rows:
         return rows.nodes([*MEMORIES, "plain"])
 
 
-def found(of: Watched, index: SearchIndex, word: str, only: IndexFilter) -> tuple[set[str], set[str]]:
+def found(of: ModelCheckedStore, index: SearchIndex, word: str, only: IndexFilter) -> tuple[set[str], set[str]]:
     vector = of.indexes.queries.of(word)
     return {*index.words(word, 9, only)}, {*index.meaning(vector, 9, only)}
 
