@@ -10,7 +10,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args, get_origin, ge
 
 import msgspec
 
-from kgserve.graph.compat.versioned_field_names import VERSIONED_JSON_MEDIA_TYPE, rename_fields, to_versioned_struct
+from kgserve.graph.compat.versioned_nodes_field_names import (
+    VERSIONED_JSON_MEDIA_TYPE,
+    rename_fields,
+    to_versioned_struct,
+)
 from kgserve.graph.store_handle import EncodedAnswer, StoreHandle
 from kgserve.platform.access.authentication import Role
 from kgserve.platform.media_types import JSON_MEDIA_TYPE

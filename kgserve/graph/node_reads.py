@@ -34,7 +34,7 @@ from kgserve.graph.answers import (
     TraverseAnswer,
 )
 from kgserve.graph.as_of_resolution import MAX_EDGES_PER_DIRECTION, VALID_AT_ANY, describe_moment, encode_redirect
-from kgserve.graph.compat.versioned_api import EdgeAnswer, EdgeList
+from kgserve.graph.compat.versioned_nodes_api import EdgeAnswer, EdgeList
 from kgserve.graph.cross_store_links import find_edge
 from kgserve.graph.federated_traversal import traverse_stores
 from kgserve.graph.graph_reader import CurrentGraph, EdgePageRequest, GraphReader, read_graph, resolve_valid_at
@@ -66,7 +66,7 @@ from kgserve.storage.model.fields import AUTHOR_FIELD
 from kgserve.storage.model.filters import NodeFilter, PagePosition
 from kgserve.storage.model.rows import LinkKey, LinkRow, NodeRow, edge_or_link_id, parse_edge_or_link_id
 from kgserve.storage.model.traversal import TraversalRequest, clamp_depth
-from kgserve.storage.model.type_frequencies import MAX_LISTED_TAGS
+from kgserve.storage.model.type_and_tag_counts import MAX_LISTED_TAGS
 from kgserve.storage.rows.encoding import encode_cross_store_link
 from kgserve.storage.rows.hierarchy import find_merged_ids, resolve_redirect
 from kgserve.storage.rows.node_edge_pages import add_former_versions

@@ -11,7 +11,7 @@ from kgserve.graph.weighted_nodes import WeightedNodes, WeightsByNodeId
 from kgserve.memory.api import MemoryEntity
 from kgserve.memory.deduplication import MemoryDraft
 from kgserve.memory.deleted_entities import DeletedSubject, find_deleted_entity
-from kgserve.memory.entities import NON_ENTITY_RELATIONS, entity_not_found
+from kgserve.memory.entity_operations import NON_ENTITY_RELATIONS, entity_not_found
 from kgserve.memory.presentation import group_entities
 from kgserve.platform.timestamps import parse_stored_time
 from kgserve.projections.history_follower import HistoryWorker

@@ -14,7 +14,6 @@ from kgserve.graph.request_validation import FaultCollector, parse_attribute_fil
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory.api import MAX_PAGE_OFFSET, DeletedEntity, MemoriesQuery, MemoryPage
 from kgserve.memory.deleted_entities import find_deleted_entity
-from kgserve.memory.entities import entity_fields, resolve_entity, to_relations
 from kgserve.memory.entities_api import (
     EntitiesQuery,
     EntityMemoriesRequest,
@@ -23,6 +22,7 @@ from kgserve.memory.entities_api import (
     RelationPage,
     RelationsQuery,
 )
+from kgserve.memory.entity_operations import entity_fields, resolve_entity, to_relations
 from kgserve.memory.hierarchy import get_active_memory
 from kgserve.memory.presentation import now_in_microseconds, to_memories
 from kgserve.platform.codecs import msgpack_decoder

@@ -13,7 +13,7 @@ from kgserve.graph.as_of_resolution import caught_up_history
 from kgserve.graph.former_versions import is_version_id, parse_version_sequence
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory.api import Memory, MemoryRequest
-from kgserve.memory.entities import to_relations
+from kgserve.memory.entity_operations import to_relations
 from kgserve.memory.hierarchy import to_placed_memories
 from kgserve.memory.hierarchy_api import MemoryDetailsRequest
 from kgserve.memory.presentation import now_in_microseconds, to_memories

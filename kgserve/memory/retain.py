@@ -26,7 +26,7 @@ from kgserve.memory.api import (
     StoreMemoryRequest,
 )
 from kgserve.memory.deduplication import Deduplicator, MemoryPut, StoredDraft, merge_attributes
-from kgserve.memory.entities import put_relation, validate_relation
+from kgserve.memory.entity_operations import put_relation, validate_relation
 from kgserve.memory.extraction.marks import EXTRACT_KEY
 from kgserve.memory.presentation import name_or_id
 from kgserve.memory.recall_scoring import has_any_name, list_possible_names, match_names

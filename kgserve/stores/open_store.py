@@ -23,11 +23,11 @@ from kgserve.projections.base import EraseRequest
 from kgserve.projections.catalog.catalog import NodeCatalog
 from kgserve.projections.catalog.projection import CatalogProjection
 from kgserve.projections.cypher_engine.projection import EngineProjection
+from kgserve.projections.deleted_node_versions import DeletedNodeVersions
 from kgserve.projections.links.links import LinkReader
 from kgserve.projections.links.projection import LinkProjection
 from kgserve.projections.memory_index.decay import HalfLives, half_lives_of
 from kgserve.projections.memory_index.projection import MemoryProjection
-from kgserve.projections.tombstones import DeletedNodeVersions
 from kgserve.storage.changefeed import ChangeFeed
 from kgserve.storage.commit_clock import CommitClock, newest_segment_time, wall_time
 from kgserve.storage.current_rows_rebuild import (

@@ -12,7 +12,7 @@ from msgspec import UNSET
 from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.graph.merge_api import MergeNodeRequest
 from kgserve.graph.store_handle import StoreHandle
-from kgserve.memory import entities as named
+from kgserve.memory import entity_operations as named
 from kgserve.memory import store_memory
 from kgserve.memory.api import (
     AssociatedEntity,

@@ -19,8 +19,8 @@ from kgserve.memory import supersede
 from kgserve.memory.api import CONCEPT_LAYER, FACT_LAYER, AssociatedEntity, StoreMemoryRequest
 from kgserve.memory.consolidation.plan import is_pinned
 from kgserve.memory.deduplication import Deduplicator, MemoryPut
-from kgserve.memory.entities import put_relation, validate_relation
 from kgserve.memory.entities_api import RelationInput
+from kgserve.memory.entity_operations import put_relation, validate_relation
 from kgserve.memory.extraction.extractor import AskFunction, ExtractionResult
 from kgserve.memory.extraction.llm.chat import NoUsableAnswer
 from kgserve.memory.extraction.llm.prompts import (

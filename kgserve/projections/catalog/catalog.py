@@ -37,7 +37,7 @@ from kgserve.storage.model.filters import (
     take_result_page,
 )
 from kgserve.storage.model.rows import NodeRow
-from kgserve.storage.model.type_frequencies import (
+from kgserve.storage.model.type_and_tag_counts import (
     MAX_LISTED_EXAMPLES,
     MAX_LISTED_KINDS,
     MAX_LISTED_PREFIXES,

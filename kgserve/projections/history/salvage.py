@@ -18,8 +18,8 @@ import msgspec
 
 from kgserve.projections.history import row_format
 from kgserve.projections.history import statements as sql
+from kgserve.projections.history.damaged_sqlite_reader import DatabasePages, PageRow, RecordValues, UnreadablePage
 from kgserve.projections.history.page_checksums import PageChecksumFile, PageChecksumHeader
-from kgserve.projections.history.sqlite_file_reader import DatabasePages, PageRow, RecordValues, UnreadablePage
 from kgserve.storage.model.digest import checksum_63bit
 
 MAX_GAPS_WITH_ID = 10_000

@@ -27,7 +27,7 @@ from litestar.handlers import HTTPRouteHandler
 
 from kgserve.api.operation import ALIAS_OPT_KEY, OPERATION_OPT_KEY, Operation, UseCase, build_litestar_opt
 from kgserve.errors import ConflictManual, NotFound, Unauthenticated, Unavailable
-from kgserve.graph.compat.versioned_field_names import rename_json_fields
+from kgserve.graph.compat.versioned_nodes_field_names import rename_json_fields
 from kgserve.platform.access.authentication import ANONYMOUS_CALLER, HiddenStore, InvalidCredentials, RequestContext
 from kgserve.platform.media_types import EVENT_STREAM_MEDIA_TYPE, JSON_MEDIA_TYPE
 from kgserve.platform.metrics.telemetry import (

@@ -27,8 +27,8 @@ from kgserve.api.operation import (
     build_litestar_opt,
 )
 from kgserve.graph.answers import Problem
-from kgserve.graph.compat.versioned_api import EdgeSpec, NodeSpec
-from kgserve.graph.compat.versioned_field_names import (
+from kgserve.graph.compat.versioned_nodes_api import EdgeSpec, NodeSpec
+from kgserve.graph.compat.versioned_nodes_field_names import (
     FIELD_NAMES_PARAMETER,
     VERSIONED_FIELD_NAMES,
     VERSIONED_JSON_MEDIA_TYPE,

@@ -27,7 +27,7 @@ from mcp.server.context import ServerRequestContext
 from mcp.shared.inbound import encode_header_value
 
 from kgserve import errors
-from kgserve.graph.compat.versioned_field_names import FIELD_NAMES_PARAMETER, rename_fields
+from kgserve.graph.compat.versioned_nodes_field_names import FIELD_NAMES_PARAMETER, rename_fields
 from kgserve.graph.search import node_search
 from kgserve.graph.store_handle import StoreHandle, StoreHandles
 from kgserve.platform.access.authentication import CALLER_HEADER, Caller, HiddenStore, RequestContext

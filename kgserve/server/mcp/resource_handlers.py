@@ -24,7 +24,7 @@ from kgserve.admin.api import StoreSummary
 from kgserve.errors import InvalidInput, NotFound, ServedElsewhere
 from kgserve.graph import node_reads
 from kgserve.graph.answers import Edge, Node, NodeAnswer
-from kgserve.graph.compat.versioned_api import EdgeList
+from kgserve.graph.compat.versioned_nodes_api import EdgeList
 from kgserve.graph.context_rendering import count_tokens
 from kgserve.graph.query_parameters import MAX_EDGES_OFFSET, EdgesRequest, NodeRequest
 from kgserve.graph.store_handle import StoreHandle, StoreHandles, to_answer_struct

@@ -23,7 +23,7 @@ from kgserve.storage.model.change import NetChange
 from kgserve.storage.model.fields import NodeExtras, NodeExtrasPut
 from kgserve.storage.model.filters import MAX_SCANNED_NODES, MatchCount, NodeFilter, PagePosition
 from kgserve.storage.model.rows import NodeRow
-from kgserve.storage.model.type_frequencies import KindFreq, TagFreq
+from kgserve.storage.model.type_and_tag_counts import KindFreq, TagFreq
 from kgserve.stores.pool import StorePool
 from tests import fuzzing
 from tests.graphs import graph_of, nodes_of

@@ -17,11 +17,11 @@ from kgserve.admin.stores import store_stats
 from kgserve.errors import BackupDamaged, Gone
 from kgserve.graph.as_of_graph import PastMoment
 from kgserve.platform.timestamps import format_time
+from kgserve.projections.history.damaged_sqlite_reader import DatabasePages, UnreadablePage
 from kgserve.projections.history.history import NO_SEQUENCE_LIMIT, HistoryFile
 from kgserve.projections.history.page_checksums import PageChecksumFile
 from kgserve.projections.history.recovery import find_history_fault, read_history_gaps, salvage_history
 from kgserve.projections.history.salvage import read_intact_content
-from kgserve.projections.history.sqlite_file_reader import DatabasePages, UnreadablePage
 from kgserve.projections.history.statements import HISTORY_PAGE_BYTES
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.statuses import HistoryStatus

@@ -20,9 +20,9 @@ import msgspec
 from kgserve.errors import EngineFailed, InvalidInput, KgserveError, StorageFull, Unavailable
 from kgserve.projections.cypher_engine.driver import bulk_copy, database, statement
 from kgserve.projections.cypher_engine.driver.apply_changes import apply_net_change
+from kgserve.projections.cypher_engine.driver.dry_run_row_diff import RowComparison
 from kgserve.projections.cypher_engine.driver.engine_classes import Database
 from kgserve.projections.cypher_engine.driver.error_translation import OUT_OF_MEMORY_MESSAGE
-from kgserve.projections.cypher_engine.driver.row_comparison import RowComparison
 from kgserve.projections.cypher_engine.driver.session import DriverSession
 from kgserve.projections.cypher_engine.driver.statement import StatementResult
 from kgserve.projections.cypher_engine.engine.protocol import (
