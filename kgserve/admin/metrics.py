@@ -119,7 +119,9 @@ _GAUGES = (
     _StoreMetric(
         "engine_processes", "1 while an engine process has the store open", lambda each: each.store.engine.is_open
     ),
-    _StoreMetric("engine_process_bytes", "Memory of the engine process", lambda each: each.store.engine.resident),
+    _StoreMetric(
+        "engine_process_bytes", "Memory of the engine process", lambda each: each.store.engine.private_memory_bytes
+    ),
     _StoreMetric(
         "engine_lag_commits", "Commits that the engine has not applied yet", lambda each: each.store.engine.lag
     ),

@@ -451,7 +451,7 @@ def read_audit_log(graphs: StoreHandles, request: AuditQuery) -> AuditAnswer:
     Raises NotFound for an unknown node, and Conflict for a named node where there is no cluster.
     """
     graphs.caller.require_every_store("reading the audit log")
-    return AuditAnswer(records=graphs.pool.placement.recorded(request.node, request.limit))
+    return AuditAnswer(records=graphs.pool.placement.read_audit_records(request.node, request.limit))
 
 
 def finalize_cluster_upgrade(graphs: StoreHandles) -> UpgradeAnswer:

@@ -41,7 +41,7 @@ class AsyncConnection:
         self.retries = retries
         self._timeout = timeout
         self._http = httpx.AsyncClient(
-            verify=target.authorities, trust_env=not target.nearby, limits=CONNECTION_LIMITS, headers=target.headers
+            verify=target.authorities, trust_env=not target.is_local, limits=CONNECTION_LIMITS, headers=target.headers
         )
 
     async def answer(self, call: ClientRequest[T]) -> T:
@@ -68,7 +68,7 @@ class AsyncConnection:
         Raises errors of the server.
         """
         try:
-            to = self.target.serving(call)
+            to = self.target.server_for_call(call)
             for left in reversed(range(MAX_OWNER_REDIRECTS)):
                 async with self._send(call, to) as response:
                     if response.is_success:

@@ -157,7 +157,7 @@ class BlockingConnection(CallTransport):
         self.retries = retries
         self._timeout = timeout
         self._http = httpx.Client(
-            verify=target.authorities, trust_env=not target.nearby, limits=CONNECTION_LIMITS, headers=target.headers
+            verify=target.authorities, trust_env=not target.is_local, limits=CONNECTION_LIMITS, headers=target.headers
         )
 
     @override
@@ -210,7 +210,7 @@ class BlockingConnection(CallTransport):
         Raises errors of the server.
         """
         try:
-            to = self.target.serving(call)
+            to = self.target.server_for_call(call)
             for left in reversed(range(MAX_OWNER_REDIRECTS)):
                 with self._send(call, to) as response:
                     if response.is_success:

@@ -197,7 +197,7 @@ class ClusterRegistry(Protocol):
         """
         ...
 
-    def seen_beats(self) -> dict[str, ObservedHeartbeat]:
+    def read_replica_heartbeats(self) -> dict[str, ObservedHeartbeat]:
         """Return the last heartbeats that any server has, even during an election; empty if no server answers."""
         ...
 

@@ -147,7 +147,7 @@ class ClusterPlacement(Placement):
             description = layout.read_description_or_default()
         began, silences = time.perf_counter(), self._membership.silences
         made = None if description is None else _encode(description)
-        found = self._ownership.seek(name, made, coming=coming)
+        found = self._ownership.get_or_claim_owner(name, made, coming=coming)
         if isinstance(found, RemoteOwnership):
             raise redirect_or_unreachable(name, found)
         try:
@@ -162,7 +162,7 @@ class ClusterPlacement(Placement):
     @override
     def place_replica(self, name: str) -> None:
         began, silences = time.perf_counter(), self._membership.silences
-        claim = self._ownership.arrived(name)
+        claim = self._ownership.require_complete_owner(name)
         self._prepare(self.layout(name), claim.owner, to_own=False)
         with self._lock:
             self._placed[name] = _PlacedStore(claim, silences, began, is_copy=True)
@@ -172,7 +172,7 @@ class ClusterPlacement(Placement):
 
         Raises NoStore and Unavailable.
         """
-        owner, layout = self._ownership.arrived(name).owner, self.layout(name)
+        owner, layout = self._ownership.require_complete_owner(name).owner, self.layout(name)
         self._prepare(layout, owner, to_own=False)
         layout.mark_open()
         journal = open_journal(layout, self._settings.journal_segment_mb)
@@ -192,7 +192,7 @@ class ClusterPlacement(Placement):
 
     @override
     def remove(self, name: str) -> None:
-        self._copies.let_go(name)
+        self._copies.close_files(name)
         super().remove(name)
 
     @override
@@ -242,7 +242,7 @@ class ClusterPlacement(Placement):
 
     @override
     def choose_successor(self, name: str) -> str:
-        return self._ownership.taker(name, self._ownership.node).node
+        return self._ownership.choose_takeover_node(name, self._ownership.node).node
 
     @override
     def repair(self, name: str) -> int:
@@ -274,7 +274,7 @@ class ClusterPlacement(Placement):
         return UpgradeAnswer(format=self._formats.finish(self._membership.alive()))
 
     @override
-    def recorded(self, node: str | None, limit: int) -> list[AuditRecord]:
+    def read_audit_records(self, node: str | None, limit: int) -> list[AuditRecord]:
         known = self._registry.beats()
         if node is not None and node not in known:
             raise NotFound(f"no node {node!r} was ever in this cluster; known nodes: {', '.join(sorted(known))}")
@@ -341,7 +341,7 @@ class ClusterPlacement(Placement):
 
     @override
     def forget_outdated(self, name: str) -> bool:
-        self._copies.let_go(name)
+        self._copies.close_files(name)
         reached = read_shipped_position(self.layout(name).root)
         if reached is None:
             return False
@@ -382,7 +382,7 @@ class ClusterPlacement(Placement):
 
     def _prepare(self, layout: StoreLayout, owner: StoreOwner, *, to_own: bool = True) -> None:
         """Prepare local files from which the store's log can be continued, with the settings from the registry."""
-        self._copies.let_go(layout.name)
+        self._copies.close_files(layout.name)
         reached = read_shipped_position(layout.root)
         if reached is not None and reached.is_outdated(owner):
             self.remove(layout.name)

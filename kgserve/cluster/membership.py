@@ -68,9 +68,9 @@ class FailureDetector:
         self._rounds += 1
         if self._began is None:
             self._began = now
-        self.hear(heard, now)
+        self.observe_heartbeats(heard, now)
 
-    def hear(self, heard: dict[str, ObservedHeartbeat], now: float) -> None:
+    def observe_heartbeats(self, heard: dict[str, ObservedHeartbeat], now: float) -> None:
         """Process heartbeats without counting a round, so that silence is noticed even while none is accepted."""
         for node, each in heard.items():
             # Ignore outdated heartbeats from a lagging server.
@@ -89,13 +89,13 @@ class FailureDetector:
             return True
         # Another node observed the lease of silence since the last heartbeat known here.
         is_reported = node in self._heard and self._reported_gone.get(node, 0) >= self._heard[node].revision
-        return is_reported or self.is_unheard(node, now, LEASE_SECONDS)
+        return is_reported or self.is_silent_for(node, now, LEASE_SECONDS)
 
     def has_left(self, node: str) -> bool:
         """Return whether a node's last heartbeat announced that it left."""
         return node in self._heard and self._heard[node].beat.leaving
 
-    def is_unheard(self, node: str, now: float, seconds: float) -> bool:
+    def is_silent_for(self, node: str, now: float, seconds: float) -> bool:
         """Return whether a node was silent for ``seconds`` in which this node's heartbeats were accepted."""
         if self._began is None:
             return False
@@ -107,7 +107,7 @@ class FailureDetector:
         return {
             node: each.revision
             for node, each in self._heard.items()
-            if not each.beat.leaving and self.is_unheard(node, now, LEASE_SECONDS)
+            if not each.beat.leaving and self.is_silent_for(node, now, LEASE_SECONDS)
         }
 
     def alive(self, now: float) -> dict[str, Heartbeat]:
@@ -206,9 +206,9 @@ class ClusterMembership(ClosableContext):
 
     def listen(self) -> None:
         """Read the others' heartbeats once, even while this node's own are not accepted."""
-        heard = self._registry.seen_beats()
+        heard = self._registry.read_replica_heartbeats()
         with self._lock:
-            self._watch.hear(heard, self._clock())
+            self._watch.observe_heartbeats(heard, self._clock())
 
     def drain(self, *, undo: bool = False) -> None:
         """Stop taking over stores, or undo that. Blocks until all nodes have had time to notice."""
@@ -230,7 +230,7 @@ class ClusterMembership(ClosableContext):
     def is_possibly_gone(self, node: str) -> bool:
         """Return whether a node may be gone, because it was silent for some seconds."""
         with self._lock:
-            return self._watch.is_unheard(node, self._clock(), REDIRECT_CUTOFF_SECONDS)
+            return self._watch.is_silent_for(node, self._clock(), REDIRECT_CUTOFF_SECONDS)
 
     def alive(self) -> dict[str, Heartbeat]:
         """Return the heartbeats of all nodes that are not gone, including this one."""

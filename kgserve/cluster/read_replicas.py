@@ -128,7 +128,7 @@ class ReplicaCommitLog(CommitLog):
 
         Raises NoStore and Unavailable.
         """
-        found = self._ownership.decided(self._store, self._ownership.claimed(self._store))
+        found = self._ownership.evaluate_claim(self._store, self._ownership.claimed(self._store))
         if isinstance(found, RemoteOwnership):
             raise redirect_or_unreachable(self._store, found)
 
@@ -251,9 +251,9 @@ class ReadReplicaUpdater:
         if self._thread is not None:
             self._thread.join()
         for name in list(self._files):
-            self.let_go(name)
+            self.close_files(name)
 
-    def let_go(self, name: str) -> None:
+    def close_files(self, name: str) -> None:
         """Close the files of a replica before it is opened or removed. The caller prevents concurrent opening."""
         with self._lock:
             files = self._files.pop(name, None)
@@ -306,7 +306,7 @@ class ReadReplicaUpdater:
                         store.commits.catch_up(store, found)
                     return
             if self._ownership.keeps_copy(name, self._copies):
-                with held.unopened(name) as is_unopened, suppress(NoStore):
+                with held.reserve_if_closed(name) as is_unopened, suppress(NoStore):
                     if is_unopened:
                         self._update_closed_replica(name, found)
         except (KgserveError, OSError) as error:
@@ -323,7 +323,7 @@ class ReadReplicaUpdater:
             reached = append_replicated_records(journal, news, name, None, reached, durable=False)
             require_not_ahead(journal, name, reached)
         except BaseException:
-            self.let_go(name)
+            self.close_files(name)
             raise
         self._files[name] = _ReplicaFiles(journal, reached, time.monotonic())
         if journal.bytes > self._max_journal_bytes and self._has_newer_base(name, journal):
@@ -336,9 +336,9 @@ class ReadReplicaUpdater:
     def _close_idle(self, held: OpenStoreLookup) -> None:
         before = time.monotonic() - REPLICA_IDLE_SECONDS
         for name in [name for name, each in self._files.items() if each.used < before]:
-            with held.unopened(name) as is_unopened:
+            with held.reserve_if_closed(name) as is_unopened:
                 if is_unopened:
-                    self.let_go(name)
+                    self.close_files(name)
 
 
 EMBEDDINGS_UPLOAD_GROWTH_FACTOR = 1.25

@@ -417,7 +417,7 @@ class AsOfGraph(GraphReader):
         return np.array([self._ids[number] in found for number in numbers.tolist()], np.bool_)
 
     @override
-    def of_types(self, numbers: NumberArray, types: Collection[str] | None) -> NumberArray:
+    def have_types(self, numbers: NumberArray, types: Collection[str] | None) -> NumberArray:
         if self.valid_at is None and types is None:
             return np.ones(len(numbers), np.bool_)
         ids = [self._ids[number] for number in numbers.tolist()]
@@ -436,7 +436,7 @@ class AsOfGraph(GraphReader):
                 ids = rows.delta.ids(find_most_connected(rows, count + OVERVIEW_OVERFETCH_NODES, None))
         found = np.array([self.number(each) for each in ids], np.int64)
         found = found[self.are_valid(found)]
-        found = found[self.of_types(found, types)]
+        found = found[self.have_types(found, types)]
         return OverviewStart(found if whole else found[:count], whole)
 
     @override
@@ -562,7 +562,7 @@ class AsOfGraph(GraphReader):
 
     @property
     @override
-    def last_shown(self) -> int:
+    def last_visible_commit(self) -> int:
         return NO_SEQUENCE_LIMIT
 
     @override
@@ -571,7 +571,7 @@ class AsOfGraph(GraphReader):
             return TextIndexesAsOf(indexes, follower, self.sequence)
 
     @override
-    def former_holders(self, wanted: Sequence[AttributeCondition], seen: int) -> frozenset[str]:
+    def nodes_formerly_matching(self, wanted: Sequence[AttributeCondition], seen: int) -> frozenset[str]:
         with self._opened() as (store, follower):
             # A state counts as ended only after the history has indexed the commit that ended it.
             if not follower.wait(seen, PAST_INDEX_TIMEOUT_SECONDS):
@@ -579,7 +579,7 @@ class AsOfGraph(GraphReader):
             return frozenset(store.catalog.find_ended_nodes_with(wanted, self.sequence))
 
     @override
-    def find_former(self, node_id: str) -> str | None:
+    def find_merge_survivor(self, node_id: str) -> str | None:
         return self.resolve_redirect(node_id)
 
     @contextmanager

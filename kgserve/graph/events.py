@@ -104,7 +104,7 @@ class EventReader:
         """
         if self._wanted.stores is not None:
             first, *others = self._wanted.stores
-            self._graphs.graph(first).beside(others)
+            self._graphs.graph(first).handles_including(others)
             self._follow_all({name: self._wanted.position(name) for name in self._wanted.stores})
             return
         self._unlisten = self._pool.feeds.listen(self._wake)
@@ -126,11 +126,11 @@ class EventReader:
         return {name: follower.reader.position for name, follower in self._followers.items()}
 
     @property
-    def behind(self) -> int:
+    def unread_event_count(self) -> int:
         """Number of events not read yet, of stores that were once caught up with."""
-        return sum(follower.reader.behind for follower in self._followers.values())
+        return sum(follower.reader.unread_event_count for follower in self._followers.values())
 
-    def read_now(self) -> EventPage | None:
+    def read_without_waiting(self) -> EventPage | None:
         """Return the same as `read` without blocking; None if it would block."""
         return self._read(may_block=False)
 
@@ -183,7 +183,7 @@ class EventReader:
         if entries is None:
             return None
         self._deliver(follower.name, entries)
-        if entries or not reader.caught_up():
+        if entries or not reader.is_caught_up():
             return True
         if closed:
             self._end(follower)

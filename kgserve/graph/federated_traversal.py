@@ -115,7 +115,7 @@ class FederatedTraversal:
         return self._graph if store == self._graph.name else self._graph.graphs.allowing_stale_reads().graph(store)
 
     def _open_reader(self, graph: StoreHandle) -> GraphReader | None:
-        past = graph.past(self._request.as_of)
+        past = graph.resolve_as_of(self._request.as_of)
         try:
             with graph.lease() as store:
                 reader = read_graph(store, past, self._request.valid_at, links=True, lease=graph.lease)
@@ -194,7 +194,7 @@ class FederatedTraversal:
                 near = merged.get(link.edge.target, link.edge.target)
                 yield QualifiedNodeId(store, near), QualifiedNodeId(origin, link.edge.source), False
 
-    def beside(self, near: Mapping[QualifiedNodeId, float], most: int) -> LinkedNodes:
+    def expand_scores(self, near: Mapping[QualifiedNodeId, float], most: int) -> LinkedNodes:
         """Return the best nodes one link away from scored nodes; they inherit half of the score."""
         scores: dict[QualifiedNodeId, float] = {}
         for store, ids in _by_store(near).items():
@@ -275,7 +275,7 @@ def traverse_stores(graph: StoreHandle, request: TraverseRequest, wanted: Traver
     """
     if graph.most_edges is not None:
         raise StoreNotOpen
-    if (past := graph.past(request.as_of)) is not None:
+    if (past := graph.resolve_as_of(request.as_of)) is not None:
         _check_moment(past, request)
     with ExitStack() as held:
         walk = FederatedTraversal(graph, request, wanted, held)
@@ -290,7 +290,7 @@ def find_linked_nodes(
     Incoming links are followed only in the current state, because past ones are unknown. Raises InvalidInput as
     `traverse_stores` does.
     """
-    past = graph.past(asked.as_of)
+    past = graph.resolve_as_of(asked.as_of)
     direction: TraversalDirection = "both" if past is None else "outgoing"
     request = TraverseRequest(start_id="", direction=direction, as_of=asked.as_of, valid_at=asked.valid_at)
     if past is not None:
@@ -299,7 +299,7 @@ def find_linked_nodes(
         walk = FederatedTraversal(
             graph, request, TraversalRequest("", 1, direction, None, None, len(near) + most), held
         )
-        return walk.beside(near, most)
+        return walk.expand_scores(near, most)
 
 
 def _check_moment(past: PastMoment, request: TraverseRequest) -> None:

@@ -192,7 +192,7 @@ def _check_chain(rows: RowsSnapshot, node_id: str) -> None:
 def _edges(rows: RowsSnapshot, node_id: str) -> Iterator[EdgeRow]:
     """Return the edges of a node, each once, without those of merges. Raises TooLarge above the limit."""
     numbers = np.array([rows.number(node_id)])
-    out, into = (rows.around(numbers, outgoing=outgoing) for outgoing in (True, False))
+    out, into = (rows.edges_around(numbers, outgoing=outgoing) for outgoing in (True, False))
     if len(out) + len(into) > MAX_MOVED_EDGES:
         raise TooLarge(
             f"node {node_id!r} has {len(out) + len(into)} edges; at most {MAX_MOVED_EDGES} are moved by one merge"

@@ -80,7 +80,7 @@ def draw_graph(graph: StoreHandle, request: DrawingRequest) -> Drawing:
     Raises NotFound for the store, Gone for a moment that is no longer in the history, Conflict without a history.
     """
     asked = _requested_ids(request)
-    past = graph.past(request.as_of)
+    past = graph.resolve_as_of(request.as_of)
     with graph.lease() as store:
         with read_graph(store, past, request.valid_at, links=True) as reader:
             asking = _DrawPlan(request, asked, _walk(request, reader.valid_at))
@@ -91,7 +91,9 @@ def draw_graph(graph: StoreHandle, request: DrawingRequest) -> Drawing:
         if request.lives:
             history = caught_up_history(graph.graphs.historian, store)
             known = asking.known(drawing)
-            drawing.lives = history.look(lambda history: find_lifetimes(history, known, asking.fits, reader.last_shown))
+            drawing.lives = history.look(
+                lambda history: find_lifetimes(history, known, asking.fits, reader.last_visible_commit)
+            )
     return _to_drawing(asking, drawing)
 
 

@@ -77,7 +77,7 @@ def list_memories(graph: StoreHandle, request: MemoriesQuery) -> MemoryPage:
             )
         if wanted.min_confidence or start.sort in ("confidence", "accessed"):
             # Buffered uses are not in the memory index yet.
-            store.accesses.settle()
+            store.accesses.flush_and_wait()
         page = _build_page(store, wanted, conditions, start, request.limit)
         page.deleted_entity = deleted
         return page
@@ -154,7 +154,9 @@ def _build_page(
 def _nodes_with_attributes(store: OpenStore, conditions: tuple[AttributeCondition, ...]) -> frozenset[str] | None:
     """Return the nodes with some attributes, or None if they are too many."""
     wanted = NodeFilter(attributes=conditions)
-    ids = store.query_catalog(lambda catalog, _: catalog.having(wanted, MAX_SORTED_MEMORIES + 1), by_attributes=True)
+    ids = store.query_catalog(
+        lambda catalog, _: catalog.find_matching_ids(wanted, MAX_SORTED_MEMORIES + 1), by_attributes=True
+    )
     return frozenset(ids) if len(ids) <= MAX_SORTED_MEMORIES else None
 
 

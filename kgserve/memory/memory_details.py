@@ -83,8 +83,8 @@ def _relationships(store: OpenStore, rows: RowsSnapshot, memory_id: str, now: in
     number = np.array([rows.number(memory_id)])
     edges: dict[tuple[str, str, str], EdgeRow] = {}
     for outgoing in (True, False):
-        found = exclude_types(rows, rows.around(number, outgoing=outgoing), STRUCTURAL_RELATIONS)
-        valid = rows.edges_holding(found, now).first(MAX_RELATIONSHIPS_COMPARED)
+        found = exclude_types(rows, rows.edges_around(number, outgoing=outgoing), STRUCTURAL_RELATIONS)
+        valid = rows.filter_valid_edges(found, now).first(MAX_RELATIONSHIPS_COMPARED)
         edges |= {edge.key: edge for edge in rows.rows_of(valid)}
     ends = rows.nodes({end for key in edges for end in key[:2]})
     joining = [edge for edge in edges.values() if all(_is_active(ends.get(end)) for end in edge.key[:2])]

@@ -47,7 +47,7 @@ class NeighbourBoosts:
         """
         above = self._reader.parents(givers)
         for giver in givers:
-            for other, worth, kind in self._about.beside(giver, MAX_BOOSTING_RELATIONS, apart):
+            for other, worth, kind in self._about.memory_neighbours(giver, MAX_BOOSTING_RELATIONS, apart):
                 yield NeighbourBoost(giver, other, RELATION_BOOST * worth, "relation", 1, kind)
             for child in self._below(giver)[:MAX_BOOSTED_PER_SOURCE]:
                 yield NeighbourBoost(giver, child, CHILD_BOOST, "child", 1)

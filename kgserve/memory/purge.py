@@ -290,7 +290,7 @@ class StoreEraser:
             layout.remove_embeddings()
             return
         self._indexes.heads.clear()
-        for view in self._indexes.views:
+        for view in self._indexes.index_projections:
             self._check()
             if not view.is_kept:
                 view.serve()  # removes its files

@@ -50,7 +50,7 @@ def recall(graph: StoreHandle, request: RecallRequest) -> RecallAnswer:
     """
     started = time.perf_counter()
     attributes = {"kgserve.store": graph.name, "kgserve.search.mode": request.mode}
-    touch = request.touch and request.as_of is None and graph.graphs.caller.may("write")
+    touch = request.touch and request.as_of is None and graph.graphs.caller.has_role("write")
     with graph.pool.observation.span("recall", attributes):
         recall_from = _recall_several if request.also else _recall_one
         answer = recall_from(graph, request, time.monotonic() + RECALL_INDEX_TIMEOUT_SECONDS, touch=touch)

@@ -411,7 +411,7 @@ class RetainDeduplicator(Deduplicator):
 
     @override
     def _about(self, put: MemoryPut) -> dict[str, float]:
-        return {row.id: 1.0 for row in self.there(self._links)} | super()._about(put)
+        return {row.id: 1.0 for row in self.find_current_nodes(self._links)} | super()._about(put)
 
     def _store_item(self, put: MemoryPut) -> StoredDraft:
         if self._item.turns:

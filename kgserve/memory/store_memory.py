@@ -385,7 +385,7 @@ def get_memory(graph: StoreHandle, request: MemoryRequest) -> Memory:
         with store.reading() as rows:
             row = find_active_memory(rows, request.memory_id, graph.name, or_former=True)
         (memory,) = _memories(store, [row.id])
-        if is_active(row) and request.touch and graph.graphs.caller.may("write"):
+        if is_active(row) and request.touch and graph.graphs.caller.has_role("write"):
             used = record_use(store, [row], now_in_microseconds())[row.id]
             memory = msgspec.structs.replace(
                 memory,
@@ -511,7 +511,7 @@ def delete_memories(graph: StoreHandle, request: DeleteMemoriesRequest) -> Futur
             ids = add_former_versions(rows, found[:MAX_DELETED_MEMORIES])
         return WriteBatch(delete_nodes=ids, cost=sum(map(len, ids)))
 
-    return graph.prepared(selector.find, batch, selector.report, dry_run=request.dry_run)
+    return graph.submit_prepared_batch(selector.find, batch, selector.report, dry_run=request.dry_run)
 
 
 class _DeletionSelector:
@@ -627,7 +627,7 @@ def extract_memories(graph: StoreHandle, request: ExtractRequest) -> ExtractAnsw
                 found = rows.nodes(request.ids)
             ids = [each for each in dict.fromkeys(request.ids) if each in found and is_extractable(found[each])]
             missing = [each for each in dict.fromkeys(request.ids) if each not in ids]
-        queued = extraction.again(ids)
+        queued = extraction.requeue(ids)
         return ExtractAnswer(
             queued=queued,
             missing=missing[:MAX_REPORTED_ITEMS],

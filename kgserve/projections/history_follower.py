@@ -103,9 +103,9 @@ class HistoryProjection(AnnouncingProjection):
         # Commits are checkpointed into the synced main file: SQLite silently drops the rest of a damaged write-ahead
         # log.
         with suppress(sqlite3.Error):
-            history.settle()
+            history.checkpoint_and_seal()
             sync_folder(self._path.parent)
-        return history.settled + 1
+        return history.checkpointed_sequence + 1
 
     def look(self, question: Callable[[HistoryFile], Found]) -> Found:
         """Return the result of ``question`` on the history. Raises Conflict if history is disabled for the store.

@@ -32,7 +32,7 @@ class EntityFacets(msgspec.Struct, frozen=True, array_like=True):
     valid_to: int | None = None
     marks: MemoryFacets | None = None
 
-    def hold(self, moment: int) -> bool:
+    def is_valid_at(self, moment: int) -> bool:
         """Return whether the entity is valid at a moment, in microseconds of valid time."""
         started = self.valid_from is None or self.valid_from <= moment
         return started and (self.valid_to is None or moment < self.valid_to)
@@ -236,7 +236,7 @@ class IndexFilter(msgspec.Struct, frozen=True):
 
     def _facets_pass(self, facets: EntityFacets) -> bool:
         fresh = self.fresh_at is None or facets.freshness_at is None or self.fresh_at < facets.freshness_at
-        held = self.valid_at is None or facets.hold(self.valid_at)
+        held = self.valid_at is None or facets.is_valid_at(self.valid_at)
         remembered = not self.wants_memories or (facets.marks is not None and self._marks_pass(facets.marks))
         return fresh and held and remembered and self.tags.issubset(facets.tags)
 

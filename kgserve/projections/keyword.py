@@ -212,7 +212,7 @@ class KeywordIndex:
         found = {(field, term): searcher.doc_freq(field, term) for term in terms for field in _TEXT_FIELDS}
         return DocumentFrequencies(self._document_count, found)
 
-    def worths(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
+    def bm25_scores(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
         """Return the BM25 score of each content for each query term in it; only the beginnings of contents count.
 
         Lengths are normalized by the average length of the given contents.

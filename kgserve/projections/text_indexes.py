@@ -92,9 +92,9 @@ class StoreKeywordIndex(StoreTextIndex[KeywordIndex]):
         index = self._opened()
         return index.frequencies(index.terms(text, reading))
 
-    def worths(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
-        """Return term scores by text, as `KeywordIndex.worths`. Raises Unavailable until the index is open."""
-        return self._opened().worths(query, texts)
+    def bm25_scores(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
+        """Return term scores by text, as `KeywordIndex.bm25_scores`. Raises Unavailable until the index is open."""
+        return self._opened().bm25_scores(query, texts)
 
     @override
     def close(self) -> None:
@@ -645,7 +645,7 @@ class TextIndexes:
         self.past_keyword = PastKeywordProjection(store)
         self.past_vector = PastVectorProjection(store, patient, self.vector.check_model)
         store.each_second.append(IndexSyncNotifier(store, (self.keyword, self.vector)).look)
-        for view in self.views:
+        for view in self.index_projections:
             store.after_change.append(view.apply_settings)
 
     def states(self) -> list[TextIndexState]:
@@ -654,7 +654,7 @@ class TextIndexes:
         return [*(view.state() for view in (self.keyword, self.vector) if view.is_kept), *past]
 
     @property
-    def views(self) -> tuple[StoreTextIndex[Any], ...]:
+    def index_projections(self) -> tuple[StoreTextIndex[Any], ...]:
         """All four indexes, current ones first."""
         return self.keyword, self.vector, self.past_keyword, self.past_vector
 
@@ -702,7 +702,7 @@ class TextIndexes:
         followers = self._followers(words_alone=words_alone)
         return all(follower.wait(sequence, max(deadline - time.monotonic(), 0)) for follower in followers)
 
-    def reach(self, sequence: int, seconds: float, why: str, *, words_alone: bool = False) -> bool:
+    def wait_or_retry(self, sequence: int, seconds: float, why: str, *, words_alone: bool = False) -> bool:
         """Wait as `wait`, but release the thread where the request can be retried.
 
         ``why`` distinguishes the waits of one request. Raises NotCaughtUp in place of blocking.
@@ -719,7 +719,7 @@ class TextIndexes:
         present = self.store.state.sequence
         near = present - self.seen(words_alone=words_alone) <= MAX_WAITED_COMMITS
         if near and all(each.error is None and each.pending <= EMBEDDING_BATCH_SIZE for each in followers):
-            self.reach(present, seconds, "present", words_alone=words_alone)
+            self.wait_or_retry(present, seconds, "present", words_alone=words_alone)
 
     def words(
         self, query: str, limit: int, only: IndexFilter, reading: QueryInterpretation = "plain"
@@ -727,9 +727,9 @@ class TextIndexes:
         """Return the best entities for the words of a query with BM25 scores. Raises what `search` raises."""
         return {hit.id: hit.score for hit in self.keyword.search(query, limit, only, reading=reading)}
 
-    def worths(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
-        """Return term scores by text, as `KeywordIndex.worths`. Raises what `search` raises."""
-        return self.keyword.worths(query, texts)
+    def bm25_scores(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
+        """Return term scores by text, as `KeywordIndex.bm25_scores`. Raises what `search` raises."""
+        return self.keyword.bm25_scores(query, texts)
 
     def meaning(self, vector: NDArray[np.float32], limit: int, only: IndexFilter) -> dict[str, float]:
         """Return the nearest entities with cosine similarities, nearest first. Raises what `search` raises."""
@@ -795,9 +795,9 @@ class TextIndexesAsOf:
             )
         return _best_hits([(hit.id, hit.score) for hit in hits], limit)
 
-    def worths(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
-        """Return term scores by text, as `KeywordIndex.worths`; the rarity of words is the current one."""
-        return self._indexes.worths(query, texts)
+    def bm25_scores(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
+        """Return term scores by text, as `KeywordIndex.bm25_scores`; the rarity of words is the current one."""
+        return self._indexes.bm25_scores(query, texts)
 
     def meaning(self, vector: NDArray[np.float32], limit: int, only: IndexFilter) -> dict[str, float]:
         """Return the nearest entities with cosine similarities. Raises Unavailable while an index is behind."""

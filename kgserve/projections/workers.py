@@ -100,7 +100,7 @@ class StoreWorker(ABC, Generic[AnyStore, WorkerState]):
         found = self.found(store)
         if found is None:
             if not self.of_copies:
-                store.require_own()
+                store.require_local_owner()
             raise Unavailable(missing)
         return found
 

@@ -71,11 +71,11 @@ class FeedCommit:
         self._data: list[bytes | None] = [None] * len(self.events)
 
     @property
-    def quick(self) -> bool:
+    def is_cheap_to_encode(self) -> bool:
         """True if all events are encoded, or few and small enough to encode without blocking."""
         return (len(self.events) <= _MAX_QUICK_EVENTS and self.bytes <= _MAX_QUICK_BYTES) or None not in self._data
 
-    def entry(self, index: int) -> FeedEntry:
+    def encode_entry(self, index: int) -> FeedEntry:
         """Return the event at an index together with its JSON."""
         data = self._data[index]
         if data is None:
@@ -256,7 +256,7 @@ class ChangeFeedReader:
         self._consumed: int | None = None
 
     @property
-    def behind(self) -> int:
+    def unread_event_count(self) -> int:
         """Number of unread events after the reader first caught up; 0 before that."""
         return 0 if self._consumed is None else max(0, self.feed.recorded - self._consumed)
 
@@ -276,10 +276,10 @@ class ChangeFeedReader:
             return self._take_markers(selection)
         if may_block:
             return self._fill_page(commits if commits is not None else self._from_files(), selection)
-        quick = next((at for at, each in enumerate(commits or ()) if not each.quick), len(commits or ()))
+        quick = next((at for at, each in enumerate(commits or ()) if not each.is_cheap_to_encode), len(commits or ()))
         return self._fill_page((commits or [])[:quick], selection) if quick else None
 
-    def caught_up(self) -> bool:
+    def is_caught_up(self) -> bool:
         """Return True if no unread commit exists."""
         return self.position.sequence > self.feed.latest
 
@@ -300,7 +300,7 @@ class ChangeFeedReader:
                 if len(page) >= limits.events or size >= limits.bytes:
                     return page
                 if selection.takes(commit.events[index]):
-                    page.append(commit.entry(index))
+                    page.append(commit.encode_entry(index))
                     size += len(page[-1].data)
                 self.position = FeedPosition(commit.sequence, index + 1)
             self.position = FeedPosition.after(commit.sequence)
@@ -410,7 +410,7 @@ class ChangeFeeds(ChangeFeedLookup):
         self._end_feed(store, dropped=True)
         self._announce(store)
 
-    def moved(self, store: str) -> None:
+    def announce_moved_store(self, store: str) -> None:
         """End the listeners of a store that moved to another server; they reconnect there."""
         self._end_feed(store)
 

@@ -204,7 +204,7 @@ class StoreLayout:
             (found for found in (next(records, None), self._file_description(), *records) if found is not None), None
         )
 
-    def described(self) -> StoreDescription:
+    def load_description(self) -> StoreDescription:
         """Return the description, with defaults if none is readable, and repair copies that differ from it.
 
         Raises Conflict for a store of a newer format, which is left unchanged.

@@ -121,7 +121,7 @@ class AccessBuffer:
             self._finish_flush(error)
         return flight
 
-    def settle(self) -> bool:
+    def flush_and_wait(self) -> bool:
         """Write all accesses recorded so far, and return whether that succeeded. Blocks."""
         # The running flush first, then the accesses recorded since it began.
         for _ in range(2):

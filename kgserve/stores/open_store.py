@@ -106,7 +106,7 @@ class OpenStore:
         self.feed = feed
         self.layout = layout
         self.settings = settings
-        self.description = layout.described()
+        self.description = layout.load_description()
         self._placement = around.placement
         self._describing = threading.Lock()
         # Called in the changing thread after a change of settings. Must not block.
@@ -214,7 +214,7 @@ class OpenStore:
         """
         self.submit_prepared(lambda: ReplicatedCommits(changes)).result()
 
-    def reach(self, sequence: int) -> None:
+    def wait_for_replica(self, sequence: int) -> None:
         """Wait until a replica has applied a commit.
 
         Raises Unavailable, and ServedElsewhere if the commit has not arrived yet.
@@ -224,7 +224,7 @@ class OpenStore:
             if self.state.sequence < sequence:
                 self.commits.confirm()
 
-    def require_own(self) -> None:
+    def require_local_owner(self) -> None:
         """Raise ServedElsewhere for a replica. Call it before operations that only the serving node supports."""
         if self.commits.is_copy:
             self.commits.confirm()
@@ -412,7 +412,7 @@ class OpenStore:
         self.cancel_compaction()
         self._writer.stop()
         self.compactor.wait()
-        self.folding.settle()
+        self.folding.wait_until_idle()
         self.copy.close()
         self.engine.close()
         links = self._links_at_close()
@@ -480,7 +480,7 @@ class OpenStore:
 
     def _update_memory_index(self, changes: list[ChangeSet]) -> None:
         """Pass the changes to the memory index and the access buffer, if in use."""
-        if self.memories.is_asked:
+        if self.memories.is_in_demand:
             self.memories.committed(changes)
         if self.accesses.waiting:
             self.accesses.committed(changes)
@@ -609,7 +609,7 @@ def _gather_rows(rows: RowsSnapshot, batches: Iterable[WriteBatch], *, settle: b
     ends.update(put.edge.key[0] for batch in batches for put in batch.links if put.edge.key[0] not in named)
     ends.update(access.id for batch in batches for access in batch.accesses if access.id not in named)
     rows.base.look_up(named | ends)
-    if rows.know_merges and (merged := find_redirects(rows, named | ends)):
+    if rows.has_merges and (merged := find_redirects(rows, named | ends)):
         workspace.merged = merged
         keys |= dict.fromkeys(map(workspace.followed, [*keys]))
         ends.update(merged.values())

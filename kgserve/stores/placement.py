@@ -102,7 +102,7 @@ class OpenStoreLookup(Protocol):
         """Yield the named store if it is open, else None."""
         ...
 
-    def unopened(self, name: str) -> AbstractContextManager[bool]:
+    def reserve_if_closed(self, name: str) -> AbstractContextManager[bool]:
         """Yield whether a store is closed; if so, it stays closed within the block."""
         ...
 
@@ -220,7 +220,7 @@ class Placement:
         """Switch all nodes to writing the newest format. Raises Conflict and Unavailable."""
         raise Conflict(NOT_CLUSTERED_MESSAGE)
 
-    def recorded(self, node: str | None, limit: int) -> list[AuditRecord]:
+    def read_audit_records(self, node: str | None, limit: int) -> list[AuditRecord]:
         """Return the newest audit records of this server, of all cluster nodes, or of one ``node``; oldest first.
 
         Raises Conflict, NotFound and Unavailable.

@@ -135,7 +135,7 @@ class StorePool(ClosableContext, StoreRegistry):
             store = entry.store
             if store is None or not self._may_serve(store, at_least):
                 store = self._open_at_gate(name, entry, create=create, at_least=at_least)
-            store.reach(at_least or 0)
+            store.wait_for_replica(at_least or 0)
         except BaseException:
             self._leave(name)
             raise
@@ -190,7 +190,7 @@ class StorePool(ClosableContext, StoreRegistry):
 
     @override
     @contextmanager
-    def unopened(self, name: str) -> Generator[bool]:
+    def reserve_if_closed(self, name: str) -> Generator[bool]:
         with self._leased_entry(name) as entry, self._waiting(entry):
             is_ours = entry.gate.acquire(blocking=False)
             try:
@@ -241,7 +241,7 @@ class StorePool(ClosableContext, StoreRegistry):
             if store is not None:
                 self._close_store(store)
             moved = self.placement.hand_over(name, node)
-            self.feeds.moved(name)
+            self.feeds.announce_moved_store(name)
             log.info("store_moved", store=name, node=node)
             return moved
 
@@ -422,7 +422,7 @@ class StorePool(ClosableContext, StoreRegistry):
         if (store := entry.store) is None or store.commits.confirm():
             return
         log.warning("store_lost", store=name, sequence=store.state.sequence)
-        self.feeds.moved(name)
+        self.feeds.announce_moved_store(name)
         store.cancel_compaction()
         if (store := self._detach_when_unused(name, entry, waiting=True)) is not None:
             self._close_store(store)
@@ -534,7 +534,7 @@ class StorePool(ClosableContext, StoreRegistry):
 
     def _close_store(self, store: OpenStore) -> None:
         try:
-            store.accesses.settle()
+            store.accesses.flush_and_wait()
             for companion in reversed(self.companions):
                 companion.closing(store)
             store.close()
@@ -583,7 +583,7 @@ class MaintenanceTicker:
 
     def committed(self, store: OpenStore) -> None:
         """Wake the thread for a new commit, if the store has Cypher readers or a scratch copy to reset."""
-        if store.engine.is_asked or store.copy.is_behind:
+        if store.engine.is_in_demand or store.copy.is_behind:
             self._awake.set()
 
     def stop(self) -> None:

@@ -135,7 +135,7 @@ class StoreRegistry(Protocol):
         """Yield the named store if it is open, else None. Its idle time continues."""
         ...
 
-    def unopened(self, name: str) -> AbstractContextManager[bool]:
+    def reserve_if_closed(self, name: str) -> AbstractContextManager[bool]:
         """Yield whether a store is closed; if so, it stays closed within the block."""
         ...
 
@@ -251,8 +251,8 @@ class ScopedStores(StoreRegistry):
         return self._visible(name).peek_open(name)
 
     @override
-    def unopened(self, name: str) -> AbstractContextManager[bool]:
-        return self._visible(name).unopened(name)
+    def reserve_if_closed(self, name: str) -> AbstractContextManager[bool]:
+        return self._visible(name).reserve_if_closed(name)
 
     @override
     def require(self, name: str) -> None:

@@ -42,7 +42,7 @@ def choose(store: OpenStore, *names: str) -> None:
 
 
 def wait_for_rebuild(there: ModelCheckedStore) -> None:
-    until(lambda: not any(view.is_rebuilding for view in there.indexes.views))
+    until(lambda: not any(view.is_rebuilding for view in there.indexes.index_projections))
     there.settle()
 
 

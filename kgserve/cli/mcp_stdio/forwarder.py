@@ -166,7 +166,7 @@ class MessageForwarder:
     def _start(self) -> None:
         """Start a server. A failure is reported here, and again in the answer to each call."""
         try:
-            self._servers.current()
+            self._servers.get_or_start_server()
         except LaunchFailed as error:
             log_to_editor(str(error))
 
@@ -184,24 +184,24 @@ class MessageForwarder:
     def _try_to_answer(self, request: PendingRequest) -> None:
         patience = self._patience(request.message)
         attempts = 0
-        server = self._servers.current(_launching(patience))
+        server = self._servers.get_or_start_server(_launching(patience))
         while not request.cancelled and not self._closing.is_set():
             try:
                 self._exchange(request, server, patience)
                 return
             except ServerUnresponsive as error:
-                self._servers.lost(server)
+                self._servers.forget_server(server)
                 self._report(request, f"{error}{request.retry_advice}")
                 return
             except (CONNECTION_ERRORS, TemporarilyRefused) as error:
-                self._servers.lost(server)
+                self._servers.forget_server(server)
                 self._closing.wait(attempts * RETRY_DELAY_SECONDS)
                 attempts += 1
                 reason = f"{type(error).__name__}: {error}".rstrip(": ")
             if request.message.method == LISTEN:
                 server = self._awaited(request) or server
             elif attempts < MAX_REQUEST_ATTEMPTS and not request.cancelled:
-                server = self._servers.current(_launching(patience))
+                server = self._servers.get_or_start_server(_launching(patience))
             else:
                 failed = f"the server at {server.url} failed {attempts} times ({reason})"
                 self._report(request, f"{failed}{request.retry_advice}")
@@ -288,7 +288,7 @@ class MessageForwarder:
 
         Dropped when there was no handshake or no server runs.
         """
-        server = self._servers.present() if self._handshake.made else None
+        server = self._servers.get_running_server() if self._handshake.made else None
         if server is None:
             return
         try:
@@ -319,12 +319,12 @@ class MessageForwarder:
     def _keep_listening(self) -> None:
         offered = True
         while offered and not self._closing.is_set():
-            server = self._servers.present()
+            server = self._servers.get_running_server()
             try:
                 offered = server is None or self._pass_events_on(server)
             except (CONNECTION_ERRORS, HandshakeRefused, ServerUnresponsive):
                 if server is not None:
-                    self._servers.lost(server)
+                    self._servers.forget_server(server)
             self._closing.wait(LISTEN_RETRY_SECONDS)
 
     def _pass_events_on(self, server: DiscoveredServer) -> bool:
@@ -344,7 +344,7 @@ class MessageForwarder:
     def _awaited(self, request: PendingRequest) -> DiscoveredServer | None:
         """Wait for the server to return. Return None when the request was cancelled or the bridge closes."""
         while not self._closing.wait(LISTEN_RETRY_SECONDS) and not request.cancelled:
-            if (server := self._servers.present()) is not None:
+            if (server := self._servers.get_running_server()) is not None:
                 return server
         return None
 

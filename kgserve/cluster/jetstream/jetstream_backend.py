@@ -214,7 +214,7 @@ class JetStreamRegistry(ClusterRegistry):
         return _heard(self._beats.walk(f"{_HEARTBEAT_SUBJECT_PREFIX}>"))
 
     @override
-    def seen_beats(self) -> dict[str, ObservedHeartbeat]:
+    def read_replica_heartbeats(self) -> dict[str, ObservedHeartbeat]:
         # Read from any replica, which needs no leader.
         return _heard(self._beats.batch(f"{_HEARTBEAT_SUBJECT_PREFIX}>", 0))
 

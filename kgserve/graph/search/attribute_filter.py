@@ -81,9 +81,12 @@ class AttributeMatcher:
     def _ids(self) -> tuple[frozenset[str], frozenset[str]]:
         """Ids of nodes that have the attributes now, and of those that had them in a past state as of the commit."""
         ids, seen = self._ask(
-            lambda catalog, rows: (catalog.having(NodeFilter(attributes=self._wanted), _UNLIMITED_NODES), rows.at)
+            lambda catalog, rows: (
+                catalog.find_matching_ids(NodeFilter(attributes=self._wanted), _UNLIMITED_NODES),
+                rows.at,
+            )
         )
-        return frozenset(ids), self._reader.former_holders(self._wanted, seen)
+        return frozenset(ids), self._reader.nodes_formerly_matching(self._wanted, seen)
 
     def _ask(self, question: Callable[[NodeCatalog, RowsSnapshot], _Found]) -> _Found:
         return self._store.query_catalog(question, by_attributes=True)

@@ -271,7 +271,7 @@ def stores_to_search(graph: StoreHandle, also: Sequence[str], as_of: int | str |
     """
     if as_of is not None and PastMoment(None, as_of).is_sequence:
         raise InvalidInput.at("as_of", "a sequence applies to one store only; with `also`, use a time")
-    return graph.beside(also)
+    return graph.handles_including(also)
 
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -317,7 +317,7 @@ def open_search_when_indexed(
             require_indexed_sequence(indexes, asked.at_least, words_alone=words_alone)
             if patience > 0 and asked.at_least is None and asked.as_of is None:
                 indexes.catch_up(patience, words_alone=words_alone)
-        with open_store_search(store, indexer, graph.past(asked.as_of), asked.valid_at) as searched:
+        with open_store_search(store, indexer, graph.resolve_as_of(asked.as_of), asked.valid_at) as searched:
             searched.words_alone = words_alone
             if searched.index.required_sequence is not None:
                 require_indexed_sequence(
@@ -379,12 +379,12 @@ def require_indexed_sequence(
     Raises Unavailable after ten seconds, Conflict when the vectors are of another model, and InvalidInput for a future
     commit.
     """
-    indexes.store.reach(sequence or 0)
+    indexes.store.wait_for_replica(sequence or 0)
     current = indexes.store.state.sequence
     if sequence is not None and sequence > current:
         raise InvalidInput.at("at_least", f"is a sequence that the store has not reached; it is at {current}")
     # The first search after opening a store waits until its indexes are loaded.
-    if indexes.reach(sequence or 0, AT_LEAST_TIMEOUT_SECONDS, why, words_alone=words_alone):
+    if indexes.wait_or_retry(sequence or 0, AT_LEAST_TIMEOUT_SECONDS, why, words_alone=words_alone):
         return
     if not words_alone and indexes.has_vectors:
         indexes.vector.require()
@@ -396,7 +396,7 @@ def wait_for_indexes(graph: StoreHandle, sequence: int, seconds: float) -> None:
     """Wait up to some seconds for the indexes to contain a commit, and return either way. Raises NotFound."""
     if graph.graphs.indexer is not None:
         with graph.lease() as store:
-            graph.graphs.indexer.of(store).reach(min(sequence, store.state.sequence), seconds, "own")
+            graph.graphs.indexer.of(store).wait_or_retry(min(sequence, store.state.sequence), seconds, "own")
 
 
 def count_unindexed_commits(graph: StoreHandle, seen: int) -> int:

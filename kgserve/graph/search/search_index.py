@@ -28,7 +28,7 @@ class SearchIndex(Protocol):
         """
         ...
 
-    def worths(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
+    def bm25_scores(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
         """Return the BM25 scores of each word of a query for some texts, with current word frequencies."""
         ...
 
@@ -65,8 +65,8 @@ class IndexDecorator(SearchIndex):
         return self._index.words(query, limit, only, reading)
 
     @override
-    def worths(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
-        return self._index.worths(query, texts)
+    def bm25_scores(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
+        return self._index.bm25_scores(query, texts)
 
     @override
     def meaning(self, vector: NDArray[np.float32], limit: int, only: IndexFilter) -> ScoredIds:

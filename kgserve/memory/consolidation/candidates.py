@@ -145,7 +145,9 @@ class _CandidateSet:
 
     def _load_equal_wordings(self, ids: Sequence[str], memories: MemoryIndexFile, rows: RowsSnapshot) -> None:
         wordings = {self.candidates[each].wording for each in ids}
-        matches = {found.id for wording in wordings for found in memories.alike(wording, wording, self._now)}
+        matches = {
+            found.id for wording in wordings for found in memories.memories_with_equal_text(wording, wording, self._now)
+        }
         for row in rows.nodes(matches - self.candidates.keys()).values():
             self.add(row)
 

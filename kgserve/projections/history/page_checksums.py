@@ -1,7 +1,7 @@
 """Page checksums of a history file, in a separate file, so that damage anywhere in the history is detected.
 
 The history is the only copy of the past once the journal is truncated, and SQLite has no page checksums. Pages change
-only at checkpoints, which `History.settle` alone performs. It seals the changed pages before the log may be
+only at checkpoints, which `HistoryFile.checkpoint_and_seal` alone performs. It seals the changed pages before the log may be
 overwritten. So after a crash each page either matches its checksum or is still in the log, whose frames have checksums.
 
 A seal consists of blocks of one page each. The first describes the file as it was sealed; each of the others has the
@@ -111,7 +111,7 @@ class PageChecksumFile:
         found = list(self._mismatches(first, min(last, sealed.pages)))
         return found and sorted({*found} - self.pages_in_log())
 
-    def unknown(self, sealed: PageChecksumHeader) -> list[int]:
+    def pages_with_damaged_checksum(self, sealed: PageChecksumHeader) -> list[int]:
         """Return the pages whose checksums are damaged."""
         with _open_seal(self.path) as seal:
             blocks = range(-(-sealed.pages // _HASHES_PER_BLOCK))

@@ -57,7 +57,7 @@ def open_history(path: Path, store: str, *, journal_is_complete: bool) -> tuple[
     if fault is None:
         history = HistoryFile(path)
         if not page_checksum_path(path).exists():
-            history.settle(whole=True)
+            history.checkpoint_and_seal(whole=True)
         return history, None
     if fault.is_older_copy:
         log.error("history_older_copy", store=store, reason=fault.reason)
@@ -103,7 +103,7 @@ def find_history_fault(path: Path) -> HistoryFault | None:
             reason = find_row_fault(path)
             return HistoryFault(reason, None) if reason else None
         faults = seal.faults(sealed, 1, sealed.pages)
-        unknown = seal.unknown(sealed)
+        unknown = seal.pages_with_damaged_checksum(sealed)
     if not faults and not unknown:
         return None
     return _fault_of_pages(path, sealed, faults)
@@ -126,7 +126,7 @@ def _fault_of_pages(path: Path, sealed: PageChecksumHeader, faults: list[int]) -
 def _open_resealed(path: Path) -> HistoryFile:
     page_checksum_path(path).unlink(missing_ok=True)
     history = HistoryFile(path)
-    history.settle(whole=True)
+    history.checkpoint_and_seal(whole=True)
     return history
 
 
@@ -160,7 +160,7 @@ def salvage_history(path: Path) -> tuple[SalvagedHistory, Path | None]:
     for each in (new, *(new.with_name(new.name + suffix) for suffix in (*_LOG_SUFFIXES, PAGE_HASHES_SUFFIX))):
         each.unlink(missing_ok=True)
     with closing(HistoryFile(new)) as history:
-        history.fill(found)
+        history.load_salvaged_content(found)
     if path.stat().st_size:
         aside = unused_damaged_path(path)
         os.link(path, aside)

@@ -83,7 +83,7 @@ _BY_COLUMNS = {table.columns: name for name, table in _TABLES.items()}
 def read_intact_content(path: Path, seal: PageChecksumFile, sealed: PageChecksumHeader | None) -> SalvagedHistory:
     """Return all intact content of a file. Raises OSError."""
     damaged = frozenset(seal.faults(sealed, 1, sealed.pages)) if sealed else frozenset[int]()
-    suspect = damaged | frozenset(seal.unknown(sealed) if sealed else ())
+    suspect = damaged | frozenset(seal.pages_with_damaged_checksum(sealed) if sealed else ())
     return _SalvageReader(DatabasePages(path, damaged), damaged, suspect, sealed).all()
 
 
@@ -114,7 +114,7 @@ class _SalvageReader:
         self._damaged = damaged
         # Without a seal every page may be damaged.
         self._is_suspect: Callable[[int], bool] = suspect.__contains__ if sealed else lambda _: True
-        self._roots = {**(sealed.roots if sealed else {}), **pages.roots()}
+        self._roots = {**(sealed.roots if sealed else {}), **pages.root_pages()}
         self._sealed = sealed
         self._found = SalvagedHistory(damaged_pages=len(damaged))
         self._earliest = 0
@@ -138,7 +138,7 @@ class _SalvageReader:
 
     def _read_leaves(self) -> None:
         """Collect the rows on all leaf pages; the number of columns determines the table."""
-        for number in self._pages.leaves():
+        for number in self._pages.leaf_pages():
             for cell in self._pages.cells(number):
                 name = _BY_COLUMNS.get(len(cell.values))
                 if name is not None:

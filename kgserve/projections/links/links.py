@@ -131,7 +131,7 @@ class LinkIndex(LinkReader):
             transaction.executemany(sql.UPSERT_LINK, map(encode_link_row, put))
             transaction.execute(sql.UPDATE_LINKS_CURSOR, (sequence, state.count, state.digest))
 
-    def moved(self, sequence: int) -> None:
+    def advance_to(self, sequence: int) -> None:
         """Record that all commits up to ``sequence`` are applied; later ones than the last applied changed no links."""
         with self._connection as transaction:
             transaction.execute("UPDATE cursor SET sequence = ?", (sequence,))

@@ -92,7 +92,7 @@ class MemoryIndexUpdate:
         self.put_edges([*net.edges_created.values(), *net.edges_updated.values()])
         for node_id in adopted:
             self.put_edges([*self._edges_of(node_id)])
-        self._hierarchy.settle()
+        self._hierarchy.apply_pending_moves()
         self._write_aggregates()
 
     def fill(self, rows: Iterable[NodeRow]) -> None:
@@ -437,7 +437,7 @@ class MemoryIndexFile(MemoryIndexReader):
         self._connection.commit()
         return self.sequence
 
-    def write_anew(self) -> None:
+    def rewrite_without_deleted_rows(self) -> None:
         """Rewrite the file without deleted content; all changes must be committed."""
         vacuum_database(self._connection)
 
@@ -583,7 +583,7 @@ class MemoryIndexFile(MemoryIndexReader):
         last = self._run(sql.SELECT_LAST_CREATED).fetchone()
         return (first[0], last[0]) if first and last else None
 
-    def worth(self, now: int) -> float:
+    def decayed_confidence_of(self, now: int) -> float:
         """Return the sum of the confidences of all memories at a moment."""
         found = sum(self._confidence_sum(half, now) for half in self._half_life_values())
         for half, key, confidence in self._future_memories(now):

@@ -137,7 +137,7 @@ class OperationEndpoint:
         if rows is None or rows > MAX_INLINE_WRITE_ROWS:
             return None
         with suppress(StoreNotOpen, TraversalTooLong):
-            return case.run(target.at_once(), request) if case.of_store else case.run(target)
+            return case.run(target.nonblocking_handle(), request) if case.of_store else case.run(target)
         return None
 
     def _ask(self, target: Any, request: Any) -> Any:

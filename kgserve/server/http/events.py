@@ -172,7 +172,7 @@ class EventStreamResponse(ASGIResponse):
         is_node = (
             self._elsewhere is None and HOPS_HEADER.encode() in dict(scope["headers"]) and context.caller.key_id is None
         )
-        with streams.open(None if is_node else context.asker) as stream:
+        with streams.open(None if is_node else context.accounting_name) as stream:
             merged = self._merged(stream, context)
             own = EventReader(self._service.graphs, self._wanted, stream.wake, merged and merged.resume_position)
             try:
@@ -241,7 +241,7 @@ class _StreamWriter:
             await self._drop("the key is no longer valid")
             return False
         try:
-            page = self._reader.read_now() or await self._streams.call(self._reader.read)
+            page = self._reader.read_without_waiting() or await self._streams.call(self._reader.read)
         except (KgserveError, OSError) as error:
             log.warning("event_stream_ended", error=str(error))
             self._dropped.add("failed")
@@ -281,7 +281,7 @@ class _StreamWriter:
         self._written_at = anyio.current_time()
         waited = self._written_at - begun
         self._slow = self._slow or (
-            waited > SLOW_CLIENT_WRITE_SECONDS and self._reader.behind > self._settings.event_queue
+            waited > SLOW_CLIENT_WRITE_SECONDS and self._reader.unread_event_count > self._settings.event_queue
         )
 
 
@@ -401,18 +401,18 @@ class MergedEventReader:
         return format_positions({**self._places, EVERY_OTHER_STORE: START_POSITION})
 
     @property
-    def behind(self) -> int:
+    def unread_event_count(self) -> int:
         """Number of pending events of this node; only few of other nodes are fetched ahead."""
-        return self._own.behind
+        return self._own.unread_event_count
 
-    def read_now(self) -> EventPage | None:
+    def read_without_waiting(self) -> EventPage | None:
         """Return the next page that needs no file access, or None. Alternates between this node and the others."""
         if self._failure is not None:
             raise self._failure
         if not self._own_turn and (blocks := self._received()):
             self._own_turn = True
             return EventPage([delivery for block in blocks for delivery in self._merged(block)])
-        return self._merge_page(self._own.read_now())
+        return self._merge_page(self._own.read_without_waiting())
 
     def read(self) -> EventPage:
         """Read and return the next page of this node's events."""

@@ -251,18 +251,18 @@ class Gateway:
         try:
             caller = self._authenticator.authenticate(scope["path"], scope["query_string"], scope["headers"])
         except InvalidCredentials:
-            self._rates.failed(context.address)
+            self._rates.count_wrong_key(context.address)
             raise
         except Unauthenticated:
             if not is_local(context.address):
                 self._rates.admit(ANONYMOUS_CALLER, context.address)
             raise
         context.caller = caller
-        current_caller.set(context.asker)
+        current_caller.set(context.accounting_name)
         if caller.key_id is not None or not is_local(context.address):
             self._rates.admit(caller, context.address)
         if _is_use(scope["method"], scope["path"], headers):
-            self._service.admission.callers.record_request(context.asker)
+            self._service.admission.callers.record_request(context.accounting_name)
 
 
 def _is_use(method: str, path: str, headers: Mapping[bytes, bytes]) -> bool:

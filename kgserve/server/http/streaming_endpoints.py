@@ -240,7 +240,9 @@ async def export_store(request: Request[Any, Any, Any]) -> ASGIResponse:
     wanted = decode_query(request.scope["query_string"], ExportQuery)
     kind = wanted.format or _accepted(request.headers.get("accept", ""))
     with service.admission.transfer_slot():
-        stream = await service.admission.run("transfers", open_export, graph, wanted.valid_at, graph.past(wanted.as_of))
+        stream = await service.admission.run(
+            "transfers", open_export, graph, wanted.valid_at, graph.resolve_as_of(wanted.as_of)
+        )
         if kind == "ndjson":
             return ExportResponse(service, graph.name, stream)
         converted = await service.admission.run("transfers", ConvertedExport, graph, stream, kind)

@@ -425,7 +425,7 @@ class NotificationService:
         concerned = [
             _send_updates(each.stream, uris)
             for each in self._sessions.values()
-            if each.stream and (uris := each.concerned(news))
+            if each.stream and (uris := each.changed_uris(news))
         ]
         await asyncio.gather(*concerned)
 
@@ -457,7 +457,7 @@ class _Bus:
     async def publish_updates(self, news: ChangeNotification) -> None:
         """Notify each listener of changes to the resources that it subscribed to."""
         for subscriber, listener in list(self._listeners.values()):
-            for uri in subscriber.concerned(news):
+            for uri in subscriber.changed_uris(news):
                 listener(ResourceUpdated(uri))
         await asyncio.sleep(0)
 
@@ -519,7 +519,7 @@ class NotificationSubscriber:
         self.stream = stream
         self.places: dict[str, ResourceAddress] = {}
 
-    def concerned(self, news: ChangeNotification) -> list[str]:
+    def changed_uris(self, news: ChangeNotification) -> list[str]:
         """Return the subscribed URIs that changed; empty if the key is no longer valid."""
         found = [uri for uri, place in self.places.items() if self._has_changed(place, news)]
         return found if found and self.visit.still_valid else []

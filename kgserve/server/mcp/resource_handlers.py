@@ -405,7 +405,7 @@ def build_memory_digest(graph: StoreHandle) -> str:
     with graph.lease() as store:
         wanted = MemoryFilter(now, min_confidence=store.description.memory.min_confidence)
         # The view does not contain accesses that are not journaled yet.
-        store.accesses.settle()
+        store.accesses.flush_and_wait()
 
         def read_sections(memories: MemoryIndexFile, rows: RowsSnapshot) -> list[ResourceSection]:
             listed = set[str]()

@@ -70,7 +70,7 @@ class RowDelta:
         self.sequence = base.state.sequence
         self.versions = 0
         self.bytes = 0
-        self.dated = base.dated
+        self.has_validity_bounds = base.has_validity_bounds
         self.linked = base.linked
         self.width = base.width
         self.merges = base.code(MERGED_INTO_RELATION) >= 0
@@ -189,7 +189,9 @@ class RowDelta:
 
     def _note_extras(self, row: NodeRow | EdgeRow) -> None:
         if row.extras is not None:
-            self.dated = self.dated or row.extras.valid_from is not None or row.extras.valid_to is not None
+            self.has_validity_bounds = (
+                self.has_validity_bounds or row.extras.valid_from is not None or row.extras.valid_to is not None
+            )
             if self.width is not ColumnSet.MEMORY:
                 self.width = max(self.width, row.extras.width)
 

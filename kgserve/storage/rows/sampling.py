@@ -118,7 +118,7 @@ def find_most_connected(rows: RowsSnapshot, count: int, types: Collection[str] |
     next base finds others.
     """
     numbers = np.union1d(rows.base.best_connected, _most_connected_changed(rows, 8 * count + 100)).astype(np.int64)
-    numbers = np.array([number for number in numbers.tolist() if rows.is_there(number)], np.int64)
+    numbers = np.array([number for number in numbers.tolist() if rows.has_node_number(number)], np.int64)
     if types is not None and len(numbers):
         numbers = numbers[[each in types for each in read_node_types(rows, numbers)]]
     ordered = rows.in_order(numbers)

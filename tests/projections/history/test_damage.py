@@ -453,7 +453,7 @@ def test_scrub_detects_damage_before_a_reader_does(tmp_path: Path) -> None:
         fill(of)
         before = answers(of).found
         assert of.follower.history is not None
-        assert of.follower.history.settle()
+        assert of.follower.history.checkpoint_and_seal()
         while of.follower.scrub(10):
             assert of.follower.scrubbed_bytes > 0
         assert of.follower.scrubbed_at is not None
@@ -474,7 +474,7 @@ def test_pages_are_parsed_as_sqlite_does(filled: tuple[Path, dict[Any, Any]]) ->
     path = layout(filled[0]).history
     pages, unread = DatabasePages(path, frozenset()), list[UnreadablePage]()
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as file:
-        for table, root in pages.roots().items():
+        for table, root in pages.root_pages().items():
             if table in {"node", "edge"}:
                 rows = file.execute(f"SELECT rowid, * FROM {table} ORDER BY rowid").fetchall()  # noqa: S608
                 assert [(row.rowid, *row.values) for row in pages.iterate_tree(root, unread.append)] == rows

@@ -93,14 +93,14 @@ def test_abuse_20_wrong_keys_are_limited() -> None:
     rates = RateLimiter(0, clock)
     for address in (FAR, "127.0.0.1"):
         for _ in range(int(FAILURE_BURST)):
-            rates.failed(address)
+            rates.count_wrong_key(address)
         with pytest.raises(RateLimited):
-            rates.failed(address)
-    rates.failed("192.0.2.8")
+            rates.count_wrong_key(address)
+    rates.count_wrong_key("192.0.2.8")
     with pytest.raises(RateLimited) as refused:
-        rates.failed(FAR)
+        rates.count_wrong_key(FAR)
     clock.now += refused.value.retry_after
-    rates.failed(FAR)
+    rates.count_wrong_key(FAR)
 
 
 @pytest.mark.abuse(20)

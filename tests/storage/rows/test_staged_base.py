@@ -73,7 +73,7 @@ def filled(tmp_path: Path) -> FilledView:
 
 
 def test_staged_base_is_published_and_superseded(filled: FilledView) -> None:
-    with filled.view.reading() as before, filled.view.foreseeing() as staged_base:
+    with filled.view.reading() as before, filled.view.stage_deletion() as staged_base:
         nodes, edges = dict(filled.model.nodes), dict(filled.model.edges)
         change = filled.leave_out(staged_base)
         filled.show(staged_base, change)
@@ -103,7 +103,7 @@ def copied(folder: Path) -> Path:
 def test_consecutive_staged_bases_leave_only_needed_files(filled: FilledView) -> None:
     lasting = filled.names()
     for _ in range(3):
-        with filled.view.foreseeing() as staged_base:
+        with filled.view.stage_deletion() as staged_base:
             filled.show(staged_base, filled.leave_out(staged_base))
         filled.check()
         made = filled.names() - lasting
@@ -116,7 +116,7 @@ def test_consecutive_staged_bases_leave_only_needed_files(filled: FilledView) ->
 
 
 def test_staged_base_includes_concurrent_writes(filled: FilledView) -> None:
-    with filled.view.foreseeing() as staged_base:
+    with filled.view.stage_deletion() as staged_base:
         change, model = filled.leave_out(staged_base), filled.model
         new = next(node_id for node_id in IDS if node_id not in model.nodes)
         row = model.nodes[new] = model.node(new)
@@ -134,7 +134,7 @@ def test_staged_base_includes_concurrent_writes(filled: FilledView) -> None:
 
 def test_abandoned_staged_base_leaves_no_files(filled: FilledView) -> None:
     names, state = filled.names(), filled.view.state
-    with contextlib.suppress(StagingAbandonment), filled.view.foreseeing() as staged_base:
+    with contextlib.suppress(StagingAbandonment), filled.view.stage_deletion() as staged_base:
         filled.leave_out(staged_base)
         assert filled.names() > names
         raise StagingAbandonment
