@@ -222,7 +222,7 @@ class DeltaMerger:
         self._is_staging = False
 
     def wait(self) -> None:
-        """Block until no merge is running, except one staged by `stage_deletion`, which may be waiting for the caller."""
+        """Block until no merge is running, except one of `stage_deletion`, which may be waiting for the caller."""
         while not self._is_staging and not self._idle.wait(COMPACTION_POLL_SECONDS):
             pass
 

@@ -1,8 +1,9 @@
 """Page checksums of a history file, in a separate file, so that damage anywhere in the history is detected.
 
 The history is the only copy of the past once the journal is truncated, and SQLite has no page checksums. Pages change
-only at checkpoints, which `HistoryFile.checkpoint_and_seal` alone performs. It seals the changed pages before the log may be
-overwritten. So after a crash each page either matches its checksum or is still in the log, whose frames have checksums.
+only at checkpoints, which `HistoryFile.checkpoint_and_seal` alone performs. It seals the changed pages before the log
+may be overwritten. So after a crash each page either matches its checksum or is still in the log, whose frames have
+checksums.
 
 A seal consists of blocks of one page each. The first describes the file as it was sealed; each of the others has the
 checksums of 511 pages. Each block ends with a checksum of its own, which distinguishes a damaged seal from a damaged
