@@ -91,7 +91,7 @@ def _projections(
     with contextlib.suppress(KgserveError):
         if indexer is not None:
             indexes = indexer.of(store)
-            for follower in filter(lambda each: each.is_kept, (indexes.keyword, indexes.vector)):
+            for follower in filter(lambda each: each.is_enabled, (indexes.keyword, indexes.vector)):
                 yield follower.name, follower.reached, follower
             for past in (indexes.past_keyword, indexes.past_vector):
                 if past.is_wanted:
@@ -182,7 +182,7 @@ class QuotaUsage(Protocol):
     refused: int
 
     @property
-    def taken(self) -> int:
+    def in_use(self) -> int:
         """Amount in use."""
         ...
 
@@ -246,7 +246,7 @@ def _server_metrics(graphs: StoreHandles, found: list[StoreLag], moment: Transpo
         text = "Expiry of the TLS certificate; 0 for an invalid one"
         yield single_value_family("kgserve_certificate_end_timestamp_seconds", text, "gauge", moment.certificate_ends)
     places = pool.engine_places
-    yield single_value_family("kgserve_engine_processes", "Running engine processes", "gauge", places.taken)
+    yield single_value_family("kgserve_engine_processes", "Running engine processes", "gauge", places.slots_in_use)
     yield single_value_family("kgserve_engine_processes_limit", "Maximum engine processes", "gauge", places.most)
     checks = {(outcome,): 0.0 for outcome in ("agreed", "failed", "not_done")} | observation.checks.counts()
     yield counter_family("kgserve_checks", "Comparisons of engine and journal, by outcome", ("outcome",), checks)
@@ -357,7 +357,7 @@ def _event_stream_metrics(observation: Telemetry, moment: TransportState) -> Ite
 
 
 def _quota_metrics(moment: TransportState) -> Iterator[MetricFamily]:
-    taken = {(each.name,): float(each.taken) for each in moment.quotas}
+    taken = {(each.name,): float(each.in_use) for each in moment.quotas}
     yield gauge_family("kgserve_shared", "Usage of quotas per caller, summed over callers", ("what",), taken)
     refused = {(each.name,): float(each.refused) for each in moment.quotas}
     yield counter_family(

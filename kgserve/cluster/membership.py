@@ -150,7 +150,7 @@ class ClusterMembership(ClosableContext):
         """
         for _ in range(_MAX_START_ATTEMPTS):
             self._revision, self._usurped = self._last_revision(), False
-            self.round()
+            self.send_heartbeat()
             if not self.is_silent:
                 self._thread.start()
                 threading.Thread(target=self._run_listener, name="listens", daemon=True).start()
@@ -178,7 +178,7 @@ class ClusterMembership(ClosableContext):
         except KgserveError as error:
             log.warning("leaving_not_told", node=self.beat.node, reason=str(error))
 
-    def round(self) -> None:
+    def send_heartbeat(self) -> None:
         """Send one heartbeat and, if it is accepted, read the others'. Raises Unavailable."""
         sent = self._clock()
         with self._lock:
@@ -204,7 +204,7 @@ class ClusterMembership(ClosableContext):
         for come in sorted(alive - before - {self.beat.node}):
             log.info("node_heard", node=self.beat.node, heard=come)
 
-    def listen(self) -> None:
+    def read_heartbeats(self) -> None:
         """Read the others' heartbeats once, even while this node's own are not accepted."""
         heard = self._registry.read_replica_heartbeats()
         with self._lock:
@@ -240,7 +240,7 @@ class ClusterMembership(ClosableContext):
     def _run_heartbeats(self) -> None:
         while not self._closing.wait(HEARTBEAT_INTERVAL_SECONDS) and not self._usurped:
             try:
-                self.round()
+                self.send_heartbeat()
             except KgserveError as error:
                 log.warning("beat_not_taken", node=self.beat.node, reason=str(error))
             with self._round_done:
@@ -250,7 +250,7 @@ class ClusterMembership(ClosableContext):
     def _run_listener(self) -> None:
         while not self._closing.wait(HEARTBEAT_POLL_SECONDS):
             try:
-                self.listen()
+                self.read_heartbeats()
             except KgserveError as error:
                 if not self._closing.is_set():
                     log.warning("beats_not_heard", node=self.beat.node, reason=str(error))

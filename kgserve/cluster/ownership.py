@@ -81,7 +81,7 @@ class StoreOwnership:
         with self._lock:
             return {store: each.owner for store, each in self._claims.items() if not each.owner.dropped}
 
-    def known(self, store: str) -> StoreOwner | None:
+    def find_cached_owner(self, store: str) -> StoreOwner | None:
         """Return the cached owner of a store, or None."""
         with self._lock:
             claim = self._claims.get(store)
@@ -89,7 +89,7 @@ class StoreOwnership:
 
     def exists(self, store: str) -> bool:
         """Return whether a store exists. Raises Unavailable."""
-        if self.known(store) is not None:
+        if self.find_cached_owner(store) is not None:
             return True
         # Another node may have created it since the last look.
         found = self._read_claim(store)
@@ -159,7 +159,7 @@ class StoreOwnership:
 
     def keeps_copy(self, store: str, copies: int) -> bool:
         """Return whether this node is one of the ``copies`` nodes that keep a replica of a store for failover."""
-        owner = self.known(store)
+        owner = self.find_cached_owner(store)
         if owner is None or owner.coming or owner.node == self.node:
             return False
         others = self._membership.alive().keys() - {owner.node}
@@ -214,7 +214,7 @@ class StoreOwnership:
         """Store the description of an owned store in the registry. Raises Fenced, Unconfirmed and Unavailable."""
         self._replace(store, lambda owner: msgspec.structs.replace(owner, description=description))
 
-    def keep(self, store: str, change: Callable[[StoreOwner], StoreOwner]) -> StoreOwner:
+    def update_registry_entry(self, store: str, change: Callable[[StoreOwner], StoreOwner]) -> StoreOwner:
         """Update the registry entry of an owned store, and return it. Raises the errors of `describe`."""
         return self._replace(store, change)
 

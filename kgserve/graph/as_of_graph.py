@@ -521,7 +521,7 @@ class AsOfGraph(GraphReader):
         return DescendantPage(page[:limit], page[limit - 1].id if len(page) > limit else None)
 
     @override
-    def below(self, memory_id: str) -> WeightedNodes:
+    def weighted_descendants(self, memory_id: str) -> WeightedNodes:
         return WeightsByNodeId({place.id: 1.0 for place in self._levels_below(memory_id, MAX_HIERARCHY_DEPTH)})
 
     def _is_placed(self, place: HierarchyNode, layer: int | None) -> bool:

@@ -303,7 +303,7 @@ class GraphReader(ABC):
         """
 
     @abstractmethod
-    def below(self, memory_id: str) -> WeightedNodes:
+    def weighted_descendants(self, memory_id: str) -> WeightedNodes:
         """Return everything below a memory, with weights of 1. Raises TooLarge."""
 
     # Other state as of the commit
@@ -464,10 +464,10 @@ class CurrentGraph(GraphReader):
             if len(kept):
                 yield ExportBlock(self._with_accesses([*map(decode_node_line, rows.node_texts(kept, 0))]), [])
         for found in rows.edge_slices():
-            held = found if moment is None else rows.holding(found, moment)
+            held = found if moment is None else rows.filter_valid(found, moment)
             if len(held):
                 yield ExportBlock([], [*map(decode_edge_line, rows.edge_texts(held))])
-        for links in self._links.all() if self._links else ():
+        for links in self._links.iterate_links() if self._links else ():
             if kept_links := [row for row in links if moment is None or self._is_held(row.edge)]:
                 yield ExportBlock([], [*map(build_link_line, kept_links)])
 
@@ -513,7 +513,7 @@ class CurrentGraph(GraphReader):
             return WeightsByNodeId({})
         found = self._valid_around(np.array([number]), outgoing=False, relation_type=relation_type)
         weights = np.clip(np.array(rows.weights(found), np.float64), 0.0, 1.0)
-        return WeightsByRowNumber(rows, rows.ends(found)[0].astype(np.int64), weights)
+        return WeightsByRowNumber(rows, rows.edge_endpoints(found)[0].astype(np.int64), weights)
 
     def _valid_around(self, numbers: NumberArray, *, outgoing: bool, relation_type: str) -> EdgeSet:
         return self._valid(
@@ -549,8 +549,8 @@ class CurrentGraph(GraphReader):
         """Return the valid neighbours of nodes that are not hubs, for all of them together."""
         rows, found = self.rows, {node: list[tuple[int, float]]() for node in nodes}
         for outgoing in (True, False):
-            edges = rows.holding(rows.edges_around(np.array(nodes), outgoing=outgoing), moment)
-            ends = rows.ends(edges)
+            edges = rows.filter_valid(rows.edges_around(np.array(nodes), outgoing=outgoing), moment)
+            ends = rows.edge_endpoints(edges)
             owners, others = ends if outgoing else ends[::-1]
             for owner, other, weight in zip(owners.tolist(), others.tolist(), rows.weights(edges), strict=True):
                 found[owner].append((other, weight))
@@ -580,9 +580,9 @@ class CurrentGraph(GraphReader):
         edges = rows.edges_around(np.array([node]), outgoing=outgoing)
         if self.valid_at is not None and rows.has_validity_bounds:
             # A node with more edges counts as a hub, even if few of them are valid.
-            edges = rows.holding(edges.first(MAX_EDGES_PER_DIRECTION), self.valid_at)
+            edges = rows.filter_valid(edges.first(MAX_EDGES_PER_DIRECTION), self.valid_at)
         edges = edges.first(MAX_NEIGHBOURS)
-        return zip(rows.ends(edges)[outgoing].tolist(), rows.weights(edges), strict=True)
+        return zip(rows.edge_endpoints(edges)[outgoing].tolist(), rows.weights(edges), strict=True)
 
     @override
     def walk(self, start: str, depth: int, max_nodes: int) -> list[EdgeRow]:
@@ -665,7 +665,7 @@ class CurrentGraph(GraphReader):
         return places
 
     @override
-    def below(self, memory_id: str) -> WeightedNodes:
+    def weighted_descendants(self, memory_id: str) -> WeightedNodes:
         return _Descendants(self._ask, memory_id)
 
     def _ask(self, question: Callable[[MemoryIndexFile], Found]) -> Found:
@@ -681,12 +681,12 @@ class CurrentGraph(GraphReader):
     def memory_states(self, ids: Collection[str]) -> dict[str, MemoryState]:
         found = self._ask(lambda memories: memories.live(ids))
         pending = self._store.accesses.pending(ids)
-        return {key: each.after(pending.get(key)) for key, each in found.items()} if pending else found
+        return {key: each.with_access(pending.get(key)) for key, each in found.items()} if pending else found
 
     @override
     def confidences(self, memories: Sequence[NodeRow], half_lives: HalfLives) -> dict[str, float]:
         accesses = self.accesses([row.id for row in memories])
-        return {row.id: half_lives.effective(row, accesses.get(row.id), self.now) for row in memories}
+        return {row.id: half_lives.decayed_confidence(row, accesses.get(row.id), self.now) for row in memories}
 
     @property
     @override
@@ -729,7 +729,7 @@ class _Descendants(WeightedNodes):
         return self._ask(lambda memories: memories.count_descendants(self._id, MAX_DESCENDANTS + 1))
 
     @override
-    def among(self, ids: Iterable[str]) -> dict[str, float]:
+    def weights_of(self, ids: Iterable[str]) -> dict[str, float]:
         known = list(ids)
         found = self._ask(lambda memories: memories.filter_descendants(self._id, known))
         return {node_id: 1.0 for node_id in known if node_id in found}

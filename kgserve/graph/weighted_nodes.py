@@ -21,7 +21,7 @@ class WeightedNodes(ABC):
         """Return the number of nodes."""
 
     @abstractmethod
-    def among(self, ids: Iterable[str]) -> dict[str, float]:
+    def weights_of(self, ids: Iterable[str]) -> dict[str, float]:
         """Return the weights of those of `ids` that are in the set."""
 
     @abstractmethod
@@ -45,7 +45,7 @@ class WeightsByNodeId(WeightedNodes):
         return len(self._weights)
 
     @override
-    def among(self, ids: Iterable[str]) -> dict[str, float]:
+    def weights_of(self, ids: Iterable[str]) -> dict[str, float]:
         return {node_id: self._weights[node_id] for node_id in ids if node_id in self._weights}
 
     @override
@@ -67,7 +67,7 @@ class WeightsByRowNumber(WeightedNodes):
         return len(self._numbers)
 
     @override
-    def among(self, ids: Iterable[str]) -> dict[str, float]:
+    def weights_of(self, ids: Iterable[str]) -> dict[str, float]:
         known = list(ids)
         numbers = np.array([self._rows.number(node_id) for node_id in known], np.int64)
         places = np.searchsorted(self._numbers, numbers)
@@ -102,9 +102,9 @@ class WeightedIntersection(WeightedNodes):
         return min(len(self._one), len(self._other))
 
     @override
-    def among(self, ids: Iterable[str]) -> dict[str, float]:
-        return self._one.among(self._other.among(ids))
+    def weights_of(self, ids: Iterable[str]) -> dict[str, float]:
+        return self._one.weights_of(self._other.weights_of(ids))
 
     @override
     def first(self, count: int) -> dict[str, float]:
-        return self._one.among(self._other.first(count))
+        return self._one.weights_of(self._other.first(count))

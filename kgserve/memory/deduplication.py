@@ -398,7 +398,7 @@ class Deduplicator(MemoryDraft):
         if put.dedup != "similarity" or put.vector is None:
             return set()
         known = {node_id for node_id, similarity in put.near.items() if similarity > put.threshold}
-        return known | self._recent.near(put.vector, put.threshold).keys()
+        return known | self._recent.find_similar(put.vector, put.threshold).keys()
 
     def _can_absorb(self, row: NodeRow, put: MemoryPut) -> bool:
         """Return whether a memory says the same, as the policy defines it, and may absorb the other one."""

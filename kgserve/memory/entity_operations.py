@@ -385,14 +385,14 @@ class _RelationGraph:
     def _ends(self, level: Collection[str]) -> set[str]:
         rows, ends = self._rows, set[int]()
         for outgoing in (True, False):
-            ends.update(rows.ends(self._of(level, outgoing=outgoing))[outgoing].tolist())
+            ends.update(rows.edge_endpoints(self._of(level, outgoing=outgoing))[outgoing].tolist())
         return set(rows.delta.ids([*ends]))
 
     def _of(self, ids: Collection[str], *, outgoing: bool) -> EdgeSet:
         rows = self._rows
         numbers = np.array([rows.number(each) for each in ids], np.int64)
         found = exclude_types(rows, rows.edges_around(numbers, outgoing=outgoing), NON_ENTITY_RELATIONS)
-        found = rows.holding(found, self._moment) if rows.has_validity_bounds else found
+        found = rows.filter_valid(found, self._moment) if rows.has_validity_bounds else found
         return filter_by_weight(rows, found, self._least) if self._least > 0 else found
 
 
@@ -405,7 +405,7 @@ def _memory_fields(
     about = MemoryFilter(now=now, entity=entity)
     ids, count = store.memories.ask(
         lambda memories, _: (
-            memories.listed(about, "confidence", MemoryPageStart(), request.max_memories).ids,
+            memories.list_memory_page(about, "confidence", MemoryPageStart(), request.max_memories).ids,
             memories.count(about, MAX_COUNTED_MEMORIES).count,
         )
     )

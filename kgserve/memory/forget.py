@@ -346,7 +346,7 @@ class _ForgetTargets:
     def _in_history(self, node_id: str) -> tuple[list[str], int]:
         """Return a node and its former versions in the history, and their first commit."""
         historian = self._graph.graphs.historian
-        follower = None if historian is None else historian.found(self._store)
+        follower = None if historian is None else historian.state_of_store(self._store)
         if follower is None or follower.is_disabled:
             return [], NO_SEQUENCE_LIMIT
         if not follower.wait(self._store.state.sequence, FORGET_INDEX_TIMEOUT_SECONDS) and not follower.is_disabled:

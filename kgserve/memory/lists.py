@@ -139,7 +139,7 @@ def _build_page(
 
     def look(memories: MemoryIndexFile, rows: RowsSnapshot) -> MemoryPage:
         also = _has_attributes(rows, conditions) if conditions else None
-        page = memories.listed(wanted, start.sort, place, limit, also)
+        page = memories.list_memory_page(wanted, start.sort, place, limit, also)
         found = rows.nodes(page.ids)
         if len(found) != len(page.ids) or not all(row.is_memory for row in found.values()):
             raise MemoryIndexDamaged("it refers to a missing memory")

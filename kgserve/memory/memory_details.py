@@ -62,7 +62,7 @@ def _whole(store: OpenStore, memory: Memory) -> MemoryDetails:
         return MemoryDetails(
             **asdict(memory),
             parent=None if above is None or not is_live(above) else to_memories(store, rows, [above], now)[0],
-            children=memories.children(memory_id, now),
+            children=memories.count_children(memory_id, now),
             relationships=_relationships(store, rows, memory_id, now),
             versions=[_former(row) for row in former.values()],
         )

@@ -67,16 +67,16 @@ class ErasureCompanion:
         self._open: dict[str, StoreEraser] = {}
         self._lock = threading.Lock()
 
-    def opened(self, store: OpenStore) -> None:
+    def on_store_opened(self, store: OpenStore) -> None:
         """Resume an interrupted erasure, and accept new ones."""
         indexes = None if self._indexer is None else self._indexer.of(store)
-        history = None if self._historian is None else self._historian.found(store)
+        history = None if self._historian is None else self._historian.state_of_store(store)
         eraser = store.eraser = StoreEraser(store, indexes, history)
         with self._lock:
             self._open[store.name] = eraser
         eraser.resume()
 
-    def closing(self, store: OpenStore) -> None:
+    def on_store_closing(self, store: OpenStore) -> None:
         """Stop the erasures of a store, to be resumed later; block until they have ended."""
         with self._lock:
             eraser = self._open.pop(store.name, None)
@@ -244,7 +244,7 @@ class StoreEraser:
             self._catch_up(view, max(intention.through, before))
         intention = self._with_former_texts(intention)
         self._erase_from_projections(intention)
-        with store.commits.keeping(alone=True):
+        with store.commits.replicate_snapshot(alone=True):
             store.erase(before, intention.ids)
             self._check()
             # Embeddings go last: an index that was behind may have cached one again.
@@ -257,7 +257,7 @@ class StoreEraser:
     def _views(self) -> list[BackgroundProjection]:
         """Projections that follow the journal."""
         both = () if self._indexes is None else (self._indexes.keyword, self._indexes.vector)
-        indexes = [view for view in both if view.is_kept]
+        indexes = [view for view in both if view.is_enabled]
         return [view for view in (self._history, *indexes) if view is not None]
 
     def _with_former_texts(self, intention: PurgeRecord) -> PurgeRecord:
@@ -292,7 +292,7 @@ class StoreEraser:
         self._indexes.heads.clear()
         for view in self._indexes.index_projections:
             self._check()
-            if not view.is_kept:
+            if not view.is_enabled:
                 view.serve()  # removes its files
                 continue
             try:

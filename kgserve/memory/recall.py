@@ -158,7 +158,7 @@ class CandidateFilter:
         """Return the memories that pass, in the given order."""
         if new := [node_id for node_id in ids if node_id not in self._seen]:
             self._seen.update(new)
-            self._examine(new if self.among is None else [*self.among.among(new)])
+            self._examine(new if self.among is None else [*self.among.weights_of(new)])
         return [node_id for node_id in ids if node_id in self.passed]
 
     def rows(self, ids: Collection[str]) -> dict[str, NodeRow]:
@@ -357,7 +357,7 @@ class MemoryRecall:
     def _restrict_below(self, memory_id: str) -> str:
         """Restrict the results to descendants of a memory; return its id. Raises NotFound."""
         found = require_active_memory(self.searched.reader, memory_id, self._store.name).id
-        self._restrict_to(self.searched.reader.below(found))
+        self._restrict_to(self.searched.reader.weighted_descendants(found))
         return found
 
     def _ranked(self, wanted: int) -> list[ScoredMemory]:
@@ -380,7 +380,7 @@ class MemoryRecall:
         reading: QueryInterpretation = "plain" if self._request.mode == "keyword" else "forms"
 
         def search(count: int, only: IndexFilter) -> ScoresById:
-            found = self._index.words(query, count, only, reading)
+            found = self._index.search_keywords(query, count, only, reading)
             self._by_words |= found
             return found
 
@@ -392,7 +392,7 @@ class MemoryRecall:
         vector, least = self._vector, self._least_similarity
 
         def search(count: int, only: IndexFilter) -> ScoresById:
-            found = self._index.meaning(vector, count, only)
+            found = self._index.search_vectors(vector, count, only)
             if least is not None:
                 # Hits are ordered by distance: fewer hits than requested means that none further qualifies.
                 found = {key: near for key, near in found.items() if near >= least}
@@ -488,7 +488,7 @@ class MemoryRecall:
         if not self._has_content_words:
             return set() if self.searched.indexes.can_embed_queries else {*among}
         only = msgspec.structs.replace(self._only, valid_at=None, ids=among, past_ids=among)
-        return {*self._index.words(self._request.query, len(among), only, "content")}
+        return {*self._index.search_keywords(self._request.query, len(among), only, "content")}
 
     def _turns(self, ids: Sequence[str]) -> score_fusion.NeighbourWeights:
         """Return the turns before and after some memories, as far as they pass."""
@@ -664,7 +664,7 @@ class MemoryRecall:
         """Yield the memories of an entity that pass, in batches, the most relevant first."""
         memories = self._about.memories(way.entity)
         if fitting is not None:
-            memories = WeightsByNodeId(memories.among(fitting))
+            memories = WeightsByNodeId(memories.weights_of(fitting))
         passed = 0
         for relevances in islice(memories.slices(_JUDGE_BATCH_SIZE), self._max_slices):
             for key, relevance in relevances.items():

@@ -208,7 +208,7 @@ class _ReflectionRun:
         wanted = MemoryFilter(now=self._now, orphans=True)
         if self._request.query is not None:
             vector = indexes.vectors([self._request.query])[0]
-            near = indexes.meaning(vector, self._request.limit, IndexFilter(memories=True))
+            near = indexes.search_vectors(vector, self._request.limit, IndexFilter(memories=True))
             wanted = msgspec.structs.replace(wanted, among=frozenset(near))
         return self._listed(wanted, self._request.limit)
 
@@ -217,7 +217,7 @@ class _ReflectionRun:
             found: list[str] = []
             place: MemoryPageStart | None = MemoryPageStart()
             while place is not None and len(found) < most:
-                page = view.listed(wanted, "created", place, most - len(found))
+                page = view.list_memory_page(wanted, "created", place, most - len(found))
                 found += page.ids
                 place = page.next
             return found

@@ -82,7 +82,7 @@ class FollowedStore(Protocol):
 class FollowedPool(Protocol):
     """Stores of a data folder, as seen by projections that follow several of them."""
 
-    def here(self) -> list[str]:
+    def local_store_names(self) -> list[str]:
         """Return the names of the stores whose files are in this data folder."""
         ...
 

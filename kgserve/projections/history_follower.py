@@ -216,7 +216,7 @@ class HistoryProjection(AnnouncingProjection):
         self.prune_wanted = True
         self.wake()
 
-    def due(self, now: int) -> int:
+    def expired_sequence(self, now: int) -> int:
         """Return the commit up to which ended states have expired at ``now`` (microseconds); 0 if none have."""
         days = self.store.description.history
         return (
@@ -229,7 +229,7 @@ class HistoryProjection(AnnouncingProjection):
         """Return `due` at the current time; 0 while the system clock is not trustworthy."""
         if not RETENTION_CLOCK.is_trusted(self.store.clock.idle):
             return 0
-        return self.due(RETENTION_CLOCK.now())
+        return self.expired_sequence(RETENTION_CLOCK.now())
 
     @override
     def wait(self, sequence: int, seconds: float) -> bool:

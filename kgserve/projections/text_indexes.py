@@ -224,9 +224,9 @@ class VectorProjection(CurrentIndexProjection[VectorIndex]):
         """Return the ids that pass a filter, as `VectorIndex.passing`. Raises what `search` raises."""
         return self._opened().passing(only, most)
 
-    def near(self, ids: Sequence[str], above: float, most: int) -> dict[str, list[VectorHit]]:
-        """Return similar entities for each id, as `VectorIndex.near`. Raises what `search` raises."""
-        return self._opened().near(ids, above, most)
+    def find_similar(self, ids: Sequence[str], above: float, most: int) -> dict[str, list[VectorHit]]:
+        """Return similar entities for each id, as `VectorIndex.find_similar`. Raises what `search` raises."""
+        return self._opened().find_similar(ids, above, most)
 
     def require(self) -> None:
         """Raise what `search` would raise now, if anything."""
@@ -363,11 +363,11 @@ class PastIndexProjection(StoreTextIndex[Index]):
     @property
     def is_wanted(self) -> bool:
         """True if the store keeps a history and its settings include this index."""
-        return self.is_kept and self.store.settings.history and self.store.description.history != "none"
+        return self.is_enabled and self.store.settings.history and self.store.description.history != "none"
 
     @property
     @override
-    def woken_by(self) -> list[Callable[[], None]]:
+    def wake_hooks(self) -> list[Callable[[], None]]:
         return self.store.after_history
 
     @override
@@ -623,7 +623,7 @@ class IndexSyncNotifier:
         written, now = self._store.rows_sequence, time.monotonic()
         if written <= self._published or now - self._published_at < MIN_SYNC_MARKER_INTERVAL_SECONDS:
             return
-        kept = [view for view in self._views if view.is_kept]
+        kept = [view for view in self._views if view.is_enabled]
         if kept and all(view.reached >= written for view in kept):
             self._published, self._published_at = written, now
             self._store.feed.publish_marker("sync_complete", {"timestamp": format_time(time.time_ns() // 1000)})
@@ -651,7 +651,7 @@ class TextIndexes:
     def states(self) -> list[TextIndexState]:
         """Return the state of each index; past ones only while the store keeps a history."""
         past = [view.state() for view in (self.past_keyword, self.past_vector) if view.is_wanted]
-        return [*(view.state() for view in (self.keyword, self.vector) if view.is_kept), *past]
+        return [*(view.state() for view in (self.keyword, self.vector) if view.is_enabled), *past]
 
     @property
     def index_projections(self) -> tuple[StoreTextIndex[Any], ...]:
@@ -661,11 +661,11 @@ class TextIndexes:
     @property
     def has_vectors(self) -> bool:
         """True if texts are indexed by vectors, not only by words."""
-        return self.vector.is_kept
+        return self.vector.is_enabled
 
     def require(self, *, meaning: bool = False) -> None:
         """Raise Conflict if no index is kept, or with ``meaning`` no vector index."""
-        if not (self.vector if meaning else self.keyword).is_kept:
+        if not (self.vector if meaning else self.keyword).is_enabled:
             raise Conflict(explain_missing_index(self.store))
 
     @property
@@ -681,13 +681,13 @@ class TextIndexes:
     def _followers(self, *, words_alone: bool) -> tuple[CurrentIndexProjection[Any], ...]:
         return (self.keyword,) if words_alone or not self.has_vectors else (self.keyword, self.vector)
 
-    def seen(self, *, words_alone: bool = False) -> int:
+    def applied_sequence(self, *, words_alone: bool = False) -> int:
         """Return the last commit that both current indexes, or only the keyword index, have applied."""
         return max(min(each.sequence for each in self._followers(words_alone=words_alone)), 0)
 
     def not_caught_up_error(self, sequence: int, *, words_alone: bool = False) -> Unavailable:
         """Return the error for a commit that the indexes have not applied in time."""
-        seen = self.seen(words_alone=words_alone)
+        seen = self.applied_sequence(words_alone=words_alone)
         if not words_alone and self.has_vectors and (self.vector.is_loading or self.queries.embedder.is_loading):
             message = f"the embedding model is loading; meaning is indexed only up to sequence {seen} so far"
             return Unavailable(f"{message}. Try again shortly, or search by keyword", retry_after=2)
@@ -717,11 +717,11 @@ class TextIndexes:
         """
         followers = self._followers(words_alone=words_alone)
         present = self.store.state.sequence
-        near = present - self.seen(words_alone=words_alone) <= MAX_WAITED_COMMITS
+        near = present - self.applied_sequence(words_alone=words_alone) <= MAX_WAITED_COMMITS
         if near and all(each.error is None and each.pending <= EMBEDDING_BATCH_SIZE for each in followers):
             self.wait_or_retry(present, seconds, "present", words_alone=words_alone)
 
-    def words(
+    def search_keywords(
         self, query: str, limit: int, only: IndexFilter, reading: QueryInterpretation = "plain"
     ) -> dict[str, float]:
         """Return the best entities for the words of a query with BM25 scores. Raises what `search` raises."""
@@ -731,7 +731,7 @@ class TextIndexes:
         """Return term scores by text, as `KeywordIndex.bm25_scores`. Raises what `search` raises."""
         return self.keyword.bm25_scores(query, texts)
 
-    def meaning(self, vector: NDArray[np.float32], limit: int, only: IndexFilter) -> dict[str, float]:
+    def search_vectors(self, vector: NDArray[np.float32], limit: int, only: IndexFilter) -> dict[str, float]:
         """Return the nearest entities with cosine similarities, nearest first. Raises what `search` raises."""
         return {hit.id: hit.similarity for hit in self.vector.search(vector, limit, only)}
 
@@ -754,7 +754,7 @@ class TextIndexes:
 
     def memories_near(self, vector: NDArray[np.float32], limit: int) -> dict[str, float]:
         """Return the nearest indexed memories with cosine similarities. Raises what `search` raises."""
-        return self.meaning(vector, limit, IndexFilter(memories=True))
+        return self.search_vectors(vector, limit, IndexFilter(memories=True))
 
 
 class TextIndexesAsOf:
@@ -773,11 +773,11 @@ class TextIndexesAsOf:
         self._history = history
         self._at = at
 
-    def seen(self, *, words_alone: bool = False) -> int:  # noqa: ARG002
+    def applied_sequence(self, *, words_alone: bool = False) -> int:  # noqa: ARG002
         """Return the commit that is searched."""
         return self._at
 
-    def words(
+    def search_keywords(
         self, query: str, limit: int, only: IndexFilter, reading: QueryInterpretation = "plain"
     ) -> dict[str, float]:
         """Return the best entities for the words of a query with BM25 scores, best first.
@@ -799,7 +799,7 @@ class TextIndexesAsOf:
         """Return term scores by text, as `KeywordIndex.bm25_scores`; the rarity of words is the current one."""
         return self._indexes.bm25_scores(query, texts)
 
-    def meaning(self, vector: NDArray[np.float32], limit: int, only: IndexFilter) -> dict[str, float]:
+    def search_vectors(self, vector: NDArray[np.float32], limit: int, only: IndexFilter) -> dict[str, float]:
         """Return the nearest entities with cosine similarities. Raises Unavailable while an index is behind."""
         only = msgspec.structs.replace(only, as_of=self._at)
         now, then = self._indexes.vector, self._indexes.past_vector

@@ -103,7 +103,7 @@ class CommitRingBuffer:
         ):
             self._count(self._commits.popleft(), -1)
 
-    def since(self, position: FeedPosition, max_entries: int) -> list[FeedCommit] | None:
+    def commits_since(self, position: FeedPosition, max_entries: int) -> list[FeedCommit] | None:
         """Return up to ``max_entries`` commits from a position on; None if the buffer does not cover the position."""
         held = len(self._commits)
         if not held or not self._commits[0].sequence <= position.sequence <= self._commits[-1].sequence:
@@ -178,7 +178,7 @@ class ChangeFeed:
         with self._lock:
             if position.sequence > self.latest:
                 return []
-            return self._ring.since(position, max_entries)
+            return self._ring.commits_since(position, max_entries)
 
     def markers_after(self, after: int) -> list[tuple[int, StoreEvent]]:
         """Return the markers with a number above ``after``."""
@@ -212,7 +212,7 @@ class ChangeFeed:
         for wake in wakes:
             wake()
 
-    def forget(self) -> None:
+    def drop_buffered_commits(self) -> None:
         """Drop all commits from memory; listeners that are behind read the journal."""
         with self._lock:
             self._ring.clear()
@@ -326,7 +326,7 @@ class ChangeFeedLookup(Protocol):
     """Change feeds by store name, as listeners see them."""
 
     @property
-    def turn(self) -> int:
+    def store_list_generation(self) -> int:
         """Number of creations, changes and deletions of stores so far."""
         ...
 
@@ -335,7 +335,7 @@ class ChangeFeedLookup(Protocol):
         ...
 
     def listen(self, wake: WakeCallback) -> Callable[[], None]:
-        """Register ``wake`` to be called when ``turn`` advances; return the function that unregisters it."""
+        """Call ``wake`` when ``store_list_generation`` advances. Return the function that unregisters it."""
         ...
 
     def listen_by_name(self, wake: NamedWakeCallback) -> Callable[[], None]:
@@ -345,7 +345,7 @@ class ChangeFeedLookup(Protocol):
         """
         ...
 
-    def arrival(self, store: str) -> int | None:
+    def serving_since(self, store: str) -> int | None:
         """Return the sequence since which this process serves a store; None if it does not serve it yet."""
         ...
 
@@ -365,7 +365,7 @@ class ChangeFeeds(ChangeFeedLookup):
 
     @property
     @override
-    def turn(self) -> int:
+    def store_list_generation(self) -> int:
         return self._turn
 
     @override
@@ -384,11 +384,11 @@ class ChangeFeeds(ChangeFeedLookup):
     def listen_by_name(self, wake: NamedWakeCallback) -> Callable[[], None]:
         return self._listen(self._named_wakes, wake)
 
-    def created(self, store: str) -> None:
+    def announce_created_store(self, store: str) -> None:
         """Announce a new store."""
         self._announce(store)
 
-    def arrived(self, store: str, sequence: int) -> None:
+    def announce_serving(self, store: str, sequence: int) -> None:
         """Record that a store is open at a sequence; announce it if this process did not serve it before."""
         with self._lock:
             if store in self._arrivals:
@@ -397,15 +397,15 @@ class ChangeFeeds(ChangeFeedLookup):
         self._announce(store)
 
     @override
-    def arrival(self, store: str) -> int | None:
+    def serving_since(self, store: str) -> int | None:
         with self._lock:
             return self._arrivals.get(store)
 
-    def changed(self, store: str) -> None:
+    def announce_changed_settings(self, store: str) -> None:
         """Announce a change of a store's settings; its own feed carries the details."""
         self._announce(store)
 
-    def dropped(self, store: str) -> None:
+    def announce_dropped_store(self, store: str) -> None:
         """End the listeners of a deleted store and announce the deletion."""
         self._end_feed(store, dropped=True)
         self._announce(store)

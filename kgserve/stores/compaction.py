@@ -233,7 +233,7 @@ class DeltaMerger:
     def throttle_writes(self) -> None:
         """Block writes while the delta is overfull and a merge is running."""
         if self._rows.is_overfull and not self._idle.is_set() and not self._is_staging:
-            log.warning("writes_held_back", store=self._name, changed=self._rows.changed)
+            log.warning("writes_held_back", store=self._name, changed=self._rows.delta_version_count)
             self._idle.wait(COMPACTION_DELAY_SECONDS)
 
     def start_if_due(self, *, idle: bool = False) -> None:

@@ -133,7 +133,7 @@ class OpenStore:
             self.journal = open_journal(layout, settings.journal_segment_mb)
             self.journal.before_packing = self._raise_format
             undo.callback(self.journal.close)
-            self.commits = around.placement.commits(layout.name, self.journal)
+            self.commits = around.placement.open_commit_log(layout.name, self.journal)
             self.rows = open_current_rows(layout, self.journal)
             layout.mark_open()
             undo.pop_all()
@@ -362,7 +362,7 @@ class OpenStore:
         with self.reading_links() as (_, links):
             if links is None:
                 return found == LinksState()
-            return links.changed > sequence or found == links.state
+            return links.last_change_sequence > sequence or found == links.state
 
     def end_segment(self) -> int:
         """Start a new journal segment, and return the last commit before it. Blocks."""
@@ -399,7 +399,7 @@ class OpenStore:
             self.compactor.erase(before)
         finally:
             self._forgotten = frozenset()
-        self.feed.forget()
+        self.feed.drop_buffered_commits()
         for mark in self.after_erasing:
             mark()
 
@@ -431,7 +431,7 @@ class OpenStore:
         """Return the number of links and the last commit that changed any; (-1, -1) if unknown."""
         try:
             with self.reading_links() as (_, links):
-                return (0, 0) if links is None else (links.state.count, links.changed)
+                return (0, 0) if links is None else (links.state.count, links.last_change_sequence)
         except (Unavailable, sqlite3.Error):
             log.exception("links_not_counted", store=self.name)
             return -1, -1
@@ -463,12 +463,12 @@ class OpenStore:
             laps.lap("rows")
             self._committed_at = time.monotonic()
             self.rows_sequence = max((each.sequence for each in changes if each.size), default=self.rows_sequence)
-            self.engine.committed(size)
+            self.engine.record_journaled_commits(size)
             self.catalog.note_committed(size)
             self._update_memory_index(changes)
         self.feed.record(changes, self.state.sequence)
         if changes:
-            self.observation.committed(self.name, self.count, [write.origin for write in writes], laps, size)
+            self.observation.record_commit_group(self.name, self.count, [write.origin for write in writes], laps, size)
         for write, report in reports:
             write.future.set_result(report)
         if changes:
@@ -481,9 +481,9 @@ class OpenStore:
     def _update_memory_index(self, changes: list[ChangeSet]) -> None:
         """Pass the changes to the memory index and the access buffer, if in use."""
         if self.memories.is_in_demand:
-            self.memories.committed(changes)
+            self.memories.record_commits(changes)
         if self.accesses.waiting:
-            self.accesses.committed(changes)
+            self.accesses.drop_superseded(changes)
 
     def _is_idle(self) -> bool:
         return not self.writing and time.monotonic() - self._committed_at > IDLE_MERGE_DELAY_SECONDS
@@ -492,7 +492,7 @@ class OpenStore:
         """Take a snapshot and merge the delta into a new base. Return the snapshot's sequence."""
         closing, idle, forgotten = self._closing, self._is_idle, self._forgotten
         # During a purge the snapshot is not replicated; the purge does that itself once all data is gone.
-        with contextlib.nullcontext() if forgotten else self.commits.keeping():
+        with contextlib.nullcontext() if forgotten else self.commits.replicate_snapshot():
             taken = take_snapshot(self.layout, self.journal, self.rows, closing, idle, forgotten)
         self.folding.at_once()
         return taken.sequence
@@ -565,7 +565,7 @@ class OpenStore:
             batch = write.decide(pending)
         except RowsDamaged as error:
             raise self._schedule_rebuild(error) from error
-        workspace.join(self.__gather_workspace([batch], settle=False))
+        workspace.add_stored_rows(self.__gather_workspace([batch], settle=False))
         return batch
 
     def __gather_workspace(self, batches: list[WriteBatch], *, settle: bool) -> PlanningWorkspace:
@@ -608,10 +608,10 @@ def _gather_rows(rows: RowsSnapshot, batches: Iterable[WriteBatch], *, settle: b
     ends = {*[key[0] for key in keys], *[key[1] for key in keys]} - named
     ends.update(put.edge.key[0] for batch in batches for put in batch.links if put.edge.key[0] not in named)
     ends.update(access.id for batch in batches for access in batch.accesses if access.id not in named)
-    rows.base.look_up(named | ends)
+    rows.base.cache_numbers(named | ends)
     if rows.has_merges and (merged := find_redirects(rows, named | ends)):
         workspace.merged = merged
-        keys |= dict.fromkeys(map(workspace.followed, [*keys]))
+        keys |= dict.fromkeys(map(workspace.redirect_edge_key, [*keys]))
         ends.update(merged.values())
     workspace.nodes = rows.nodes(named)
     workspace.present = workspace.nodes.keys() | {node_id for node_id in ends if rows.has(node_id)}

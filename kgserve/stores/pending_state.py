@@ -91,7 +91,7 @@ class PendingState:
         """Return the node's id after following merge redirects."""
         return follow_redirect_chain(find_redirects(self.rows, (node_id,)) | self._merged, node_id)
 
-    def expect(self, texts: Iterable[str]) -> None:
+    def prefetch_texts(self, texts: Iterable[str]) -> None:
         """Prefetch in one lookup the candidates that `ids_with_equal_text` will need for these texts."""
         self._alike |= self._memories.candidates_with_equal_texts(
             {(text_hash(text), fingerprint(text)) for text in texts}, self.now

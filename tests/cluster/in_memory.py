@@ -97,7 +97,7 @@ class MemoryLog:
         if after < to:
             raise ReplicatedLogCorrupt(f"the log of store {store!r} lacks the records after position {after}")
 
-    def left(self, store: str, after: LogPosition) -> Iterator[PositionedRecord]:
+    def read_intact_records(self, store: str, after: LogPosition) -> Iterator[PositionedRecord]:
         records = self._records(store)
         for position in sorted(records):
             if position > after:
@@ -115,7 +115,7 @@ class MemoryLog:
         assert shard == 0
         with self._wire.shared.lock:
             subjects = [each.removeprefix("log ") for each in self._wire.shared.messages if each.startswith("log ")]
-        found = [(store, each) for store in subjects for each in self.left(store, after)]
+        found = [(store, each) for store in subjects for each in self.read_intact_records(store, after)]
         return sorted(found, key=lambda pair: pair[1].position)
 
     def trim(self, store: str, before: LogPosition, *, erase: bool = False) -> None:
@@ -174,7 +174,7 @@ class MemoryRegistry:
         ]
         return {each.beat.node: each for each in heard}
 
-    seen_beats = beats
+    read_replica_heartbeats = beats
 
     def _replaced(self, subject: str, data: bytes, revision: int) -> int | None:
         try:

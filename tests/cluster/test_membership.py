@@ -52,14 +52,14 @@ class Cluster:
         for _ in range(seconds):
             self.clock.now += 1
             for name in beating:
-                self.nodes[name].round()
+                self.nodes[name].send_heartbeat()
 
     def silence(self, seconds: int, *listening: str) -> None:
         """Advance the clock without accepting heartbeats; these nodes listen every second."""
         for _ in range(seconds):
             self.clock.now += 1
             for name in listening:
-                self.nodes[name].listen()
+                self.nodes[name].read_heartbeats()
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ def test_a_node_that_never_sent_a_heartbeat_is_gone_after_the_lease(cluster: Clu
 def test_two_processes_with_one_node_name_do_not_both_continue(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
     with cluster.node("n1", run="second"):
-        cluster.nodes["n1"].round()
+        cluster.nodes["n1"].send_heartbeat()
         assert cluster.nodes["n1"].is_silent
         assert not cluster.nodes["n2"].is_gone("n1")
 
@@ -176,7 +176,7 @@ def test_two_processes_with_one_node_name_do_not_both_continue(cluster: Cluster)
 def test_a_node_name_taken_concurrently_is_reported(cluster: Cluster) -> None:
     late = cluster.node("n1", run="second")
     before = late._last_revision
-    late._last_revision = lambda: (before(), cluster.nodes["n1"].round())[0]
+    late._last_revision = lambda: (before(), cluster.nodes["n1"].send_heartbeat())[0]
     with pytest.raises(Conflict, match="running as node 'n1'; node names must be unique"):
         late.start()
 
@@ -319,7 +319,7 @@ def test_a_node_silent_during_a_delayed_heartbeat_has_to_confirm_its_ownership(c
 
     cluster.clock.now += 2
     node._registry.beats = partial(late, MemoryRegistry(cluster.wires["n1"]))
-    node.round()
+    node.send_heartbeat()
     assert (node.is_silent, node.silences) == (False, 1)
 
 

@@ -130,14 +130,14 @@ def test_event_listeners_skip_accesses_and_keep_their_positions(tmp_path: Path) 
             assert [f"{entry.event.sequence}-{entry.event.index}" for entry in entries] == expected
             assert reader.is_caught_up()
             assert reader.position == FeedPosition.after(4)
-        assert touched.since({"a", "b"}) == {"b"}
+        assert touched.touched_nodes({"a", "b"}) == {"b"}
         write(store, accessed("a"))
-        assert touched.since({"a", "b"}) is None
-        assert touched.since(set()) is None
+        assert touched.touched_nodes({"a", "b"}) is None
+        assert touched.touched_nodes(set()) is None
         write(store, batch("d"))
-        assert touched.since({"a"}) == set()
+        assert touched.touched_nodes({"a"}) == set()
         write(store, batch("e"))
-        assert touched.since(set()) == set()
+        assert touched.touched_nodes(set()) == set()
         for each in (live, replayed, touched):
             each.close()
 

@@ -92,7 +92,7 @@ def test_accesses_stay_buffered_and_visible_when_a_flush_fails(tmp_path: Path) -
             waiting = store.submit(batch("c"))
             assert not store.accesses.flush_and_wait()
             assert store.accesses.pending("ab").keys() == {"a", "b"}
-            assert not store.accesses.due
+            assert not store.accesses.is_flush_due
             assert read(store, "a") == {"a": 2}
         waiting.result(PATIENCE)
         assert store.accesses.flush_and_wait()
@@ -149,14 +149,14 @@ def test_imported_accesses_replace_buffered_ones(tmp_path: Path) -> None:
 
 def test_a_flush_is_due_by_count_or_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(tmp_path) as store:
-        assert not store.accesses.due
+        assert not store.accesses.is_flush_due
         read(store, *(f"n{number}" for number in range(access_buffer.ACCESS_FLUSH_MIN_RECORDS - 1)))
-        assert not store.accesses.due
+        assert not store.accesses.is_flush_due
         monkeypatch.setattr(access_buffer, "ACCESS_FLUSH_INTERVAL_SECONDS", 0.0)
-        assert store.accesses.due
+        assert store.accesses.is_flush_due
         monkeypatch.undo()
         read(store, "more")
-        assert store.accesses.due
+        assert store.accesses.is_flush_due
 
 
 def test_the_buffer_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

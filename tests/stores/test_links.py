@@ -43,7 +43,7 @@ def everything(store: OpenStore) -> dict[LinkKey, LinkRow]:
     with store.links.reading() as (reader, _):
         if reader is None:
             return {}
-        found = [row for some in reader.all() for row in some]
+        found = [row for some in reader.iterate_links() for row in some]
         state = reader.state
     assert (state.count, int.from_bytes(state.digest)) == (len(found), sum(map(link_hash, found)) % (1 << 128))
     return {row.key: row for row in found}

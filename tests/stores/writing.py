@@ -194,7 +194,7 @@ def assert_copy_right(store: OpenStore) -> None:
 
     is_warm = store.copy.is_warm
     if is_warm:
-        with store.copy.turn(lambda: None):
+        with store.copy.exclusive_use(lambda: None):
             store.copy.run(look, UNTOUCHED)
         assert store.copy.made == made
         state = store.state

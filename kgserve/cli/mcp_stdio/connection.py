@@ -389,7 +389,7 @@ class SessionHandshake:
                 self._session = self._replay(server, self._initialize)
             return self._session
 
-    def lost(self, session: McpSession) -> None:
+    def forget_session(self, session: McpSession) -> None:
         """Forget a session that the server no longer knows."""
         with self._lock:
             if self._session == session:

@@ -276,7 +276,7 @@ class MessageForwarder:
             case 401:
                 raise TemporarilyRefused("it requires a valid key: set KGSERVE_KEY or use --key")
             case 404 if session is not None:
-                self._handshake.lost(session)
+                self._handshake.forget_session(session)
                 raise TemporarilyRefused("it does not know the session")
             case 503 if not is_answer:
                 raise TemporarilyRefused("it is stopping")
@@ -338,7 +338,7 @@ class MessageForwarder:
                 for text in exchange.events():
                     self._output.write(text)
             elif exchange.answer.status == HTTP_NOT_FOUND:
-                self._handshake.lost(session)
+                self._handshake.forget_session(session)
             return exchange.answer.status != HTTP_METHOD_NOT_ALLOWED
 
     def _awaited(self, request: PendingRequest) -> DiscoveredServer | None:
@@ -356,7 +356,7 @@ class MessageForwarder:
 
 def _launching(patience: AnswerDeadline | None) -> float:
     """Return the seconds allowed for starting a server for a request."""
-    return LAUNCH_TIMEOUT_SECONDS if patience is None else min(LAUNCH_TIMEOUT_SECONDS, patience.left)
+    return LAUNCH_TIMEOUT_SECONDS if patience is None else min(LAUNCH_TIMEOUT_SECONDS, patience.remaining_seconds)
 
 
 class PendingRequest:

@@ -86,7 +86,7 @@ class JetStreamLog(ReplicatedLog):
                     yield logged
 
     @override
-    def left(self, store: str, after: LogPosition) -> Iterator[PositionedRecord]:
+    def read_intact_records(self, store: str, after: LogPosition) -> Iterator[PositionedRecord]:
         stream, subject = self._place(store)
         for message in stream.walk(subject, after):
             with suppress(ValueError):

@@ -499,7 +499,7 @@ class OptimisticWrite:
             with suppress(UnsupportedEndingError, InvalidInput):
                 return self._commit()
             self._ending = None
-        with self._store.copy.turn(self._control.check):
+        with self._store.copy.exclusive_use(self._control.check):
             return self._commit()
 
     def _commit(self) -> CypherAnswer:

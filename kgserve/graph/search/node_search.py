@@ -69,7 +69,7 @@ class StoreSearch(msgspec.Struct):
     @property
     def sequence(self) -> int:
         """The commit that was searched, or the last one that the indexes contain."""
-        return self.index.seen(words_alone=self.words_alone)
+        return self.index.applied_sequence(words_alone=self.words_alone)
 
     def among(self, wanted: tuple[AttributeCondition, ...]) -> AttributeFilteredIndex:
         """Return the index, limited to nodes that have some attributes."""
@@ -185,7 +185,7 @@ def _heads(graph: StoreHandle, searched: StoreSearch, at_least: int | None) -> C
     may_have = store.heads_mark or store.description.conflict_policy == "manual"
     if historian is None or searched.index.has_conflicts or not may_have:
         return None
-    history, heads = historian.found(store), searched.indexes.heads
+    history, heads = historian.state_of_store(store), searched.indexes.heads
     if history is None or history.is_disabled:
         return None
     history.wait(at_least or 0, AT_LEAST_TIMEOUT_SECONDS)
@@ -324,7 +324,7 @@ def open_search_when_indexed(
                     indexes, searched.index.required_sequence, words_alone=words_alone, why="as_of"
                 )
             yield searched
-            if (needed := asked.at_least) is not None and indexes.seen(words_alone=words_alone) < needed:
+            if (needed := asked.at_least) is not None and indexes.applied_sequence(words_alone=words_alone) < needed:
                 # The indexes were rebuilt meanwhile: suspend the request, if possible, until they contain the commit.
                 require_indexed_sequence(indexes, needed, words_alone=words_alone)
                 raise Unavailable("the indexes were rebuilt meanwhile; try again", retry_after=1)
@@ -458,13 +458,15 @@ class NodeSearch:
     def _keyword_hits(self, pool: int) -> dict[str, float]:
         request = self._request
         if request.syntax:
-            return self._index.words(request.query, pool, self._filter, "syntax")
-        return self._index.words(request.query, pool, self._filter, "plain" if request.mode == "keyword" else "forms")
+            return self._index.search_keywords(request.query, pool, self._filter, "syntax")
+        return self._index.search_keywords(
+            request.query, pool, self._filter, "plain" if request.mode == "keyword" else "forms"
+        )
 
     def _semantic_hits(self, pool: int) -> dict[str, float]:
         self._searched.indexes.require(meaning=True)
         least = self._request.min_similarity
-        found = self._index.meaning(self._query_vector(), pool, self._filter)
+        found = self._index.search_vectors(self._query_vector(), pool, self._filter)
         return found if least is None else {key: near for key, near in found.items() if near >= least}
 
     def _query_vector(self) -> EmbeddingArray:

@@ -136,7 +136,7 @@ def _build_context(indexer: IndexWorker | None, store: OpenStore, source: NodeRo
     near = _find_near(indexer, store, source)
     wanted = MemoryFilter(now=now_in_microseconds(), layer=CONCEPT_LAYER)
     concepts = store.memories.ask(
-        lambda view, _: view.listed(wanted, "created", MemoryPageStart(), MAX_SHOWN_CONCEPTS).ids
+        lambda view, _: view.list_memory_page(wanted, "created", MemoryPageStart(), MAX_SHOWN_CONCEPTS).ids
     )
     with store.reading() as rows:
         found = rows.nodes([*near, *concepts])

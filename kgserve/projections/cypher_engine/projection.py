@@ -68,7 +68,7 @@ class EngineProcessLimiter:
         self._lock = threading.Lock()
 
     @property
-    def taken(self) -> int:
+    def slots_in_use(self) -> int:
         """Number of slots in use."""
         return len(self._slots)
 
@@ -241,7 +241,7 @@ class EngineProjection(Projection):
         finally:
             self.commits.release()
 
-    def committed(self, rows: int) -> None:
+    def record_journaled_commits(self, rows: int) -> None:
         """Record that commits with ``rows`` rows were added to the journal. Called by the writing thread."""
         if not rows:  # not worth starting a process; the next statement applies them
             return

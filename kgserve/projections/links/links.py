@@ -52,7 +52,7 @@ class LinkReader:
         return LinksState(*found)
 
     @property
-    def changed(self) -> int:
+    def last_change_sequence(self) -> int:
         """Last commit that changed links."""
         [(found,)] = self._connection.execute("SELECT changed FROM cursor")
         return found
@@ -74,7 +74,7 @@ class LinkReader:
         """Return at most ``limit`` links to a node of another store."""
         return [*self._rows(sql.SELECT_LINKS_TO_TARGET, {"store": store, "target": target, "limit": limit})]
 
-    def all(self) -> Iterator[list[LinkRow]]:
+    def iterate_links(self) -> Iterator[list[LinkRow]]:
         """Yield all links in key order, in batches."""
         after = LinkKey("", ("", "", ""))
         while rows := [*self._rows(sql.SELECT_LINKS_AFTER, {**link_key_columns(after), "limit": _LINK_PAGE_ROWS})]:
@@ -151,7 +151,7 @@ class LinkIndex(LinkReader):
         vacuum_database(self._connection)
 
     @contextmanager
-    def beside(self) -> Generator[LinkReader]:
+    def open_snapshot(self) -> Generator[LinkReader]:
         """Yield a reader with a snapshot of the links, usable in any thread while commits continue."""
         connection = sqlite3.connect(self.path, check_same_thread=False, isolation_level=None)
         try:

@@ -112,7 +112,7 @@ class LinkProjection(OnDemandProjection[LinkIndex]):
                 return None
             try:
                 found, stated = LinksState(), links.state
-                for some in links.all():
+                for some in links.iterate_links():
                     found = shift_links(found, some, ())
             except sqlite3.Error as error:
                 return str(error)
@@ -121,7 +121,7 @@ class LinkProjection(OnDemandProjection[LinkIndex]):
     # Methods below require the lock
 
     def _reader(self, rows: RowsSnapshot) -> AbstractContextManager[LinkReader]:
-        return self._caught_up(rows).beside()
+        return self._caught_up(rows).open_snapshot()
 
     @override
     def _open(self) -> int:

@@ -126,7 +126,7 @@ class HierarchyWriter:
             if key[2] == CHILD_OF_RELATION:
                 self._drop(key)
 
-    def changed(self, node_id: str) -> None:
+    def record_activation_change(self, node_id: str) -> None:
         """Record that a memory has become active or inactive."""
         self._changed.add(node_id)
 
@@ -443,7 +443,7 @@ class HierarchyLookups:
         values = {"id": memory_id, "now": now, "layer": layer, "most": MAX_HIERARCHY_DEPTH}
         return [HierarchyNode(node_id, depth) for node_id, depth, fits in self._run(_SELECT_PATH_UP, values) if fits]
 
-    def children(self, memory_id: str, now: int) -> int:
+    def count_children(self, memory_id: str, now: int) -> int:
         """Return the number of children of a memory that are valid at a moment."""
         return self._run(_COUNT_CHILDREN_UP_TO, {"id": memory_id, "now": now}).fetchone()[0]
 

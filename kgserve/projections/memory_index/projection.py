@@ -99,7 +99,7 @@ class RecentCommits:
                 self._drop(self._commits.popleft())
             self.since = max(self.since, sequence)
 
-    def having(self, keys: Iterable[_Key]) -> tuple[list[str], int]:
+    def find_ids(self, keys: Iterable[_Key]) -> tuple[list[str], int]:
         """Return the nodes that recent commits gave one of these keys, oldest first, and ``since``."""
         with self._lock:
             return [*dict.fromkeys(node_id for key in keys for node_id in self._by_key.get(key, ()))], self.since
@@ -208,7 +208,7 @@ class MemoryProjection(OnDemandProjection[MemoryIndexFile]):
 
     def memories_with_equal_text(self, hash_: bytes, print_: bytes, now: int) -> list[str]:
         """Return candidates for memories with equal text; the caller must check the rows. Raises Unavailable."""
-        recent, since = self._recent.having((hash_, print_))
+        recent, since = self._recent.find_ids((hash_, print_))
         known = self._look_up(lambda file: file.ids_with_equal_text(hash_, print_, now), since)
         if recent and len(known) >= MAX_EQUAL_MEMORIES:
             # Some of them may have changed, and have displaced others within the limit.
@@ -222,7 +222,7 @@ class MemoryProjection(OnDemandProjection[MemoryIndexFile]):
         recent: dict[tuple[bytes, bytes], list[str]] = {}
         since = -1
         for key in keys:
-            recent[key], since = self._recent.having(key)
+            recent[key], since = self._recent.find_ids(key)
         said = self._look_up(lambda file: file.said(keys), since) if keys else set[bytes]()
         return {
             key: found if said.isdisjoint(key) else self.memories_with_equal_text(key[0], key[1], now)
@@ -231,7 +231,7 @@ class MemoryProjection(OnDemandProjection[MemoryIndexFile]):
 
     def candidates_named(self, name: str) -> list[str]:
         """Return candidates for nodes with a name; the caller must check the rows. Raises Unavailable."""
-        recent, since = self._recent.having((normalize_name(name),))
+        recent, since = self._recent.find_ids((normalize_name(name),))
         known = self._look_up(lambda file: [each.id for each in file.nodes_named(name)], since)
         if recent and len(known) >= MAX_ENTITIES_PER_NAME:
             known = self.ask(lambda memories, _: [each.id for each in memories.nodes_named(name)])
@@ -243,7 +243,7 @@ class MemoryProjection(OnDemandProjection[MemoryIndexFile]):
         known = self._look_up(lambda file: file.known_names(folds), since)
         return {fold: self.candidates_named(fold) for fold in known | recent}
 
-    def committed(self, changes: Iterable[ChangeSet]) -> None:
+    def record_commits(self, changes: Iterable[ChangeSet]) -> None:
         """Record new commits, after the first query. For the writing thread."""
         for change in changes:
             self._recent.add(change)

@@ -375,7 +375,7 @@ class MergedEventReader:
         self._places = {name: at for name, at in positions.items() if name != EVERY_OTHER_STORE}
         self._rest = positions.get(EVERY_OTHER_STORE)
         self._advance(own.positions)
-        others = self._placement.others()
+        others = self._placement.other_node_urls()
         self._awaited = {*others}
         self._follow(others)
         self._watching = asyncio.create_task(self._watch())
@@ -479,7 +479,7 @@ class MergedEventReader:
         """Follow changes of cluster membership."""
         while True:
             await asyncio.sleep(_NODE_POLL_SECONDS)
-            self._follow(self._placement.others())
+            self._follow(self._placement.other_node_urls())
 
     def _follow(self, others: Mapping[str, str]) -> None:
         for node in self._nodes.keys() - others.items():
@@ -502,7 +502,7 @@ class MergedEventReader:
         if node.node not in self._awaited:
             positions = self._places.copy() if self._rest is None else {**self._places, EVERY_OTHER_STORE: self._rest}
             headers = {**headers, POSITION_HEADER: format_positions(positions), RESUMED_STREAM_HEADER: "1"}
-        async with self._forwarder.asked(node, ("GET", self._asked.target), headers, b"") as response:
+        async with self._forwarder.send_request(node, ("GET", self._asked.target), headers, b"") as response:
             if response.status != _OK:
                 self._handle_refusal(response.status, await response.read())
                 return

@@ -124,7 +124,7 @@ class EventStreamRegistry:
             raise Unavailable("the server is stopping")
         if owner is not None and len(self._open) >= self._most:
             raise RateLimited(f"{self._most} event streams are already open; close one first", RETRY_AFTER_SECONDS)
-        with nullcontext() if owner is None else self.quota.one(owner):
+        with nullcontext() if owner is None else self.quota.take_one(owner):
             self._rounds.begin()
             stream = EventStreamHandle(self._rounds, owner or "")
             self._open.add(stream)

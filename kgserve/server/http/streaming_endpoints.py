@@ -201,7 +201,7 @@ async def _import_converted(request: Request[Any, Any, Any], kind: str) -> Respo
 def _others(request: Request[Any, Any, Any]) -> Callable[[], int]:
     """Return a function that counts the other callers that are active during this request."""
     use = cast("Gateway", request.app.state["edge"]).use
-    return partial(use.others, current_caller.get(), use.begun)
+    return partial(use.count_other_callers, current_caller.get(), use.begun)
 
 
 @asynccontextmanager

@@ -175,7 +175,7 @@ async def forward_method(
         "mcp-method": method,
         "mcp-name": encode_header_value(params.get("name") or params["uri"]),
     }
-    async with forwarder.asked(served, ("POST", "/mcp"), sent, msgspec.json.encode(request)) as response:
+    async with forwarder.send_request(served, ("POST", "/mcp"), sent, msgspec.json.encode(request)) as response:
         answer = _decode(await response.read())
     if answer.error is not None:
         raise MCPError(answer.error.code, answer.error.message, answer.error.data)
@@ -244,7 +244,7 @@ class LastWrites:
     def __init__(self) -> None:
         self._last: OrderedDict[tuple[str, str], int] = OrderedDict()
 
-    def remember(self, asker: str, store: str, answer: object) -> None:
+    def record_write(self, asker: str, store: str, answer: object) -> None:
         """Remember the commit sequence in the answer to a write."""
         sequence = getattr(answer, "sequence", None)
         if isinstance(sequence, int):
@@ -368,7 +368,7 @@ class ToolDispatcher:
             if isinstance(answer, Future):
                 # Shielded: a disconnect must not cancel a write that the store has accepted.
                 answer = await asyncio.shield(asyncio.wrap_future(answer))
-        self._written.remember(call.accounting_name, store, answer)
+        self._written.record_write(call.accounting_name, store, answer)
         return _present_result(call, answer, given, store)
 
     def _begin(self, graphs: StoreHandles, call: ToolCall) -> tuple[Any, msgspec.Struct, str]:

@@ -424,7 +424,9 @@ def build_memory_digest(graph: StoreHandle) -> str:
 
 def _list_sections(memories: MemoryIndexFile, wanted: MemoryFilter) -> Iterator[tuple[str, list[str]]]:
     def listed(sort: MemorySortKey, limit: int, *types: str) -> list[str]:
-        return memories.listed(msgspec.structs.replace(wanted, types=types), sort, _FIRST_MEMORY_PLACE, limit).ids
+        return memories.list_memory_page(
+            msgspec.structs.replace(wanted, types=types), sort, _FIRST_MEMORY_PLACE, limit
+        ).ids
 
     yield "Pinned", memories.pinned(wanted.now, 20)
     yield "Preferences", listed("created", 10, "preference")

@@ -141,7 +141,7 @@ class BaseSegment:
             self._cached_numbers[node_id] = found
         return found
 
-    def look_up(self, ids: Collection[str]) -> None:
+    def cache_numbers(self, ids: Collection[str]) -> None:
         """Cache the numbers of many nodes at once, so that `number` is cheap for each of them."""
         if not self.nodes or len(ids) < MIN_BATCH_LOOKUP_IDS:
             return

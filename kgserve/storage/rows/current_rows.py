@@ -184,7 +184,7 @@ class CurrentRowsProjection:
         return self._epoch.base.size
 
     @property
-    def changed(self) -> int:
+    def delta_version_count(self) -> int:
         """Number of row versions in the delta."""
         return self._epoch.delta.versions
 

@@ -112,7 +112,7 @@ class RowDelta:
         """Return the ids of nodes."""
         return self.base.ids(numbers) if not self.node_ids else [self.id(number) for number in numbers]
 
-    def ends(self, number: int) -> tuple[int, int]:
+    def edge_endpoints(self, number: int) -> tuple[int, int]:
         """Return source and target of an edge."""
         new = number - self.base.edges
         if new < 0:
@@ -170,7 +170,7 @@ class RowDelta:
         self.edges[number] = RowVersion(at, row, _prune_versions(before, floor) if before else None)
         if before is None:
             # Order matters: readers must find it among the changes before it is hidden in the base.
-            self._index_edge(number, *self.ends(number))
+            self._index_edge(number, *self.edge_endpoints(number))
             if number < self.base.edges:
                 self.touched_edges[number] = True
         self.versions += 1

@@ -64,12 +64,12 @@ def filter_by_weight(rows: RowsSnapshot, found: EdgeSet, least: float) -> EdgeSe
 def filter_valid_edges(rows: RowsSnapshot, found: EdgeSet, moment: int, *, outgoing: bool) -> EdgeSet:
     """Return the edges of one valid node that are valid at a valid time, and whose other ends are.
 
-    Same result as `RowsSnapshot.holding` at half the cost.
+    Same result as `RowsSnapshot.filter_valid` at half the cost.
     """
     valid_edges = rows.filter_valid_edges(found, moment)
     own, changed = valid_edges.base, valid_edges.changed
     ends = (rows.base.target if outgoing else rows.base.source)[own].astype(np.int64)
-    others = np.array([rows.delta.ends(number)[1 if outgoing else 0] for number, _ in changed], np.int64)
+    others = np.array([rows.delta.edge_endpoints(number)[1 if outgoing else 0] for number, _ in changed], np.int64)
     there = rows.valid_nodes_mask(others, moment).tolist()
     own = own[rows.valid_nodes_mask(ends, moment)]
     return EdgeSet(own, [each for each, holds in zip(changed, there, strict=True) if holds])

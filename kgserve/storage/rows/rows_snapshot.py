@@ -275,7 +275,7 @@ class RowsSnapshot:
         versions = {number: version for number in noted[:] if (version := delta.edges[number].at(self.at)) is not None}
         own = [(number, end) for number, end in zip(numbers, ends, strict=True) if number not in versions]
         changed = [
-            (number, delta.ends(number)[outgoing], version)
+            (number, delta.edge_endpoints(number)[outgoing], version)
             for number, version in versions.items()
             if version.row is not None
         ]
@@ -305,21 +305,21 @@ class RowsSnapshot:
         )
         return EdgeSet(base, [each for each in found.changed if cast("EdgeRow", each[1].row).is_valid_at(moment)])
 
-    def holding(self, found: EdgeSet, moment: int) -> EdgeSet:
+    def filter_valid(self, found: EdgeSet, moment: int) -> EdgeSet:
         """Return the edges that are valid at a valid time, between nodes that are."""
         own = self.filter_valid_edges(found, moment)
-        base, changed, ends = own.base, own.changed, self.ends(own)
+        base, changed, ends = own.base, own.changed, self.edge_endpoints(own)
         held = self.valid_nodes_mask(ends[0], moment) & self.valid_nodes_mask(ends[1], moment)
         return EdgeSet(
             base[held[: len(base)]], [each for each, holds in zip(changed, held[len(base) :], strict=True) if holds]
         )
 
-    def ends(self, found: EdgeSet) -> tuple[NumberArray, NumberArray]:
+    def edge_endpoints(self, found: EdgeSet) -> tuple[NumberArray, NumberArray]:
         """Return sources and targets: first of the edges in the base, then of the changed ones."""
         source, target = self.base.edge_ends(found.base)
         if not found.changed:
             return source, target
-        ends = np.array([self.delta.ends(number) for number, _ in found.changed], np.int64)
+        ends = np.array([self.delta.edge_endpoints(number) for number, _ in found.changed], np.int64)
         return np.concatenate((source, ends[:, 0])), np.concatenate((target, ends[:, 1]))
 
     def weights(self, found: EdgeSet) -> list[float]:

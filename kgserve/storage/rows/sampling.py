@@ -162,8 +162,8 @@ def _incident_one_way(
     rows: RowsSnapshot, numbers: NumberArray, wanted: TraversalRequest, limit: int, *, outgoing: bool
 ) -> IncidentEdges:
     near = numbers[: _count_within(rows, numbers, limit, outgoing=outgoing)]
-    found = ColumnTraversal(rows, wanted, None).followed(near, outgoing=outgoing)
-    source, target = rows.ends(found)
+    found = ColumnTraversal(rows, wanted, None).traversed_edges(near, outgoing=outgoing)
+    source, target = rows.edge_endpoints(found)
     owner, end = (source, target) if outgoing else (target, source)
     weight = np.array(rows.weights(found), np.float64)
     cut = len(near) < len(numbers) or len(owner) > limit
@@ -191,5 +191,5 @@ def find_edges_between(
         for s, t, code, weight, first, last in zip(*(column.tolist() for column in columns), strict=True)
     ]
     for number, version in found.changed:
-        edges.append(number_edge(*rows.delta.ends(number), cast("EdgeRow", version.row)))
+        edges.append(number_edge(*rows.delta.edge_endpoints(number), cast("EdgeRow", version.row)))
     return edges, cut

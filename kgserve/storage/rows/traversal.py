@@ -115,9 +115,9 @@ class ColumnTraversal:
         """Return the unseen nodes that edges of a level lead to."""
         ends: list[NumberArray] = []
         if self._wanted.direction != "incoming":
-            ends.append(self._rows.ends(self.followed(level, outgoing=True))[1])
+            ends.append(self._rows.edge_endpoints(self.traversed_edges(level, outgoing=True))[1])
         if self._wanted.direction != "outgoing":
-            ends.append(self._rows.ends(self.followed(level, outgoing=False))[0])
+            ends.append(self._rows.edge_endpoints(self.traversed_edges(level, outgoing=False))[0])
         found = _distinct(ends[0] if len(ends) == 1 else np.concatenate(ends))
         found = found[~_membership_mask(found, seen)]
         if self._dated and len(found):
@@ -129,8 +129,8 @@ class ColumnTraversal:
         # Each edge is found from either end; use the direction with fewer edges, as hubs have many.
         base = self._rows.base
         outgoing = _count_around(base.out_at, seen) <= _count_around(base.in_at, seen)
-        found = self.followed(seen, outgoing=outgoing)
-        inside = _membership_mask(self._rows.ends(found)[1 if outgoing else 0], seen)
+        found = self.traversed_edges(seen, outgoing=outgoing)
+        inside = _membership_mask(self._rows.edge_endpoints(found)[1 if outgoing else 0], seen)
         own = len(found.base)
         base = found.base[inside[:own]]
         base = base if outgoing else np.sort(base)
@@ -140,7 +140,7 @@ class ColumnTraversal:
         base = base[:MAX_WALK_EDGES]
         return EdgeSet(base, changed[: MAX_WALK_EDGES - len(base)]), True
 
-    def followed(self, level: NumberArray, *, outgoing: bool) -> EdgeSet:
+    def traversed_edges(self, level: NumberArray, *, outgoing: bool) -> EdgeSet:
         """Return the edges of nodes that the traversal follows."""
         found = self._rows.edges_around(level, outgoing=outgoing)
         self._count(len(found.base) + len(found.changed))

@@ -63,8 +63,8 @@ def test_attribute_filter_equals_filtering_all_hits(
     with open_store_search(sample.store, sample.indexer, past, "any") as searched:
         narrowed = among(searched, sample, wanted, tried)
         vector = searched.queries.of("fox")
-        words = searched.index.words("fox", EVERY, NO_TEXT_FILTER)
-        meaning = searched.index.meaning(vector, EVERY, NO_TEXT_FILTER)
+        words = searched.index.search_keywords("fox", EVERY, NO_TEXT_FILTER)
+        meaning = searched.index.search_vectors(vector, EVERY, NO_TEXT_FILTER)
         asked = build_conditions(wanted)
         left = {
             key
@@ -73,10 +73,10 @@ def test_attribute_filter_equals_filtering_all_hits(
         }
         for limit in (1, 7, 40, EVERY):
             kept = [score for key, score in words.items() if key in left][:limit]
-            found = narrowed.words("fox", limit, NO_TEXT_FILTER)
+            found = narrowed.search_keywords("fox", limit, NO_TEXT_FILTER)
             assert [*found.values()] == pytest.approx(kept)
             assert found.keys() <= left
             kept = [score for key, score in meaning.items() if key in left][:limit]
-            found = narrowed.meaning(vector, limit, NO_TEXT_FILTER)
+            found = narrowed.search_vectors(vector, limit, NO_TEXT_FILTER)
             assert [*found.values()] == pytest.approx(kept, abs=1e-5)
             assert found.keys() <= left

@@ -157,7 +157,7 @@ def pages(memories: MemoryIndexFile, wanted: MemoryFilter, sort: MemorySortKey, 
     found: list[str] = []
     place: MemoryPageStart | None = MemoryPageStart()
     while place is not None:
-        page = memories.listed(wanted, sort, place, limit)
+        page = memories.list_memory_page(wanted, sort, place, limit)
         assert len(page.ids) <= limit
         found += page.ids
         place = page.next
@@ -261,5 +261,5 @@ def test_a_foreign_file_is_replaced_and_an_empty_index_needs_no_file(tmp_path: P
             [0, 0, 0],
         )
         assert (each.live(["a"]), each.nodes_named("a"), each.ids(MemoryFilter(now=NOW), 9)) == ({}, [], [])
-        assert each.listed(MemoryFilter(now=NOW), "confidence", MemoryPageStart(), 9).next is None
+        assert each.list_memory_page(MemoryFilter(now=NOW), "confidence", MemoryPageStart(), 9).next is None
         each.close()

@@ -179,11 +179,11 @@ def test_long_request_yields_to_other_callers() -> None:
 
     ask("one", "mine")
     since = use.begun
-    assert use.others("mine", since) == 0
+    assert use.count_other_callers("mine", since) == 0
     ask("mine")
-    assert use.others("mine", since) == 1
+    assert use.count_other_callers("mine", since) == 1
     ask("other", "one", "other")
-    assert use.others("mine", since) == 2
+    assert use.count_other_callers("mine", since) == 2
     use.begun -= 2 * ACTIVE_CALLER_SECONDS
-    assert use.others("mine", since - 3 * ACTIVE_CALLER_SECONDS) == 0
+    assert use.count_other_callers("mine", since - 3 * ACTIVE_CALLER_SECONDS) == 0
     assert [fair_pause_seconds(0.1, others) for others in (0, 1, 3, 100)] == pytest.approx([0, 0.1, 0.3, 1])

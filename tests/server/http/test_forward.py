@@ -34,7 +34,7 @@ class _ForeignPlacement(Placement):
         self._url = url
 
     @override
-    def elsewhere(self, name: str) -> ServedElsewhere | None:
+    def find_redirect(self, name: str) -> ServedElsewhere | None:
         return ServedElsewhere(f"store {name!r} is elsewhere", "other", self._url)
 
     @override

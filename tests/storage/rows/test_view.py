@@ -116,7 +116,7 @@ def check_edges(rows: RowsSnapshot, nodes: dict[str, NodeRow], edges: dict[EdgeK
         true = {key for key, row in edges.items() if row.is_valid_at(moment)}
         assert {row.key for row in rows.rows_of(rows.filter_valid_edges(leaving, moment))} == true
         true &= {key for key in true if nodes[key[0]].is_valid_at(moment) and nodes[key[1]].is_valid_at(moment)}
-        assert {row.key for row in rows.rows_of(rows.holding(leaving, moment))} == true
+        assert {row.key for row in rows.rows_of(rows.filter_valid(leaving, moment))} == true
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -171,7 +171,7 @@ class RowComparison:
         self._asked = asked
         self._is_sound = True
 
-    def difference(self) -> CompareRowsReply:
+    def find_row_changes(self) -> CompareRowsReply:
         """Return the changes. Raises Doubtful if the file is unreliable, which a new file never is."""
         reach = self._asked.reach
         nodes, nodes_gone = _compare(*self._tables(NODE_LOOKUP, reach, self._asked.nodes), _NODE_KEY)

@@ -255,7 +255,7 @@ class EngineChannelServer:
         assert self._trial_session is not None  # noqa: S101
         session = self._ensure_session()
         session.limit(0)
-        return RowComparison(session, self._trial_session, asked).difference()
+        return RowComparison(session, self._trial_session, asked).find_row_changes()
 
     def _end_trial(self, _asked: EndDryRun) -> None:
         before, self._trial_session = self._trial_session, None

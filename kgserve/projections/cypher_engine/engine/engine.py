@@ -136,7 +136,7 @@ class EngineSession:
         try:
             yield cursor
         finally:
-            cursor.leave()
+            cursor.close_result()
 
     @property
     def _answer_timeout(self) -> float | None:
@@ -177,7 +177,7 @@ class StatementCursor:
                 begun.clear()
             begun.append(last)
 
-    def leave(self) -> None:
+    def close_result(self) -> None:
         """Close the result; no further rows can be read."""
         if self._part.more and not self._channel.process.has_died:
             self._channel.ask(CloseResultRequest())
