@@ -217,7 +217,7 @@ with opened(Path(sys.argv[1])) as store:
     store.submit(WriteBatch(nodes=[NodePut(0, f"n{number}", "t") for number in range(20)])).result()
     for turn in range(10_000):
         store.accesses.update([f"n{number}" for number in range(turn % 20 + 1)], once_more)
-        if turn % 3 == 0 and store.accesses.settle():
+        if turn % 3 == 0 and store.accesses.flush_and_wait():
             print(store.accesses.of(["n0"])["n0"].count, flush=True)
 """
 

@@ -64,7 +64,7 @@ with kept(Path(sys.argv[1])) as of:
     follower.wait(of.store.state.sequence, 30)
     found["before"] = follower.expired_up_to_now()
     Path(sys.argv[2]).write_bytes(struct.pack("q", int(sys.argv[3])))
-    found["by_clock"] = follower.due(time.time_ns() // 1000)
+    found["by_clock"] = follower.expired_sequence(time.time_ns() // 1000)
     found["due"] = follower.expired_up_to_now()
     try:
         RETENTION_CLOCK.require()
