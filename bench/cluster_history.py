@@ -33,7 +33,7 @@ class Operation(msgspec.Struct, frozen=True):
 class Violation(msgspec.Struct, frozen=True):
     """One contradiction."""
 
-    kind: Literal["lost", "doubled", "reordered", "stale", "back", "untold", "differing"]
+    kind: Literal["lost", "doubled", "reordered", "stale", "non_monotonic", "rejected", "differing"]
     store: str
     what: str
 
@@ -43,25 +43,25 @@ def find_violations(history: Iterable[Operation], ends: Mapping[str, Mapping[str
     stores: dict[str, list[Operation]] = defaultdict(list)
     for each in history:
         stores[each.store].append(each)
-    return [fault for store, told in sorted(stores.items()) for fault in _check_store(store, told, ends)]
+    return [fault for store, operations in sorted(stores.items()) for fault in _check_store(store, operations, ends)]
 
 
-def _check_store(store: str, told: list[Operation], ends: Mapping[str, Mapping[str, End]]) -> Iterator[Violation]:
-    told = sorted(told, key=lambda each: each.began)
+def _check_store(store: str, operations: list[Operation], ends: Mapping[str, Mapping[str, End]]) -> Iterator[Violation]:
+    operations = sorted(operations, key=lambda each: each.began)
     seen = {node: stores.get(store, {}) for node, stores in ends.items()}
     first = next(iter(seen.values()), {})
     for node, end in seen.items():
         if end != first:
             odd = sorted(end.items() ^ first.items())[:3]
             yield Violation("differing", store, f"node {node} differs from {next(iter(seen))}: {odd}")
-    writes = [each for each in told if each.kind == "write"]
+    writes = [each for each in operations if each.kind == "write"]
     for each in writes:
         yield from _check_write(each, first)
     yield from _check_distinct_commits(store, writes, first)
     yield from _check_commit_order(writes, first)
-    for each in (each for each in told if each.kind == "read" and each.outcome == "ok"):
+    for each in (each for each in operations if each.kind == "read" and each.outcome == "ok"):
         yield from _check_read_kept(each, first)
-    yield from _check_read_freshness(told)
+    yield from _check_read_freshness(operations)
 
 
 def _check_write(write: Operation, end: End) -> Iterator[Violation]:
@@ -72,13 +72,13 @@ def _check_write(write: Operation, end: End) -> Iterator[Violation]:
     elif write.outcome == "ok" and found != write.sequence and not write.repeated:
         yield Violation("doubled", write.store, f"{write.value} was acknowledged as {write.sequence}, and is {found}")
     elif write.outcome == "fail" and found is not None:
-        yield Violation("untold", write.store, f"{write.value} was rejected, but is present as {found}")
+        yield Violation("rejected", write.store, f"{write.value} was rejected, but is present as {found}")
 
 
 def _check_distinct_commits(store: str, writes: list[Operation], end: End) -> Iterator[Violation]:
     """Check that no commit belongs to two writes."""
     for what, pairs in {
-        "told": [(each.sequence, each.value) for each in writes if each.outcome == "ok"],
+        "acknowledged": [(each.sequence, each.value) for each in writes if each.outcome == "ok"],
         "kept": [(sequence, value) for value, sequence in end.items()],
     }.items():
         first: dict[int, int] = {}
@@ -93,15 +93,15 @@ def _check_commit_order(writes: list[Operation], end: End) -> Iterator[Violation
         came = {each.sequence} if each.outcome == "ok" else set[int]()
         came |= {end[each.value]} if each.value in end else set()
         if known is not None and any(sequence < known.sequence for sequence in came):
-            told = f"{each.value} is {min(came)}, but began after {known.value} was acknowledged as {known.sequence}"
-            yield Violation("reordered", each.store, told)
+            message = f"{each.value} is {min(came)}, but began after {known.value} was acknowledged as {known.sequence}"
+            yield Violation("reordered", each.store, message)
 
 
-def _check_read_freshness(told: list[Operation]) -> Iterator[Violation]:
+def _check_read_freshness(operations: list[Operation]) -> Iterator[Violation]:
     """Check that a read returns everything acknowledged before it began, and never goes back in time."""
-    reads = [each for each in told if each.kind == "read" and each.outcome == "ok"]
-    acknowledged = [each for each in told if each.kind == "write" and each.outcome == "ok"]
-    kinds: dict[Literal["stale", "back"], list[Operation]] = {"stale": acknowledged, "back": reads}
+    reads = [each for each in operations if each.kind == "read" and each.outcome == "ok"]
+    acknowledged = [each for each in operations if each.kind == "write" and each.outcome == "ok"]
+    kinds: dict[Literal["stale", "non_monotonic"], list[Operation]] = {"stale": acknowledged, "non_monotonic": reads}
     for kind, before in kinds.items():
         for each, known in _with_last_acknowledged(reads, lambda _: True, before):
             if known is not None and each.sequence < known.sequence:

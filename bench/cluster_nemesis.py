@@ -66,7 +66,7 @@ class ClusterClient(threading.Thread):
         self.ordinary = False
         self.idle = threading.Event()
         self._plain = [Client(url, retries=0, timeout=ANSWER_SECONDS) for url in urls]
-        self._turns = cycle(random.sample(self._plain, len(urls)))
+        self._clients_in_rotation = cycle(random.sample(self._plain, len(urls)))
         self._patient = Client(",".join(urls))
 
     @override
@@ -80,14 +80,14 @@ class ClusterClient(threading.Thread):
         for client in [*self._plain, self._patient]:
             client.close()
 
-    def told(self) -> list[Operation]:
+    def recorded_operations(self) -> list[Operation]:
         """Return the recorded history."""
         return [*self.history]
 
     def _call(self, kind: Literal["write", "read"], value: int) -> bool:
         ordinary = self.ordinary
         # Nodes in rotation, as clients with several addresses switch to the next one after a failure.
-        client = self._patient if ordinary else next(self._turns)
+        client = self._patient if ordinary else next(self._clients_in_rotation)
         began = time.monotonic()
         outcome: Literal["ok", "fail", "unknown"] = "unknown"
         sequence = 0
@@ -122,26 +122,24 @@ class WriteGaps(NamedTuple):
 
 
 class ClusterUnderTest:
-    """Machines and visitors, and the observations about them."""
+    """Machines and clients, and the observations about them."""
 
     def __init__(self, each: list[SimulatedMachine], stores: int) -> None:
         self.machines = each
-        self.visitors = [
-            ClusterClient(f"s{number}", [machine.node.url for machine in each]) for number in range(stores)
-        ]
+        self.clients = [ClusterClient(f"s{number}", [machine.node.url for machine in each]) for number in range(stores)]
         self.gaps: dict[str, WriteGaps] = defaultdict(lambda: WriteGaps([], []))
         self.causeless: list[str] = []
         self.ended: list[str] = []
 
     def begin(self) -> None:
-        """Start the visitors, and wait until each store exists."""
-        for visitor in self.visitors:
-            visitor.start()
-        while any(first_write_gap(visitor.told(), 0) is None for visitor in self.visitors):
+        """Start the clients, and wait until each store exists."""
+        for client_thread in self.clients:
+            client_thread.start()
+        while any(first_write_gap(client_thread.recorded_operations(), 0) is None for client_thread in self.clients):
             time.sleep(0.2)
         time.sleep(CALM_SECONDS)
 
-    def befall(self, name: str) -> None:
+    def inject_fault(self, name: str) -> None:
         """Inject a fault, by default into the machine with the most stores; wait for recovery and record the effect."""
         owners = {store: machine for machine in self.machines for store in machine.serves}
         fault = FAULTS[name]
@@ -172,15 +170,15 @@ class ClusterUnderTest:
         return f"{figures}; others p99 {_percentile(others, 0.99):.1f} s"
 
     def finish(self) -> dict[str, dict[str, End]]:
-        """Stop the visitors. Return the final stores as read from each node that serves them."""
-        for visitor in self.visitors:
-            visitor.stopping.set()
-        for visitor in self.visitors:
-            visitor.join()
+        """Stop the clients. Return the final stores as read from each node that serves them."""
+        for client_thread in self.clients:
+            client_thread.stopping.set()
+        for client_thread in self.clients:
+            client_thread.join()
         ends: dict[str, dict[str, End]] = {}
         for machine in self.machines:
             with closing(machine.node.client()) as client, ThreadPoolExecutor(4) as threads:
-                stores = [visitor.store for visitor in self.visitors]
+                stores = [client_thread.store for client_thread in self.clients]
                 read = threads.map(
                     lambda store, client=client, machine=machine: _read_end(client, store, machine), stores
                 )
@@ -188,24 +186,26 @@ class ClusterUnderTest:
         return ends
 
     def _record_gaps(self, name: str, since: float, struck: set[str]) -> None:
-        for visitor in self.visitors:
-            found = first_write_gap(visitor.told(), since)
+        for client_thread in self.clients:
+            found = first_write_gap(client_thread.recorded_operations(), since)
             own, others = self.gaps[name]
-            (own if visitor.store in struck else others).append(time.monotonic() - since if found is None else found)
+            (own if client_thread.store in struck else others).append(
+                time.monotonic() - since if found is None else found
+            )
 
     def _move_all(self, owners: dict[str, SimulatedMachine]) -> None:
         with closing(self.machines[0].node.client()) as client:
-            for visitor in self.visitors:
-                others = [machine for machine in self.machines if machine is not owners.get(visitor.store)]
+            for client_thread in self.clients:
+                others = [machine for machine in self.machines if machine is not owners.get(client_thread.store)]
                 since = time.monotonic()
-                client.store(visitor.store).move(random.choice(others).node.name)
-                while (found := first_write_gap(visitor.history[-4:], since)) is None:
+                client.store(client_thread.store).move(random.choice(others).node.name)
+                while (found := first_write_gap(client_thread.history[-4:], since)) is None:
                     time.sleep(0.02)
                 self.gaps["move"].own.append(found)
 
     def _set_ordinary(self, ordinary: bool) -> None:
-        for visitor in self.visitors:
-            visitor.ordinary = ordinary
+        for client_thread in self.clients:
+            client_thread.ordinary = ordinary
 
     def _opened(self) -> int:
         return sum(machine.opened for machine in self.machines)
@@ -231,7 +231,7 @@ def run(folder: Path, faults: list[str], seconds: float, stores: int, before: Pa
         until = time.monotonic() + seconds
         count = 0
         while time.monotonic() < until:
-            site.befall(faults[count % len(faults)])
+            site.inject_fault(faults[count % len(faults)])
             count += 1
         _report_results(report, site, site.finish(), count)
     return report
@@ -240,7 +240,7 @@ def run(folder: Path, faults: list[str], seconds: float, stores: int, before: Pa
 def _report_results(
     report: BenchmarkReport, site: ClusterUnderTest, ends: dict[str, dict[str, End]], count: int
 ) -> None:
-    history = [each for visitor in site.visitors for each in visitor.history]
+    history = [each for client_thread in site.clients for each in client_thread.history]
     outcomes = Counter(f"{each.kind} {each.outcome}" for each in history)
     report.fact("faults", str(count))
     report.fact("operations", ", ".join(f"{number:,} {what}" for what, number in sorted(outcomes.items())))
@@ -259,11 +259,11 @@ def _report_results(
     kinds = Counter(each.kind for each in found)
     report.check("violations", str(dict(kinds)) if found else "none", not found)
     report.notes += [f"{each.kind}, {each.store}: {each.what}" for each in found[:10]]
-    failed = [each for visitor in site.visitors for each in visitor.failed]
+    failed = [each for client_thread in site.clients for each in client_thread.failed]
     report.check("failed for ordinary clients, in moves and rolling restarts", str(len(failed)), not failed)
     report.check("takeovers without a cause", "; ".join(site.causeless) or "none", not site.causeless)
     report.notes += failed[:5] + [f"exited unexpectedly, {each}" for each in site.ended]
-    errors = sum((visitor.errors for visitor in site.visitors), Counter[str]())
+    errors = sum((client_thread.errors for client_thread in site.clients), Counter[str]())
     report.notes.append(f"Rejections: {dict(errors)}; calls time out after {ANSWER_SECONDS:.0f} s.")
 
 

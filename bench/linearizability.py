@@ -21,7 +21,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from bench.register_clients import StoreUnderTest, initial_inject, visitors
+from bench.register_clients import StoreUnderTest, initial_inject, make_store_clients
 from bench.server import ServerProcess, scratch_folder, unwind_on_sigterm
 
 ROUND_SECONDS = 20.0
@@ -56,11 +56,11 @@ class Round:
             (await http.put(api, json={"conflict_policy": "manual"})).raise_for_status()
             (await http.post(f"{api}/inject", content=initial_inject())).raise_for_status()
         self.site.begins(self._url)
-        clients = [asyncio.create_task(each.stay()) for each in visitors(self.site)]
-        befalls: list[Nemesis] = [self.widen, self.kill, self.fold, self.reindex, self.kill_while_folding, self.rest]
+        clients = [asyncio.create_task(each.stay()) for each in make_store_clients(self.site)]
+        faults: list[Nemesis] = [self.widen, self.kill, self.fold, self.reindex, self.kill_while_folding, self.rest]
         try:
-            for each in befalls:
-                await asyncio.sleep(seconds / len(befalls) * self._choice.uniform(0.6, 1.0))
+            for each in faults:
+                await asyncio.sleep(seconds / len(faults) * self._choice.uniform(0.6, 1.0))
                 await each()
         finally:
             self.site.over = True
@@ -136,7 +136,7 @@ def show(rounds: Sequence[Round], seconds: float) -> int:
         events.update(each.events)
     print(f"{'':5} {'operation':14} {'answered':>9} {'unknown':>8} {'refused':>8}")
     for face, what in sorted({key[:2] for key in counts}):
-        figures = [counts[face, what, told] for told in ("answered", "unknown", "refused")]
+        figures = [counts[face, what, outcome] for outcome in ("answered", "unknown", "refused")]
         print(f"{face:5} {what:14} {figures[0]:>9,} {figures[1]:>8,} {figures[2]:>8,}")
     histories = [history for each in rounds for history in each.site.history.values()]
     operations, unknown = sum(map(len, histories)), sum(one.unknown for history in histories for one in history)

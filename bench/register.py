@@ -119,9 +119,9 @@ class Operation(msgspec.Struct, kw_only=True):
         """Format the operation for a violation."""
         based_on = "" if self.step.based_on is None else f" based on version {self.step.based_on}"
         value = f" {self.step.value}" if self.step.value else ""
-        told = "?" if self.unknown else self.answer
+        answer = "?" if self.unknown else self.answer
         at = f"{1000 * self.start:.1f} to {1000 * self.end:.1f} ms"
-        return f"{self.who}: {self.step.kind}{value}{based_on} → {told}, commit {self.sequence or '?'}, {at}"
+        return f"{self.who}: {self.step.kind}{value}{based_on} → {answer}, commit {self.sequence or '?'}, {at}"
 
 
 class _PossibleState(NamedTuple):

@@ -158,7 +158,7 @@ class RegisterClient:
         in_cypher = self._choice.random() < 0.1
         operation = Operation(step=step, start=time.monotonic(), end=math.inf, who=self._name)
         try:
-            told = await self._face.write(key, step, in_cypher=in_cypher)
+            acknowledged = await self._face.write(key, step, in_cypher=in_cypher)
         except OperationRejected:
             site.counts[self._face.NAME, step.kind, "refused"] += 1
             raise
@@ -171,11 +171,11 @@ class RegisterClient:
             site.lose(self._face.NAME, step.kind, key, operation, life)
             raise
         operation.end = time.monotonic()
-        operation.answer, operation.sequence = told
+        operation.answer, operation.sequence = acknowledged
         site.note(self._face.NAME, step.kind, key, operation)
         self._last = key, operation
-        if isinstance(told.answer, tuple):
-            self._seen[key] = told.answer[0]
+        if isinstance(acknowledged.answer, tuple):
+            self._seen[key] = acknowledged.answer[0]
 
     def _step(self, key: str) -> RegisterStep:
         kinds = [kind for kind in self._face.KINDS if key in NODES or kind != "put"]
@@ -221,7 +221,7 @@ class RegisterClient:
                 self._seen[each] = shown[1]
 
 
-def visitors(
+def make_store_clients(
     site: StoreUnderTest, rest_clients: int = REST_CLIENTS, modes: Sequence[str] = MODES
 ) -> list[RegisterClient]:
     """Return clients of a store over all interfaces."""

@@ -172,8 +172,8 @@ class Writer(SoakClient):
             self._expect(reply.json(), delete=not after.first)
 
     def _expect(self, answer: Any, *, delete: bool) -> None:
-        told = [f"{part}_{what}" for part in ("nodes", "edges") for what in ("created", "updated")]
-        self.events[answer["sequence"]] = 1 if delete else sum(answer[name] for name in told)
+        count_fields = [f"{part}_{what}" for part in ("nodes", "edges") for what in ("created", "updated")]
+        self.events[answer["sequence"]] = 1 if delete else sum(answer[name] for name in count_fields)
 
 
 class Reader(SoakClient):
@@ -244,8 +244,8 @@ class SoakListener(SoakClient):
                 return
             self.site.count("stream")
             with suppress(TimeoutError):
-                for told in listener.events():
-                    self._record_event(told)
+                for event in listener.events():
+                    self._record_event(event)
                     if time.monotonic() > stay:
                         break
             self._last_id = listener.last_id
@@ -259,12 +259,12 @@ class SoakListener(SoakClient):
         if listener.status not in (404, 429, 503) or (listener.status == 503 and not self.site.is_moving):
             self.site.violate(f"{self.name}: {listener.status} after {self._last_id}: {listener.problem()}")
 
-    def _record_event(self, told: ReceivedEvent) -> None:
-        self._last_id = told.id
-        if told.kind in ("dropped", "index_ready"):  # belongs to no commit and has no position
-            self.site.count(told.kind)
+    def _record_event(self, event: ReceivedEvent) -> None:
+        self._last_id = event.id
+        if event.kind in ("dropped", "index_ready"):  # belongs to no commit and has no position
+            self.site.count(event.kind)
             return
-        sequence, _, index = told.id.partition("-")
+        sequence, _, index = event.id.partition("-")
         place = (int(sequence), int(index))
         follows = place == (self._place[0], self._place[1] + 1) or (place[0] > self._place[0] and not place[1])
         if not follows:

@@ -29,7 +29,7 @@ class VectorSyncer(Protocol):
 
 
 @runtime_checkable
-class ForgetfulSyncer(VectorSyncer, Protocol):
+class ClearableVectorSyncer(VectorSyncer, Protocol):
     """`VectorSyncer` that can clear a store.
 
     A syncer without this method keeps contents that were deleted while it was not connected.
@@ -86,7 +86,7 @@ class SingleItemAdapter(BatchSyncer):
 
     @override
     def sync(self, batch: SyncBatch, unwanted: Callable[[], bool]) -> None:
-        if batch.anew and batch.part == 0 and isinstance(self._syncer, ForgetfulSyncer):
+        if batch.anew and batch.part == 0 and isinstance(self._syncer, ClearableVectorSyncer):
             self._syncer.forget_store(batch.store)
         for change in batch.changes:
             if unwanted():

@@ -328,7 +328,7 @@ def _method(name: str, module: str, *, store: bool) -> str:
     kind = {"PagedNodes": "pages", "EventStreamState": "events"}.get(
         returned, "stream" if returned.startswith("StreamedRequest") else "request"
     )
-    maker = f"{'store_' * store}{kind}_method"
+    maker = f"make_{'store_' * store}{kind}_method"
     shown = "events" if name == "store_events" else name
     return f"    {shown} = {module}.{maker}({'by_hand' if name in STREAMS else 'ask'}.{name})\n"
 

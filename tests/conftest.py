@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 from kgserve.platform import structured_log
 from tests.platform.access.keys import client, given
 from tests.ram_tmp import move_to_memory
-from tests.server.http.serving import Served, serving
+from tests.server.http.serving import RunningServer, serving
 from tests.timeouts import REQUEST_SECONDS, be_patient, wait_long_for_answers
 
 move_to_memory()
@@ -59,7 +59,7 @@ def pytest_sessionfinish() -> None:
 
 
 @pytest.fixture(scope="session")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """Yield one HTTP server for all tests of a worker process; each test uses its own stores."""
     structured_log.configure_logging("json", "info")
     # A busy machine may take more than 10 s for a statement.
@@ -68,14 +68,14 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture(scope="session")
-def http(served: Served) -> Iterator[httpx.Client]:
+def http(served: RunningServer) -> Iterator[httpx.Client]:
     """Yield a client of the shared server."""
     with httpx.Client(base_url=served.url, timeout=REQUEST_SECONDS) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
-def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """Yield a server that requires API keys."""
     data = tmp_path_factory.mktemp("keyed") / "data"
     given(data, "read", name="the first")
@@ -84,7 +84,7 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture(scope="module")
-def admin(keyed: Served) -> Iterator[httpx.Client]:
+def admin(keyed: RunningServer) -> Iterator[httpx.Client]:
     """Yield an administrator's client of that server."""
     with client(keyed.url, given(keyed.data, "admin", name="admin")) as http:
         yield http

@@ -193,7 +193,7 @@ def _sequence_to_back_up(pool: StoreRegistry, name: str) -> int:
         return _shared_sequence(pool, name)
     store = pool.open_stores().get(name)
     if store is not None:
-        store.accesses.settle()
+        store.accesses.flush_and_wait()
         return store.state.sequence
     layout = pool.layout(name)
     if not layout.exists:
@@ -209,7 +209,7 @@ def _shared_sequence(pool: StoreRegistry, name: str) -> int:
             # To the end of the log, which includes every commit that the owner has acknowledged.
             found.commits.catch_up(found)
         else:
-            found.accesses.settle()
+            found.accesses.flush_and_wait()
         return found.state.sequence
     finally:
         pool.release(found)

@@ -124,7 +124,7 @@ def _journal(folder: Path) -> Iterator[DoctorFinding]:
 
 def _settings(layout: StoreLayout) -> str:
     fault, known = layout.settings_fault(), layout.description() is not None
-    policy = layout.described().conflict_policy
+    policy = layout.load_description().conflict_policy
     if fault:
         mended = "it was repaired without loss" if known else "no copy is readable, so defaults are used"
         raise JournalDamaged(f"{fault}; {mended}")

@@ -91,7 +91,7 @@ def _projections(
     with contextlib.suppress(KgserveError):
         if indexer is not None:
             indexes = indexer.of(store)
-            for follower in filter(lambda each: each.is_kept, (indexes.keyword, indexes.vector)):
+            for follower in filter(lambda each: each.is_enabled, (indexes.keyword, indexes.vector)):
                 yield follower.name, follower.reached, follower
             for past in (indexes.past_keyword, indexes.past_vector):
                 if past.is_wanted:
@@ -119,7 +119,9 @@ _GAUGES = (
     _StoreMetric(
         "engine_processes", "1 while an engine process has the store open", lambda each: each.store.engine.is_open
     ),
-    _StoreMetric("engine_process_bytes", "Memory of the engine process", lambda each: each.store.engine.resident),
+    _StoreMetric(
+        "engine_process_bytes", "Memory of the engine process", lambda each: each.store.engine.private_memory_bytes
+    ),
     _StoreMetric(
         "engine_lag_commits", "Commits that the engine has not applied yet", lambda each: each.store.engine.lag
     ),
@@ -180,7 +182,7 @@ class QuotaUsage(Protocol):
     refused: int
 
     @property
-    def taken(self) -> int:
+    def in_use(self) -> int:
         """Amount in use."""
         ...
 
@@ -244,7 +246,7 @@ def _server_metrics(graphs: StoreHandles, found: list[StoreLag], moment: Transpo
         text = "Expiry of the TLS certificate; 0 for an invalid one"
         yield single_value_family("kgserve_certificate_end_timestamp_seconds", text, "gauge", moment.certificate_ends)
     places = pool.engine_places
-    yield single_value_family("kgserve_engine_processes", "Running engine processes", "gauge", places.taken)
+    yield single_value_family("kgserve_engine_processes", "Running engine processes", "gauge", places.slots_in_use)
     yield single_value_family("kgserve_engine_processes_limit", "Maximum engine processes", "gauge", places.most)
     checks = {(outcome,): 0.0 for outcome in ("agreed", "failed", "not_done")} | observation.checks.counts()
     yield counter_family("kgserve_checks", "Comparisons of engine and journal, by outcome", ("outcome",), checks)
@@ -355,7 +357,7 @@ def _event_stream_metrics(observation: Telemetry, moment: TransportState) -> Ite
 
 
 def _quota_metrics(moment: TransportState) -> Iterator[MetricFamily]:
-    taken = {(each.name,): float(each.taken) for each in moment.quotas}
+    taken = {(each.name,): float(each.in_use) for each in moment.quotas}
     yield gauge_family("kgserve_shared", "Usage of quotas per caller, summed over callers", ("what",), taken)
     refused = {(each.name,): float(each.refused) for each in moment.quotas}
     yield counter_family(

@@ -130,7 +130,7 @@ def _next_rows(
 
 
 def _future_accesses(store: OpenStore, limit: int) -> Iterator[AccessRecord]:
-    store.accesses.settle()
+    store.accesses.flush_and_wait()
     for some in read_all_accesses(store.layout, store.journal, store.state.sequence):
         yield from (each for each in some if each.last > limit)
 

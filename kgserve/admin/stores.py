@@ -451,13 +451,13 @@ def read_audit_log(graphs: StoreHandles, request: AuditQuery) -> AuditAnswer:
     Raises NotFound for an unknown node, and Conflict for a named node where there is no cluster.
     """
     graphs.caller.require_every_store("reading the audit log")
-    return AuditAnswer(records=graphs.pool.placement.recorded(request.node, request.limit))
+    return AuditAnswer(records=graphs.pool.placement.read_audit_records(request.node, request.limit))
 
 
-def finish_upgrade(graphs: StoreHandles) -> UpgradeAnswer:
+def finalize_cluster_upgrade(graphs: StoreHandles) -> UpgradeAnswer:
     """Let all nodes write the newest format that each of them supports; older versions cannot join afterwards.
 
     Raises Conflict while a live node supports only older formats than this one, and where there is no cluster.
     """
     graphs.caller.require_every_store("finishing an upgrade")
-    return graphs.pool.placement.finish_upgrade()
+    return graphs.pool.placement.finalize_cluster_upgrade()

@@ -57,7 +57,7 @@ from kgserve.graph.answers import (
     TagList,
     TraverseAnswer,
 )
-from kgserve.graph.compat.versioned_api import (
+from kgserve.graph.compat.versioned_nodes_api import (
     EdgeAnswer,
     EdgeList,
     EdgeResult,
@@ -77,7 +77,7 @@ from kgserve.graph.visualization_api import CommitTimeline, Drawing, DrawnEdges,
 from kgserve.platform.access.audit_api import AuditAnswer, AuditRecord
 from kgserve.storage.model.statuses import HistoryStatus, IndexStatus
 from kgserve.storage.model.store_settings import MemorySettings
-from kgserve.storage.model.type_frequencies import KindFreq, TagFreq, TagPrefixFreq
+from kgserve.storage.model.type_and_tag_counts import KindFreq, TagFreq, TagPrefixFreq
 from kgserve.stores.backup.api import BackupAnswer, RestoreBackupAnswer, RestoredStore, StoreBackupAnswer
 from kgserve.stores.cluster_api import ClusterNode, ClusterStatus, DrainAnswer, MoveAnswer, RepairAnswer, UpgradeAnswer
 

@@ -37,7 +37,7 @@ from kgserve.memory.entities_api import (
     EntityAnswer,
     EntityGraph,
     EntityPage,
-    GraphEntity,
+    EntityWithMemories,
     GrowthPeriod,
     MemoryGrowth,
     MemoryStats,
@@ -319,7 +319,7 @@ DELETE_ENTITIES_ANSWER_EXAMPLE = EntitiesDeleted(
     sequence=2,
 )
 ENTITY_GRAPH_EXAMPLE = EntityGraph(
-    nodes=[GraphEntity(**_ENTITY_FIELDS_EXAMPLE, depth=0, memory_count=1, memories=[MEMORY_EXAMPLE])],
+    nodes=[EntityWithMemories(**_ENTITY_FIELDS_EXAMPLE, depth=0, memory_count=1, memories=[MEMORY_EXAMPLE])],
     edges=[],
     truncated=False,
     sequence=2,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import cached_property
@@ -10,7 +11,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args, get_origin, ge
 
 import msgspec
 
-from kgserve.graph.compat.versioned_field_names import VERSIONED_JSON_MEDIA_TYPE, rename_fields, to_versioned_struct
+from kgserve.graph.compat.versioned_nodes_field_names import (
+    VERSIONED_JSON_MEDIA_TYPE,
+    rename_fields,
+    to_versioned_struct,
+)
 from kgserve.graph.store_handle import EncodedAnswer, StoreHandle
 from kgserve.platform.access.authentication import Role
 from kgserve.platform.media_types import JSON_MEDIA_TYPE
@@ -22,6 +27,7 @@ ALIAS_OPT_KEY = "alias"
 STORE_HEADER = "Kgserve-Store"
 STORE_PARAMETER = "store"
 SEQUENCE_HEADER = "Kgserve-Sequence"
+_RAISES_SENTENCE_PATTERN = re.compile(r"(?<=[.:])\s+Raises\s.*?\.(?=\s|$)", re.DOTALL)
 
 # The second row is the transport's: any request can have these errors.
 COMMON_ERRORS = (
@@ -72,7 +78,7 @@ class Operation(NamedTuple):
     note: str = ""
 
 
-def operation_opt(operation: Operation) -> dict[str, Any]:
+def build_litestar_opt(operation: Operation) -> dict[str, Any]:
     """Return the ``opt`` of the handler that implements ``operation``."""
     return {OPERATION_OPT_KEY: operation}
 
@@ -80,9 +86,9 @@ def operation_opt(operation: Operation) -> dict[str, Any]:
 class UseCase:
     """An operation implemented by a function of a `StoreHandle` or `Graphs`, and a request.
 
-    The function's annotations define request and answer; its docstring is the description, except for a paragraph that
-    begins with "Raises", which is for Python callers. Request fields named in the path come from there, the others from
-    the query, or from the body if ``sent``, an example of it, is given.
+    The function's annotations define request and answer; its docstring is the description, except for paragraphs
+    and sentences that begin with "Raises", which are for Python callers. Request fields named in the path come from
+    there, the others from the query, or from the body if ``sent``, an example of it, is given.
 
     - ``name``: name of the client's method.
     - ``answer``: type in the API description, if it differs from the example's.
@@ -162,7 +168,7 @@ class UseCase:
         """Description of the operation for callers over the network."""
         paragraphs = cleandoc(self.run.__doc__ or "").split("\n\n")
         kept = [text for text in paragraphs if not text.startswith("Raises ")]
-        return "\n\n".join(text.partition(" Raises ")[0] if text is kept[-1] else text for text in kept)
+        return "\n\n".join(_RAISES_SENTENCE_PATTERN.sub("", text) for text in kept)
 
     @cached_property
     def path_fields(self) -> dict[str, str]:

@@ -79,7 +79,7 @@ USE_CASES = (
         long=True,
     ),
     UseCase(
-        *("finish_upgrade", "POST", "/api/cluster/finish-upgrade", stores.finish_upgrade),
+        *("finish_upgrade", "POST", "/api/cluster/finish-upgrade", stores.finalize_cluster_upgrade),
         id="finishUpgrade", tag="service", role="admin", summary="Have all nodes write the newest format",
         example=examples.UPGRADE_ANSWER_EXAMPLE, errors=(*COMMON_ERRORS, "conflict"), threads="writes",
     ),

@@ -24,7 +24,7 @@ ROLES = ("read", "write", "admin")
 KEY_COLUMNS = tuple(map(TableColumn, ("Key", "Name", "Role", "Stores", "State", "Created", "Expires", "Revoked")))
 
 
-class KeyListing(msgspec.Struct, frozen=True):
+class ApiKeyListEntry(msgspec.Struct, frozen=True):
     """An API key as printed by `kgserve keys list --json`, without the secret."""
 
     id: str
@@ -130,13 +130,13 @@ def _record(folder: Path, act: str, key: ApiKey) -> None:
     AuditLog(folder, rotating=False).record_admin_action(act, "done", caller="local", about=about)
 
 
-def _listed(key: ApiKey, now: int) -> KeyListing:
+def _listed(key: ApiKey, now: int) -> ApiKeyListEntry:
     from kgserve.platform.timestamps import format_time
 
     def moment(time_: int | None) -> str | None:
         return None if time_ is None else format_time(time_)
 
-    return KeyListing(
+    return ApiKeyListEntry(
         id=key.id,
         prefix=key.prefix,
         name=key.name,
@@ -149,7 +149,7 @@ def _listed(key: ApiKey, now: int) -> KeyListing:
     )
 
 
-def _row(key: KeyListing) -> tuple[Any, ...]:
+def _row(key: ApiKeyListEntry) -> tuple[Any, ...]:
     times = (key.created_at, key.expires_at, key.revoked_at)
     return key.prefix, key.name, key.role, ",".join(key.stores), key.state, *((each or "")[:19] for each in times)
 

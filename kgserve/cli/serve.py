@@ -221,7 +221,7 @@ def repair(store: str) -> None:
 
 @cluster.command("finish-upgrade")
 @server_options
-def finish_upgrade() -> None:
+def finalize_cluster_upgrade() -> None:
     """Switch all nodes to the newest format, once each runs the new version. Older versions can no longer join."""
     with connect() as client:
         done = client.finish_upgrade()

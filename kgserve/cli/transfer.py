@@ -84,13 +84,13 @@ def import_(
             raise click.UsageError("--as-memories requires files of the MCP memory server: --format memory-server.")
         conversion, blocks, total = _read(files, MEMORIES_FORMAT if as_memories else kind, mapping, stack)
         if conversion is not None and conversion.fault_count and not conversion.lines:
-            _summarise(store, conversion.answered(empty_import_answer()), conversion)
+            _summarise(store, conversion.translate_answer(empty_import_answer()), conversion)
             return 1
         with _open_backend(indexes=wait_index) as opened:
             with TransferProgress(f"Importing into {store}", total=total) as progress:
                 answer = _send(opened, store, _counted(blocks, progress))
             if conversion is not None:
-                answer = conversion.answered(answer)
+                answer = conversion.translate_answer(answer)
             _summarise(store, answer, conversion)
             if wait_index and answer.sequence:
                 await_indexes(opened.store(store).stats, answer.sequence)

@@ -41,7 +41,7 @@ class AsyncConnection:
         self.retries = retries
         self._timeout = timeout
         self._http = httpx.AsyncClient(
-            verify=target.authorities, trust_env=not target.nearby, limits=CONNECTION_LIMITS, headers=target.headers
+            verify=target.authorities, trust_env=not target.is_local, limits=CONNECTION_LIMITS, headers=target.headers
         )
 
     async def answer(self, call: ClientRequest[T]) -> T:
@@ -68,7 +68,7 @@ class AsyncConnection:
         Raises errors of the server.
         """
         try:
-            to = self.target.serving(call)
+            to = self.target.server_for_call(call)
             for left in reversed(range(MAX_OWNER_REDIRECTS)):
                 async with self._send(call, to) as response:
                     if response.is_success:
@@ -201,14 +201,14 @@ async def _follow(connection: AsyncConnection, listener: EventStreamState) -> As
             await connection.rest(pause)
 
 
-def request_method(
+def make_request_method(
     build: Callable[P, ClientRequest[T]],
 ) -> Callable[Concatenate[HasAsyncConnection, P], Coroutine[Any, Any, T]]:
     """Return a method that sends a request about the server or all stores."""
     return bind_client_method(build, AsyncConnection.answer, of_store=False)
 
 
-def events_method(
+def make_events_method(
     build: Callable[P, EventStreamState],
 ) -> Callable[Concatenate[HasAsyncConnection, P], AsyncStream[Event]]:
     """Return a method that streams events."""
@@ -220,14 +220,14 @@ def events_method(
     )
 
 
-def store_request_method(
+def make_store_request_method(
     build: Callable[Concatenate[str, P], ClientRequest[T]],
 ) -> Callable[Concatenate[HasAsyncStoreConnection, P], Coroutine[Any, Any, T]]:
     """Return a method that sends a request about one store."""
     return bind_client_method(build, AsyncConnection.answer, of_store=True)
 
 
-def store_pages_method(
+def make_store_pages_method(
     build: Callable[Concatenate[str, P], PagedNodes],
 ) -> Callable[Concatenate[HasAsyncStoreConnection, P], AsyncStream[Node]]:
     """Return a method that iterates over the nodes of all pages."""
@@ -236,14 +236,14 @@ def store_pages_method(
     )
 
 
-def store_stream_method(
+def make_store_stream_method(
     build: Callable[Concatenate[str, P], StreamedRequest[T]],
 ) -> Callable[Concatenate[HasAsyncStoreConnection, P], AsyncStream[T]]:
     """Return a method that streams items of one store."""
     return bind_client_method(build, _stream, "AsyncStream[{}]", of_store=True)
 
 
-def store_events_method(
+def make_store_events_method(
     build: Callable[Concatenate[str, P], EventStreamState],
 ) -> Callable[Concatenate[HasAsyncStoreConnection, P], AsyncStream[Event]]:
     """Return a method that streams events of one store."""

@@ -39,7 +39,7 @@ from kgserve.graph.answers import (
     SchemaDescription,
     TagList,
 )
-from kgserve.graph.compat.versioned_api import (
+from kgserve.graph.compat.versioned_nodes_api import (
     EdgeAnswer,
     EdgeList,
     EdgeSpec,

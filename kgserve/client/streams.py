@@ -18,7 +18,7 @@ from kgserve.client.event_stream import RECONNECT_TIMEOUT_SECONDS, EventStreamSt
 from kgserve.client.lines import ExportLine, ImportSource, RowDecoder, Upload, export_decoder, json_body
 from kgserve.client.wire import ClientRequest, ClientRoute, StreamedRequest
 from kgserve.graph.answers import BrowserKey, EntityVersion, ImportAnswer, ListedNodePage, NodePage
-from kgserve.graph.compat.versioned_api import PutNodeAnswer, PutNodeRequest
+from kgserve.graph.compat.versioned_nodes_api import PutNodeAnswer, PutNodeRequest
 from kgserve.graph.query_parameters import EntityHistoryRequest, NodesQuery
 from kgserve.graph.request_bodies import CypherRequest, SearchVariant
 from kgserve.memory.hierarchy_api import AncestorsRequest, DescendantsRequest, HierarchyMemory

@@ -95,26 +95,26 @@ class HasStoreTransport(HasTransport, Protocol):
     name: str
 
 
-def request_method(build: Callable[P, ClientRequest[T]]) -> Callable[Concatenate[HasTransport, P], T]:
+def make_request_method(build: Callable[P, ClientRequest[T]]) -> Callable[Concatenate[HasTransport, P], T]:
     """Return a method that sends a request about the server or all stores."""
     return bind_client_method(build, lambda connection, call: connection.answer(call), of_store=False)
 
 
-def events_method(build: Callable[P, EventStreamState]) -> Callable[Concatenate[HasTransport, P], Stream[Event]]:
+def make_events_method(build: Callable[P, EventStreamState]) -> Callable[Concatenate[HasTransport, P], Stream[Event]]:
     """Return a method that streams events."""
     return bind_client_method(
         build, lambda connection, listener: connection.events(listener), "Stream[Event]", of_store=False
     )
 
 
-def store_request_method(
+def make_store_request_method(
     build: Callable[Concatenate[str, P], ClientRequest[T]],
 ) -> Callable[Concatenate[HasStoreTransport, P], T]:
     """Return a method that sends a request about one store."""
     return bind_client_method(build, lambda connection, call: connection.answer(call), of_store=True)
 
 
-def store_pages_method(
+def make_store_pages_method(
     build: Callable[Concatenate[str, P], PagedNodes],
 ) -> Callable[Concatenate[HasStoreTransport, P], Stream[Node]]:
     """Return a method that iterates over the nodes of all pages."""
@@ -123,7 +123,7 @@ def store_pages_method(
     )
 
 
-def store_stream_method(
+def make_store_stream_method(
     build: Callable[Concatenate[str, P], StreamedRequest[T]],
 ) -> Callable[Concatenate[HasStoreTransport, P], Stream[T]]:
     """Return a method that streams items of one store."""
@@ -132,7 +132,7 @@ def store_stream_method(
     )
 
 
-def store_events_method(
+def make_store_events_method(
     build: Callable[Concatenate[str, P], EventStreamState],
 ) -> Callable[Concatenate[HasStoreTransport, P], Stream[Event]]:
     """Return a method that streams events of one store."""
@@ -157,7 +157,7 @@ class BlockingConnection(CallTransport):
         self.retries = retries
         self._timeout = timeout
         self._http = httpx.Client(
-            verify=target.authorities, trust_env=not target.nearby, limits=CONNECTION_LIMITS, headers=target.headers
+            verify=target.authorities, trust_env=not target.is_local, limits=CONNECTION_LIMITS, headers=target.headers
         )
 
     @override
@@ -210,7 +210,7 @@ class BlockingConnection(CallTransport):
         Raises errors of the server.
         """
         try:
-            to = self.target.serving(call)
+            to = self.target.server_for_call(call)
             for left in reversed(range(MAX_OWNER_REDIRECTS)):
                 with self._send(call, to) as response:
                     if response.is_success:

@@ -210,14 +210,14 @@ class ServerTarget:
         return max(len(self._urls), 1)
 
     @property
-    def nearby(self) -> bool:
+    def is_local(self) -> bool:
         """True if all addresses are on this machine; then proxies from the environment must not be used."""
         return all(is_loopback(httpx.URL(url).host) for url in self._urls)
 
     @property
     def headers(self) -> dict[str, str]:
         """Headers of each request. Answers from this machine are not compressed."""
-        return {"Accept-Encoding": "identity"} if self.nearby else {}
+        return {"Accept-Encoding": "identity"} if self.is_local else {}
 
     def relocate(self) -> None:
         """Locate the server again: after a restart, its port, certificate and token may differ.
@@ -234,7 +234,7 @@ class ServerTarget:
         if self.address.certificate not in {None, before.certificate} and isinstance(self.authorities, ssl.SSLContext):
             self.authorities.load_verify_locations(cadata=self.address.certificate)
 
-    def serving(self, call: ClientRequest[Any]) -> DiscoveredServer:
+    def server_for_call(self, call: ClientRequest[Any]) -> DiscoveredServer:
         """Return the server to send a call to."""
         return self.address if self._reads_copy(call) else self._owners.get(_subject(call), self.address)
 

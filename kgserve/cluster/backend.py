@@ -25,7 +25,7 @@ class ReplicatedLog(Protocol):
         """Return the position of a store's last record, or 0; read from the leader. Raises Unavailable."""
         ...
 
-    def left(self, store: str, after: LogPosition) -> Iterator[PositionedRecord]:
+    def read_intact_records(self, store: str, after: LogPosition) -> Iterator[PositionedRecord]:
         """Yield the intact records after a position of a damaged log, regardless of gaps. Raises Unavailable."""
         ...
 
@@ -197,7 +197,7 @@ class ClusterRegistry(Protocol):
         """
         ...
 
-    def seen_beats(self) -> dict[str, ObservedHeartbeat]:
+    def read_replica_heartbeats(self) -> dict[str, ObservedHeartbeat]:
         """Return the last heartbeats that any server has, even during an election; empty if no server answers."""
         ...
 

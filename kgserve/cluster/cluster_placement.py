@@ -112,7 +112,7 @@ class ClusterPlacement(Placement):
         return sorted(self._ownership.stores())
 
     @override
-    def here(self) -> list[str]:
+    def local_store_names(self) -> list[str]:
         return sorted(name for name in self._ownership.stores() if self.is_here(name))
 
     @override
@@ -125,14 +125,14 @@ class ClusterPlacement(Placement):
 
     @override
     def find_remote_store(self, name: str) -> RemoteStore | None:
-        owner = self._ownership.known(name)
+        owner = self._ownership.find_cached_owner(name)
         if owner is None or self.is_here(name):
             return None
         return RemoteStore(owner.node, decode_json(owner.description, StoreDescription))
 
     @override
-    def elsewhere(self, name: str) -> ServedElsewhere | None:
-        owner, others = self._ownership.known(name), self.others()
+    def find_redirect(self, name: str) -> ServedElsewhere | None:
+        owner, others = self._ownership.find_cached_owner(name), self.other_node_urls()
         if owner is None or owner.node not in others or self._membership.is_possibly_gone(owner.node):
             return None
         return redirect_to_owner(name, RemoteOwnership(owner.node, others[owner.node]))
@@ -147,7 +147,7 @@ class ClusterPlacement(Placement):
             description = layout.read_description_or_default()
         began, silences = time.perf_counter(), self._membership.silences
         made = None if description is None else _encode(description)
-        found = self._ownership.seek(name, made, coming=coming)
+        found = self._ownership.get_or_claim_owner(name, made, coming=coming)
         if isinstance(found, RemoteOwnership):
             raise redirect_or_unreachable(name, found)
         try:
@@ -162,7 +162,7 @@ class ClusterPlacement(Placement):
     @override
     def place_replica(self, name: str) -> None:
         began, silences = time.perf_counter(), self._membership.silences
-        claim = self._ownership.arrived(name)
+        claim = self._ownership.require_complete_owner(name)
         self._prepare(self.layout(name), claim.owner, to_own=False)
         with self._lock:
             self._placed[name] = _PlacedStore(claim, silences, began, is_copy=True)
@@ -172,7 +172,7 @@ class ClusterPlacement(Placement):
 
         Raises NoStore and Unavailable.
         """
-        owner, layout = self._ownership.arrived(name).owner, self.layout(name)
+        owner, layout = self._ownership.require_complete_owner(name).owner, self.layout(name)
         self._prepare(layout, owner, to_own=False)
         layout.mark_open()
         journal = open_journal(layout, self._settings.journal_segment_mb)
@@ -192,7 +192,7 @@ class ClusterPlacement(Placement):
 
     @override
     def remove(self, name: str) -> None:
-        self._copies.let_go(name)
+        self._copies.close_files(name)
         super().remove(name)
 
     @override
@@ -242,7 +242,7 @@ class ClusterPlacement(Placement):
 
     @override
     def choose_successor(self, name: str) -> str:
-        return self._ownership.taker(name, self._ownership.node).node
+        return self._ownership.choose_takeover_node(name, self._ownership.node).node
 
     @override
     def repair(self, name: str) -> int:
@@ -270,11 +270,11 @@ class ClusterPlacement(Placement):
             return count_matching_frames(journal, self._log, layout.name, owner)
 
     @override
-    def finish_upgrade(self) -> UpgradeAnswer:
+    def finalize_cluster_upgrade(self) -> UpgradeAnswer:
         return UpgradeAnswer(format=self._formats.finish(self._membership.alive()))
 
     @override
-    def recorded(self, node: str | None, limit: int) -> list[AuditRecord]:
+    def read_audit_records(self, node: str | None, limit: int) -> list[AuditRecord]:
         known = self._registry.beats()
         if node is not None and node not in known:
             raise NotFound(f"no node {node!r} was ever in this cluster; known nodes: {', '.join(sorted(known))}")
@@ -292,12 +292,12 @@ class ClusterPlacement(Placement):
         return alive[node].token if node in alive else ""
 
     @override
-    def others(self) -> dict[str, str]:
+    def other_node_urls(self) -> dict[str, str]:
         alive = self._membership.alive()
         return {name: beat.url for name, beat in alive.items() if name != self._ownership.node}
 
     @override
-    def commits(self, name: str, journal: Journal) -> CommitLog:
+    def open_commit_log(self, name: str, journal: Journal) -> CommitLog:
         with self._lock:
             claim, silences, began, is_copy = self._placed[name]
         if is_copy:
@@ -307,7 +307,7 @@ class ClusterPlacement(Placement):
             arrived = bases.arrival(claim.owner, journal) if claim.owner.coming else None
             shipping = take_over_log(journal, self._log, name, claim.owner)
             if arrived is not None:
-                self._ownership.keep(name, arrived)
+                self._ownership.update_registry_entry(name, arrived)
                 self._log.trim(name, claim.owner.begins)
         except BaseException:
             self._ownership.release_claim(name)
@@ -341,12 +341,12 @@ class ClusterPlacement(Placement):
 
     @override
     def forget_outdated(self, name: str) -> bool:
-        self._copies.let_go(name)
+        self._copies.close_files(name)
         reached = read_shipped_position(self.layout(name).root)
         if reached is None:
             return False
         exists = self._ownership.exists(name)
-        owner = self._ownership.known(name)
+        owner = self._ownership.find_cached_owner(name)
         if not exists or (owner is not None and reached.is_outdated(owner)):
             self.remove(name)
         return not exists
@@ -354,7 +354,7 @@ class ClusterPlacement(Placement):
     @override
     def clear_trash(self) -> None:
         super().clear_trash()
-        for name in super().here():
+        for name in super().local_store_names():
             self.forget_outdated(name)
 
     def _was_outdated(self, name: str) -> None:
@@ -382,7 +382,7 @@ class ClusterPlacement(Placement):
 
     def _prepare(self, layout: StoreLayout, owner: StoreOwner, *, to_own: bool = True) -> None:
         """Prepare local files from which the store's log can be continued, with the settings from the registry."""
-        self._copies.let_go(layout.name)
+        self._copies.close_files(layout.name)
         reached = read_shipped_position(layout.root)
         if reached is not None and reached.is_outdated(owner):
             self.remove(layout.name)
@@ -476,12 +476,12 @@ class OwnedCommitLog(CommitLog):
 
     @override
     @contextmanager
-    def keeping(self, *, alone: bool = False) -> Generator[None]:
-        with self._bases.keeping(lambda: self._shipping.reached, alone=alone):
+    def replicate_snapshot(self, *, alone: bool = False) -> Generator[None]:
+        with self._bases.upload_snapshot(lambda: self._shipping.reached, alone=alone):
             yield
             # Written before the log is trimmed, because files with an older position would be fetched again.
             self.note()
-        if alone and (owner := self._ownership.known(self._store)) is not None:
+        if alone and (owner := self._ownership.find_cached_owner(self._store)) is not None:
             self._shipping.record_purge(owner.erasures)
             self.note()
 

@@ -196,7 +196,7 @@ def count_matching_frames(journal: Journal, log: ReplicatedLog, store: str, owne
     """
     found, end, torn = 0, owner.bases[0].sequence if owner.bases else 0, False
     local_frames = iter(journal.frames(journal.oldest - 1))
-    for logged in join_records(log.left(store, owner.oldest)):
+    for logged in join_records(log.read_intact_records(store, owner.oldest)):
         if logged.record.kind != "frame":
             continue
         try:

@@ -68,9 +68,9 @@ class FailureDetector:
         self._rounds += 1
         if self._began is None:
             self._began = now
-        self.hear(heard, now)
+        self.observe_heartbeats(heard, now)
 
-    def hear(self, heard: dict[str, ObservedHeartbeat], now: float) -> None:
+    def observe_heartbeats(self, heard: dict[str, ObservedHeartbeat], now: float) -> None:
         """Process heartbeats without counting a round, so that silence is noticed even while none is accepted."""
         for node, each in heard.items():
             # Ignore outdated heartbeats from a lagging server.
@@ -89,13 +89,13 @@ class FailureDetector:
             return True
         # Another node observed the lease of silence since the last heartbeat known here.
         is_reported = node in self._heard and self._reported_gone.get(node, 0) >= self._heard[node].revision
-        return is_reported or self.is_unheard(node, now, LEASE_SECONDS)
+        return is_reported or self.is_silent_for(node, now, LEASE_SECONDS)
 
     def has_left(self, node: str) -> bool:
         """Return whether a node's last heartbeat announced that it left."""
         return node in self._heard and self._heard[node].beat.leaving
 
-    def is_unheard(self, node: str, now: float, seconds: float) -> bool:
+    def is_silent_for(self, node: str, now: float, seconds: float) -> bool:
         """Return whether a node was silent for ``seconds`` in which this node's heartbeats were accepted."""
         if self._began is None:
             return False
@@ -107,7 +107,7 @@ class FailureDetector:
         return {
             node: each.revision
             for node, each in self._heard.items()
-            if not each.beat.leaving and self.is_unheard(node, now, LEASE_SECONDS)
+            if not each.beat.leaving and self.is_silent_for(node, now, LEASE_SECONDS)
         }
 
     def alive(self, now: float) -> dict[str, Heartbeat]:
@@ -150,7 +150,7 @@ class ClusterMembership(ClosableContext):
         """
         for _ in range(_MAX_START_ATTEMPTS):
             self._revision, self._usurped = self._last_revision(), False
-            self.round()
+            self.send_heartbeat()
             if not self.is_silent:
                 self._thread.start()
                 threading.Thread(target=self._run_listener, name="listens", daemon=True).start()
@@ -178,7 +178,7 @@ class ClusterMembership(ClosableContext):
         except KgserveError as error:
             log.warning("leaving_not_told", node=self.beat.node, reason=str(error))
 
-    def round(self) -> None:
+    def send_heartbeat(self) -> None:
         """Send one heartbeat and, if it is accepted, read the others'. Raises Unavailable."""
         sent = self._clock()
         with self._lock:
@@ -204,11 +204,11 @@ class ClusterMembership(ClosableContext):
         for come in sorted(alive - before - {self.beat.node}):
             log.info("node_heard", node=self.beat.node, heard=come)
 
-    def listen(self) -> None:
+    def read_heartbeats(self) -> None:
         """Read the others' heartbeats once, even while this node's own are not accepted."""
-        heard = self._registry.seen_beats()
+        heard = self._registry.read_replica_heartbeats()
         with self._lock:
-            self._watch.hear(heard, self._clock())
+            self._watch.observe_heartbeats(heard, self._clock())
 
     def drain(self, *, undo: bool = False) -> None:
         """Stop taking over stores, or undo that. Blocks until all nodes have had time to notice."""
@@ -230,7 +230,7 @@ class ClusterMembership(ClosableContext):
     def is_possibly_gone(self, node: str) -> bool:
         """Return whether a node may be gone, because it was silent for some seconds."""
         with self._lock:
-            return self._watch.is_unheard(node, self._clock(), REDIRECT_CUTOFF_SECONDS)
+            return self._watch.is_silent_for(node, self._clock(), REDIRECT_CUTOFF_SECONDS)
 
     def alive(self) -> dict[str, Heartbeat]:
         """Return the heartbeats of all nodes that are not gone, including this one."""
@@ -240,7 +240,7 @@ class ClusterMembership(ClosableContext):
     def _run_heartbeats(self) -> None:
         while not self._closing.wait(HEARTBEAT_INTERVAL_SECONDS) and not self._usurped:
             try:
-                self.round()
+                self.send_heartbeat()
             except KgserveError as error:
                 log.warning("beat_not_taken", node=self.beat.node, reason=str(error))
             with self._round_done:
@@ -250,7 +250,7 @@ class ClusterMembership(ClosableContext):
     def _run_listener(self) -> None:
         while not self._closing.wait(HEARTBEAT_POLL_SECONDS):
             try:
-                self.listen()
+                self.read_heartbeats()
             except KgserveError as error:
                 if not self._closing.is_set():
                     log.warning("beats_not_heard", node=self.beat.node, reason=str(error))

@@ -81,7 +81,7 @@ class StoreOwnership:
         with self._lock:
             return {store: each.owner for store, each in self._claims.items() if not each.owner.dropped}
 
-    def known(self, store: str) -> StoreOwner | None:
+    def find_cached_owner(self, store: str) -> StoreOwner | None:
         """Return the cached owner of a store, or None."""
         with self._lock:
             claim = self._claims.get(store)
@@ -89,7 +89,7 @@ class StoreOwnership:
 
     def exists(self, store: str) -> bool:
         """Return whether a store exists. Raises Unavailable."""
-        if self.known(store) is not None:
+        if self.find_cached_owner(store) is not None:
             return True
         # Another node may have created it since the last look.
         found = self._read_claim(store)
@@ -100,7 +100,9 @@ class StoreOwnership:
         with self._lock:
             return store in self._epochs
 
-    def seek(self, store: str, made: bytes | None = None, *, coming: bool = False) -> LocalOwnership | RemoteOwnership:
+    def get_or_claim_owner(
+        self, store: str, made: bytes | None = None, *, coming: bool = False
+    ) -> LocalOwnership | RemoteOwnership:
         """Return the owner of a store; this node claims it if no live node owns it. Raises Unavailable and Unconfirmed.
 
         A missing store is created with the description ``made``, or NoStore is raised; with ``coming`` this node has
@@ -110,7 +112,7 @@ class StoreOwnership:
         is_new = claim is None or claim.owner.dropped
         if is_new and made is None:
             raise NoStore(store)
-        found = self.decided(store, claim)
+        found = self.evaluate_claim(store, claim)
         if not isinstance(found, ClaimOpportunity):
             return found
         if self._membership.is_silent:
@@ -131,12 +133,14 @@ class StoreOwnership:
             self._epochs[store] = found.epoch
         return LocalOwnership(self._record_claim(store, OwnershipClaim(owner, revision)), is_new)
 
-    def decided(self, store: str, claim: OwnershipClaim | None) -> LocalOwnership | RemoteOwnership | ClaimOpportunity:
+    def evaluate_claim(
+        self, store: str, claim: OwnershipClaim | None
+    ) -> LocalOwnership | RemoteOwnership | ClaimOpportunity:
         """Return what a claim means, given what this node knows of itself and of the others."""
         own_name = self._membership.beat.node
         if claim is None or claim.owner.dropped:
             # The node that is asked creates the store, unless it is draining.
-            taker = self.taker(store) if self._membership.beat.draining else self._membership.beat
+            taker = self.choose_takeover_node(store) if self._membership.beat.draining else self._membership.beat
             if taker.node != own_name:
                 return RemoteOwnership(taker.node, taker.url)
             return ClaimOpportunity(1, 0) if claim is None else ClaimOpportunity(claim.owner.epoch + 1, claim.revision)
@@ -150,18 +154,18 @@ class StoreOwnership:
             # A restarted node may have another URL than when it claimed the store.
             url = alive[owner.node].url if owner.node in alive else owner.url
             return RemoteOwnership(owner.node, url, self._membership.is_possibly_gone(owner.node))
-        first = self.taker(store)
+        first = self.choose_takeover_node(store)
         return free if first.node == own_name else RemoteOwnership(first.node, first.url)
 
     def keeps_copy(self, store: str, copies: int) -> bool:
         """Return whether this node is one of the ``copies`` nodes that keep a replica of a store for failover."""
-        owner = self.known(store)
+        owner = self.find_cached_owner(store)
         if owner is None or owner.coming or owner.node == self.node:
             return False
         others = self._membership.alive().keys() - {owner.node}
         return self.node in rank_nodes(store, others)[:copies]
 
-    def taker(self, store: str, *others_than: str) -> Heartbeat:
+    def choose_takeover_node(self, store: str, *others_than: str) -> Heartbeat:
         """Return the node that should take over a store without owner. Raises Unavailable.
 
         Draining nodes are chosen only if all are draining.
@@ -179,7 +183,7 @@ class StoreOwnership:
             raise NoStore(store)
         return claim
 
-    def arrived(self, store: str) -> OwnershipClaim:
+    def require_complete_owner(self, store: str) -> OwnershipClaim:
         """Return the current claim to a store whose log is complete. Raises NoStore and Unavailable."""
         claim = self.claimed(store)
         _require_arrived(store, claim.owner, "")
@@ -202,7 +206,7 @@ class StoreOwnership:
     def require_owned(self, store: str) -> OwnershipClaim:
         """Return the claim by which this process owns a store. Raises Unavailable, and Fenced if it no longer does."""
         claim = self._read_claim(store)
-        if claim is None or not isinstance(self.decided(store, claim), LocalOwnership):
+        if claim is None or not isinstance(self.evaluate_claim(store, claim), LocalOwnership):
             raise Fenced(f"store {store!r} is no longer served by node {self.node!r}")
         return claim
 
@@ -210,7 +214,7 @@ class StoreOwnership:
         """Store the description of an owned store in the registry. Raises Fenced, Unconfirmed and Unavailable."""
         self._replace(store, lambda owner: msgspec.structs.replace(owner, description=description))
 
-    def keep(self, store: str, change: Callable[[StoreOwner], StoreOwner]) -> StoreOwner:
+    def update_registry_entry(self, store: str, change: Callable[[StoreOwner], StoreOwner]) -> StoreOwner:
         """Update the registry entry of an owned store, and return it. Raises the errors of `describe`."""
         return self._replace(store, change)
 

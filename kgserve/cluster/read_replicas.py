@@ -112,7 +112,7 @@ class ReplicaCommitLog(CommitLog):
     @property
     @override
     def is_current(self) -> bool:
-        owner = self._ownership.known(self._store)
+        owner = self._ownership.find_cached_owner(self._store)
         if self._is_over or owner is None or owner.node == self._ownership.node:
             return False
         return not self._reached.is_outdated(owner)
@@ -120,22 +120,22 @@ class ReplicaCommitLog(CommitLog):
     @override
     def confirm(self) -> bool:
         if self.is_current:
-            self.refuse()
+            self.raise_for_owner()
         return False
 
-    def refuse(self) -> None:
+    def raise_for_owner(self) -> None:
         """Raise ServedElsewhere or OwnerUnreachable if another node serves the store.
 
         Raises NoStore and Unavailable.
         """
-        found = self._ownership.decided(self._store, self._ownership.claimed(self._store))
+        found = self._ownership.evaluate_claim(self._store, self._ownership.claimed(self._store))
         if isinstance(found, RemoteOwnership):
             raise redirect_or_unreachable(self._store, found)
 
     @override
     def append(self, changes: list[ChangeSet]) -> None:
         if self._incoming_frame is None:
-            self.refuse()
+            self.raise_for_owner()
             raise Unavailable(f"store {self._store!r} is being taken over", retry_after=1)
         self.journal.append_frame(self._incoming_frame, changes[0].sequence, changes[-1].sequence)
 
@@ -251,9 +251,9 @@ class ReadReplicaUpdater:
         if self._thread is not None:
             self._thread.join()
         for name in list(self._files):
-            self.let_go(name)
+            self.close_files(name)
 
-    def let_go(self, name: str) -> None:
+    def close_files(self, name: str) -> None:
         """Close the files of a replica before it is opened or removed. The caller prevents concurrent opening."""
         with self._lock:
             files = self._files.pop(name, None)
@@ -306,7 +306,7 @@ class ReadReplicaUpdater:
                         store.commits.catch_up(store, found)
                     return
             if self._ownership.keeps_copy(name, self._copies):
-                with held.unopened(name) as is_unopened, suppress(NoStore):
+                with held.reserve_if_closed(name) as is_unopened, suppress(NoStore):
                     if is_unopened:
                         self._update_closed_replica(name, found)
         except (KgserveError, OSError) as error:
@@ -323,22 +323,22 @@ class ReadReplicaUpdater:
             reached = append_replicated_records(journal, news, name, None, reached, durable=False)
             require_not_ahead(journal, name, reached)
         except BaseException:
-            self.let_go(name)
+            self.close_files(name)
             raise
         self._files[name] = _ReplicaFiles(journal, reached, time.monotonic())
         if journal.bytes > self._max_journal_bytes and self._has_newer_base(name, journal):
             self._storage.remove(name)
 
     def _has_newer_base(self, name: str, journal: Journal) -> bool:
-        owner = self._ownership.known(name)
+        owner = self._ownership.find_cached_owner(name)
         return owner is not None and bool(owner.bases) and owner.bases[-1].sequence >= journal.oldest
 
     def _close_idle(self, held: OpenStoreLookup) -> None:
         before = time.monotonic() - REPLICA_IDLE_SECONDS
         for name in [name for name, each in self._files.items() if each.used < before]:
-            with held.unopened(name) as is_unopened:
+            with held.reserve_if_closed(name) as is_unopened:
                 if is_unopened:
-                    self.let_go(name)
+                    self.close_files(name)
 
 
 EMBEDDINGS_UPLOAD_GROWTH_FACTOR = 1.25
@@ -367,7 +367,7 @@ class BootstrapSnapshots:
         self._turn = threading.Lock()
 
     @contextmanager
-    def keeping(self, reached: Callable[[], ShippedPosition], *, alone: bool) -> Generator[None]:
+    def upload_snapshot(self, reached: Callable[[], ShippedPosition], *, alone: bool) -> Generator[None]:
         """Upload the snapshot taken within the block, and trim the log before the previous one.
 
         With ``alone``, nothing older than the new snapshot is kept. Raises Fenced, Unconfirmed, StorageFull and
@@ -404,7 +404,7 @@ class BootstrapSnapshots:
             first = None
         kept = (base,) if first is None or first is base else (first, base)
         erasures = owner.erasures + 1 if alone else owner.erasures
-        owner = self._ownership.keep(name, partial(replace, bases=kept, erasures=erasures))
+        owner = self._ownership.update_registry_entry(name, partial(replace, bases=kept, erasures=erasures))
         if first is not None:
             self._log.trim(name, first.position, erase=alone)
         delete_unreferenced_blobs(self._blobs, name, owner, blob_names_of(kept), erase=alone)

@@ -140,7 +140,7 @@ def _end(logs: ReplicatedLog, name: str) -> _LogEnd:
     position = logs.end(name)
     if not position:
         return _LogEnd(0, None)
-    for found in logs.left(name, position - 1):
+    for found in logs.read_intact_records(name, position - 1):
         return _LogEnd(found.position, _decode(found.record.data))
     raise ReplicatedLogCorrupt(f"the last entry of {name!r} is damaged")
 

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
 from kgserve.storage.model.fields import EdgeExtrasAnswer, NodeExtrasAnswer, SparseReprStruct
-from kgserve.storage.model.type_frequencies import KindFreq, TagFreq, TagPrefixFreq
+from kgserve.storage.model.type_and_tag_counts import KindFreq, TagFreq, TagPrefixFreq
 
 
 class Node(NodeExtrasAnswer):

@@ -37,7 +37,7 @@ from kgserve.graph.graph_reader import (
 )
 from kgserve.graph.search.score_fusion import NeighbourWeights
 from kgserve.graph.search.search_index import CommitIndex
-from kgserve.graph.weighted_nodes import WeightedNodes, WeightsById
+from kgserve.graph.weighted_nodes import WeightedNodes, WeightsByNodeId
 from kgserve.platform.timestamps import parse_time
 from kgserve.projections.history.history import NO_SEQUENCE_LIMIT, HistoryFile
 from kgserve.projections.history_follower import HistoryProjection, HistoryWorker
@@ -357,7 +357,9 @@ class AsOfGraph(GraphReader):
     @override
     def sources_of(self, node_id: str, relation_type: str) -> WeightedNodes:
         edges = (edge for edge in self.valid_edges(node_id) if edge.relation_type == relation_type)
-        return WeightsById({edge.source: min(max(edge.weight, 0.0), 1.0) for edge in edges if edge.target == node_id})
+        return WeightsByNodeId(
+            {edge.source: min(max(edge.weight, 0.0), 1.0) for edge in edges if edge.target == node_id}
+        )
 
     @override
     def neighbours(self, ids: Sequence[str]) -> NeighbourWeights:
@@ -415,7 +417,7 @@ class AsOfGraph(GraphReader):
         return np.array([self._ids[number] in found for number in numbers.tolist()], np.bool_)
 
     @override
-    def of_types(self, numbers: NumberArray, types: Collection[str] | None) -> NumberArray:
+    def have_types(self, numbers: NumberArray, types: Collection[str] | None) -> NumberArray:
         if self.valid_at is None and types is None:
             return np.ones(len(numbers), np.bool_)
         ids = [self._ids[number] for number in numbers.tolist()]
@@ -434,7 +436,7 @@ class AsOfGraph(GraphReader):
                 ids = rows.delta.ids(find_most_connected(rows, count + OVERVIEW_OVERFETCH_NODES, None))
         found = np.array([self.number(each) for each in ids], np.int64)
         found = found[self.are_valid(found)]
-        found = found[self.of_types(found, types)]
+        found = found[self.have_types(found, types)]
         return OverviewStart(found if whole else found[:count], whole)
 
     @override
@@ -519,8 +521,8 @@ class AsOfGraph(GraphReader):
         return DescendantPage(page[:limit], page[limit - 1].id if len(page) > limit else None)
 
     @override
-    def below(self, memory_id: str) -> WeightedNodes:
-        return WeightsById({place.id: 1.0 for place in self._levels_below(memory_id, MAX_HIERARCHY_DEPTH)})
+    def weighted_descendants(self, memory_id: str) -> WeightedNodes:
+        return WeightsByNodeId({place.id: 1.0 for place in self._levels_below(memory_id, MAX_HIERARCHY_DEPTH)})
 
     def _is_placed(self, place: HierarchyNode, layer: int | None) -> bool:
         row = self._node(place.id)
@@ -560,7 +562,7 @@ class AsOfGraph(GraphReader):
 
     @property
     @override
-    def last_shown(self) -> int:
+    def last_visible_commit(self) -> int:
         return NO_SEQUENCE_LIMIT
 
     @override
@@ -569,7 +571,7 @@ class AsOfGraph(GraphReader):
             return TextIndexesAsOf(indexes, follower, self.sequence)
 
     @override
-    def former_holders(self, wanted: Sequence[AttributeCondition], seen: int) -> frozenset[str]:
+    def nodes_formerly_matching(self, wanted: Sequence[AttributeCondition], seen: int) -> frozenset[str]:
         with self._opened() as (store, follower):
             # A state counts as ended only after the history has indexed the commit that ended it.
             if not follower.wait(seen, PAST_INDEX_TIMEOUT_SECONDS):
@@ -577,7 +579,7 @@ class AsOfGraph(GraphReader):
             return frozenset(store.catalog.find_ended_nodes_with(wanted, self.sequence))
 
     @override
-    def find_former(self, node_id: str) -> str | None:
+    def find_merge_survivor(self, node_id: str) -> str | None:
         return self.resolve_redirect(node_id)
 
     @contextmanager

@@ -104,11 +104,11 @@ class EventReader:
         """
         if self._wanted.stores is not None:
             first, *others = self._wanted.stores
-            self._graphs.graph(first).beside(others)
+            self._graphs.graph(first).handles_including(others)
             self._follow_all({name: self._wanted.position(name) for name in self._wanted.stores})
             return
         self._unlisten = self._pool.feeds.listen(self._wake)
-        self._turn = self._pool.feeds.turn
+        self._turn = self._pool.feeds.store_list_generation
         self._follow_all({name: self._start_position(name) for name in self._local_stores()})
         for name in self._wanted.positions.keys() - {*self._pool.names(), EVERY_OTHER_STORE}:
             self._announce("store_dropped", name, _now())
@@ -126,11 +126,11 @@ class EventReader:
         return {name: follower.reader.position for name, follower in self._followers.items()}
 
     @property
-    def behind(self) -> int:
+    def unread_event_count(self) -> int:
         """Number of events not read yet, of stores that were once caught up with."""
-        return sum(follower.reader.behind for follower in self._followers.values())
+        return sum(follower.reader.unread_event_count for follower in self._followers.values())
 
-    def read_now(self) -> EventPage | None:
+    def read_without_waiting(self) -> EventPage | None:
         """Return the same as `read` without blocking; None if it would block."""
         return self._read(may_block=False)
 
@@ -150,7 +150,7 @@ class EventReader:
         self._followers.clear()
 
     def _read(self, *, may_block: bool) -> EventPage | None:
-        if self._unlisten is not None and self._turn != self._pool.feeds.turn:
+        if self._unlisten is not None and self._turn != self._pool.feeds.store_list_generation:
             if not may_block:
                 return None
             self._follow_new_stores()
@@ -167,7 +167,7 @@ class EventReader:
                 follower.enqueue()
                 break
         deliveries, self._waiting = self._waiting, []
-        idle = not self._fresh and self._turn in (None, self._pool.feeds.turn)
+        idle = not self._fresh and self._turn in (None, self._pool.feeds.store_list_generation)
         is_over = self._is_over or (self._unlisten is None and not self._followers)
         return EventPage(deliveries, idle, ended=idle and is_over)
 
@@ -183,7 +183,7 @@ class EventReader:
         if entries is None:
             return None
         self._deliver(follower.name, entries)
-        if entries or not reader.caught_up():
+        if entries or not reader.is_caught_up():
             return True
         if closed:
             self._end(follower)
@@ -213,19 +213,21 @@ class EventReader:
             _check_reachable(follower.reader)
         except Gone:
             # No node of the cluster served this store before: it is not new, and was not followed.
-            if self._pool.feeds.arrival(name) is None or position != self._wanted.positions.get(EVERY_OTHER_STORE):
+            if self._pool.feeds.serving_since(name) is None or position != self._wanted.positions.get(
+                EVERY_OTHER_STORE
+            ):
                 raise
             follower.reader.position = FeedPosition.after(follower.reader.feed.latest)
         follower.enqueue()
 
     def _follow_new_stores(self) -> None:
         """Follow stores created since the last call; dropped ones end on their own."""
-        self._turn = self._pool.feeds.turn
+        self._turn = self._pool.feeds.store_list_generation
         for name in self._local_stores():
             if name in self._followers:
                 continue
             with suppress(NotFound, FileNotFoundError):  # dropped again
-                came = self._pool.feeds.arrival(name) or 0
+                came = self._pool.feeds.serving_since(name) or 0
                 if (position := self._arrival_position(name, came) if came else START_POSITION) is None:
                     # The subscriber knows the position and reconnects with it.
                     self._is_over = True
@@ -234,13 +236,13 @@ class EventReader:
 
     def _local_stores(self) -> list[str]:
         """Return the stores to follow on this node, whose files are up to date."""
-        names = self._pool.here()
+        names = self._pool.local_store_names()
         if not self._pool.placement.is_shared:
             return names
-        return [name for name in names if self._pool.feeds.arrival(name) is not None]
+        return [name for name in names if self._pool.feeds.serving_since(name) is not None]
 
     def _start_position(self, name: str) -> FeedPosition | None:
-        position, came = self._wanted.position(name), self._pool.feeds.arrival(name)
+        position, came = self._wanted.position(name), self._pool.feeds.serving_since(name)
         return FeedPosition.after(came or 0) if position is None and self._wanted.goes_on else position
 
     def _end(self, follower: _Follower) -> None:

@@ -25,7 +25,7 @@ from kgserve.stores.pool import StoreNotOpen
 MAX_TRAVERSED_STORES = 16
 
 
-class NodeLocation(NamedTuple):
+class QualifiedNodeId(NamedTuple):
     """A node id in a store; the node need not exist."""
 
     store: str
@@ -45,7 +45,7 @@ class LinkedNodes(NamedTuple):
     """Nodes at the other ends of links, with scores and stores, and all links between known nodes."""
 
     nodes: list[tuple[float, str, NodeRow, Node]]
-    links: list[tuple[NodeLocation, NodeLocation, Edge]]
+    links: list[tuple[QualifiedNodeId, QualifiedNodeId, Edge]]
 
 
 class MomentParameters(Protocol):
@@ -74,9 +74,9 @@ class FederatedTraversal:
         self._held = held
         self._readers: dict[str, GraphReader | None] = {}
         # Survivors of requested nodes that were merged.
-        self._redirects: dict[NodeLocation, NodeLocation] = {}
-        self.depths: dict[NodeLocation, int] = {}
-        self.rows: dict[NodeLocation, NodeRow] = {}
+        self._redirects: dict[QualifiedNodeId, QualifiedNodeId] = {}
+        self.depths: dict[QualifiedNodeId, int] = {}
+        self.rows: dict[QualifiedNodeId, NodeRow] = {}
         self.edges: dict[tuple[str, EdgeKey | LinkKey], EdgeRow | LinkRow] = {}
         self.truncated = False
 
@@ -85,7 +85,7 @@ class FederatedTraversal:
 
         Raises NotFound for its store, and Gone.
         """
-        start = NodeLocation(self._graph.name, self._wanted.start)
+        start = QualifiedNodeId(self._graph.name, self._wanted.start)
         with self._graph.lease():
             pass  # raises NotFound for a missing store
         frontier = self._visit({start: False}, 0)
@@ -115,7 +115,7 @@ class FederatedTraversal:
         return self._graph if store == self._graph.name else self._graph.graphs.allowing_stale_reads().graph(store)
 
     def _open_reader(self, graph: StoreHandle) -> GraphReader | None:
-        past = graph.past(self._request.as_of)
+        past = graph.resolve_as_of(self._request.as_of)
         try:
             with graph.lease() as store:
                 reader = read_graph(store, past, self._request.valid_at, links=True, lease=graph.lease)
@@ -123,7 +123,7 @@ class FederatedTraversal:
         except (NotFound, InvalidInput):
             return None
 
-    def _visit(self, coming: Mapping[NodeLocation, bool], depth: int) -> dict[str, list[str]]:
+    def _visit(self, coming: Mapping[QualifiedNodeId, bool], depth: int) -> dict[str, list[str]]:
         """Assign a depth to new nodes, in order, up to the node limit; return those to expand, by store.
 
         A node whose value is true was named by a link, and is reported even if it does not exist.
@@ -136,8 +136,8 @@ class FederatedTraversal:
             found = {} if reader is None else reader.resolved_nodes(places)
             for asked in places:
                 row = found.get(asked)
-                place = NodeLocation(store, row.id if row is not None else asked)
-                if place in self.depths or (row is None and not coming[NodeLocation(store, asked)]):
+                place = QualifiedNodeId(store, row.id if row is not None else asked)
+                if place in self.depths or (row is None and not coming[QualifiedNodeId(store, asked)]):
                     continue
                 if len(self.depths) >= self._wanted.max_nodes:
                     self.truncated = True
@@ -145,13 +145,13 @@ class FederatedTraversal:
                 self.depths[place] = depth
                 if row is not None:
                     self.rows[place] = row
-                    self._redirects[NodeLocation(store, asked)] = place
+                    self._redirects[QualifiedNodeId(store, asked)] = place
                     frontier[store].append(row.id)
         return frontier
 
-    def _expand(self, frontier: Mapping[str, list[str]]) -> dict[NodeLocation, bool]:
+    def _expand(self, frontier: Mapping[str, list[str]]) -> dict[QualifiedNodeId, bool]:
         """Return the nodes that edges and links of some nodes lead to; the value is true for targets of links."""
-        beyond: dict[NodeLocation, bool] = {}
+        beyond: dict[QualifiedNodeId, bool] = {}
         for store, ids in sorted(frontier.items()):
             for place, by_link in self._neighbours(store, ids):
                 if place not in self.depths:
@@ -161,7 +161,7 @@ class FederatedTraversal:
                     return {}
         return beyond
 
-    def _neighbours(self, store: str, ids: list[str]) -> Iterator[tuple[NodeLocation, bool]]:
+    def _neighbours(self, store: str, ids: list[str]) -> Iterator[tuple[QualifiedNodeId, bool]]:
         reader = self._reader_of(store)
         if reader is None:
             return
@@ -169,34 +169,34 @@ class FederatedTraversal:
         wanted = msgspec.structs.replace(self._wanted, valid_at=reader.valid_at)
         for edge in filter(wanted.follows, reader.edges_of(ids, direction)):
             self.edges[store, edge.key] = edge
-            yield NodeLocation(store, edge.source), False
-            yield NodeLocation(store, edge.target), False
+            yield QualifiedNodeId(store, edge.source), False
+            yield QualifiedNodeId(store, edge.target), False
         for _, far, is_named in self._links_around(store, ids, reader):
             yield far, is_named
 
     def _links_around(
         self, store: str, ids: Collection[str], reader: GraphReader
-    ) -> Iterator[tuple[NodeLocation, NodeLocation, bool]]:
+    ) -> Iterator[tuple[QualifiedNodeId, QualifiedNodeId, bool]]:
         """Yield the near and the far end of each link, and whether the far one is its target."""
         direction = self._wanted.direction
         wanted = msgspec.structs.replace(self._wanted, valid_at=reader.valid_at)
         for link in reader.links_from(ids) if direction != "incoming" else ():
             if wanted.follows(link.edge):
                 self.edges[store, link.key] = link
-                yield NodeLocation(store, link.edge.source), NodeLocation(link.store, link.edge.target), True
+                yield QualifiedNodeId(store, link.edge.source), QualifiedNodeId(link.store, link.edge.target), True
         if direction == "outgoing":
             return
         merged = reader.merged_ids(ids)
-        self._redirects |= {NodeLocation(store, each): NodeLocation(store, into) for each, into in merged.items()}
+        self._redirects |= {QualifiedNodeId(store, each): QualifiedNodeId(store, into) for each, into in merged.items()}
         for origin, link in self._graph.pool.inbound.to(store, [*ids, *merged]):
             if wanted.follows(link.edge):
                 self.edges[origin, link.key] = link
                 near = merged.get(link.edge.target, link.edge.target)
-                yield NodeLocation(store, near), NodeLocation(origin, link.edge.source), False
+                yield QualifiedNodeId(store, near), QualifiedNodeId(origin, link.edge.source), False
 
-    def beside(self, near: Mapping[NodeLocation, float], most: int) -> LinkedNodes:
+    def expand_scores(self, near: Mapping[QualifiedNodeId, float], most: int) -> LinkedNodes:
         """Return the best nodes one link away from scored nodes; they inherit half of the score."""
-        scores: dict[NodeLocation, float] = {}
+        scores: dict[QualifiedNodeId, float] = {}
         for store, ids in _by_store(near).items():
             if (reader := self._reader_of(store)) is not None:
                 for own, far, _ in self._links_around(store, ids, reader):
@@ -230,14 +230,14 @@ class FederatedTraversal:
         fields = {name: value for name, value in msgspec.structs.asdict(answer).items() if value is not msgspec.UNSET}
         return msgspec.json.encode(fields | {"nodes": nodes})
 
-    def _visible_nodes(self) -> dict[NodeLocation, ReachedNode]:
+    def _visible_nodes(self) -> dict[QualifiedNodeId, ReachedNode]:
         """Return the nodes that exist, as answered."""
-        found: dict[NodeLocation, ReachedNode] = {}
+        found: dict[QualifiedNodeId, ReachedNode] = {}
         for store, ids in _by_store(self.rows).items():
-            rows = [self.rows[NodeLocation(store, node_id)] for node_id in ids]
+            rows = [self.rows[QualifiedNodeId(store, node_id)] for node_id in ids]
             reader = self._reader_of(store)
             for node in reader.to_nodes(rows, _to_reached_node) if reader is not None else ():
-                place = NodeLocation(store, node.id)
+                place = QualifiedNodeId(store, node.id)
                 node.store, node.depth = store, self.depths[place]
                 found[place] = node
         return found
@@ -253,14 +253,14 @@ class FederatedTraversal:
         edge.store = store
         return edge
 
-    def _ends(self, store: str, row: EdgeRow | LinkRow) -> tuple[NodeLocation, NodeLocation]:
+    def _ends(self, store: str, row: EdgeRow | LinkRow) -> tuple[QualifiedNodeId, QualifiedNodeId]:
         """Return both ends of an edge, after merge redirects."""
         edge, into = (row.edge, row.store) if isinstance(row, LinkRow) else (row, store)
-        ends = NodeLocation(store, edge.source), NodeLocation(into, edge.target)
+        ends = QualifiedNodeId(store, edge.source), QualifiedNodeId(into, edge.target)
         return self._redirects.get(ends[0], ends[0]), self._redirects.get(ends[1], ends[1])
 
 
-def _by_store(places: Iterable[NodeLocation]) -> dict[str, list[str]]:
+def _by_store(places: Iterable[QualifiedNodeId]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = defaultdict(list)
     for place in places:
         found[place.store].append(place.id)
@@ -275,7 +275,7 @@ def traverse_stores(graph: StoreHandle, request: TraverseRequest, wanted: Traver
     """
     if graph.most_edges is not None:
         raise StoreNotOpen
-    if (past := graph.past(request.as_of)) is not None:
+    if (past := graph.resolve_as_of(request.as_of)) is not None:
         _check_moment(past, request)
     with ExitStack() as held:
         walk = FederatedTraversal(graph, request, wanted, held)
@@ -283,14 +283,14 @@ def traverse_stores(graph: StoreHandle, request: TraverseRequest, wanted: Traver
 
 
 def find_linked_nodes(
-    graph: StoreHandle, near: Mapping[NodeLocation, float], asked: MomentParameters, most: int
+    graph: StoreHandle, near: Mapping[QualifiedNodeId, float], asked: MomentParameters, most: int
 ) -> LinkedNodes:
     """Return nodes one link away from some nodes, in stores that the caller may access.
 
     Incoming links are followed only in the current state, because past ones are unknown. Raises InvalidInput as
     `traverse_stores` does.
     """
-    past = graph.past(asked.as_of)
+    past = graph.resolve_as_of(asked.as_of)
     direction: TraversalDirection = "both" if past is None else "outgoing"
     request = TraverseRequest(start_id="", direction=direction, as_of=asked.as_of, valid_at=asked.valid_at)
     if past is not None:
@@ -299,7 +299,7 @@ def find_linked_nodes(
         walk = FederatedTraversal(
             graph, request, TraversalRequest("", 1, direction, None, None, len(near) + most), held
         )
-        return walk.beside(near, most)
+        return walk.expand_scores(near, most)
 
 
 def _check_moment(past: PastMoment, request: TraverseRequest) -> None:

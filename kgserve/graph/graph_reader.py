@@ -20,7 +20,7 @@ from kgserve.graph.answers import Node
 from kgserve.graph.as_of_resolution import MAX_EDGES_PER_DIRECTION, VALID_AT_ANY, parse_valid_at
 from kgserve.graph.search.score_fusion import MAX_PROPAGATION_DEGREE, NeighbourWeights
 from kgserve.graph.search.search_index import CommitIndex
-from kgserve.graph.weighted_nodes import WeightedNodes, WeightsById, WeightsByNumber
+from kgserve.graph.weighted_nodes import WeightedNodes, WeightsByNodeId, WeightsByRowNumber
 from kgserve.projections.catalog.catalog import NodeCatalog
 from kgserve.projections.catalog.projection import CatalogDamaged
 from kgserve.projections.links.links import NO_LINK_LIMIT, LinkReader
@@ -258,7 +258,7 @@ class GraphReader(ABC):
         """Return for each node whether it exists and is valid."""
 
     @abstractmethod
-    def of_types(self, numbers: NumberArray, types: Collection[str] | None) -> NumberArray:
+    def have_types(self, numbers: NumberArray, types: Collection[str] | None) -> NumberArray:
         """Return for each node whether it is valid and of one of some types; None: of any."""
 
     @abstractmethod
@@ -303,7 +303,7 @@ class GraphReader(ABC):
         """
 
     @abstractmethod
-    def below(self, memory_id: str) -> WeightedNodes:
+    def weighted_descendants(self, memory_id: str) -> WeightedNodes:
         """Return everything below a memory, with weights of 1. Raises TooLarge."""
 
     # Other state as of the commit
@@ -322,7 +322,7 @@ class GraphReader(ABC):
 
     @property
     @abstractmethod
-    def last_shown(self) -> int:
+    def last_visible_commit(self) -> int:
         """The last commit whose states may be shown in a history next to this graph."""
 
     @abstractmethod
@@ -330,14 +330,14 @@ class GraphReader(ABC):
         """Return the index of the texts of the nodes."""
 
     @abstractmethod
-    def former_holders(self, wanted: Sequence[AttributeCondition], seen: int) -> frozenset[str]:
+    def nodes_formerly_matching(self, wanted: Sequence[AttributeCondition], seen: int) -> frozenset[str]:
         """Return the nodes that had some attributes at this commit, in a state that has ended since.
 
         seen: the commit up to which the caller knows of ended states. Raises Unavailable while the history is behind.
         """
 
     @abstractmethod
-    def find_former(self, node_id: str) -> str | None:
+    def find_merge_survivor(self, node_id: str) -> str | None:
         """Return the node that an id leads to, if it may be missing in the current graph; else None."""
 
     @abstractmethod
@@ -378,7 +378,7 @@ class CurrentGraph(GraphReader):
 
     @override
     def resolve_redirects(self, ids: Collection[str]) -> dict[str, str]:
-        if not self.rows.know_merges:
+        if not self.rows.has_merges:
             return {node_id: node_id for node_id in ids}
         merged = find_redirects(self.rows, ids)
         return {node_id: follow_redirect_chain(merged, node_id) for node_id in ids}
@@ -418,7 +418,7 @@ class CurrentGraph(GraphReader):
         return self.rows.node_text(number, self.now)
 
     def _numbered_valid(self, number: int) -> bool:
-        return self.valid_at is None or self.rows.node_holds(number, self.valid_at)
+        return self.valid_at is None or self.rows.is_node_valid_at(number, self.valid_at)
 
     @override
     def encode_edges(self, node_id: str, limit: int, *, outgoing: bool) -> list[bytes]:
@@ -426,7 +426,7 @@ class CurrentGraph(GraphReader):
 
     def _shown_edges(self, node_id: str, *, outgoing: bool) -> EdgeSet:
         rows = self.rows
-        edges = rows.around(np.array([self.number(node_id)]), outgoing=outgoing)
+        edges = rows.edges_around(np.array([self.number(node_id)]), outgoing=outgoing)
         if self._max_edges is not None and len(edges) > self._max_edges:
             raise TraversalTooLong
         return edges if self.valid_at is None else filter_valid_edges(rows, edges, self.valid_at, outgoing=outgoing)
@@ -445,11 +445,11 @@ class CurrentGraph(GraphReader):
     @override
     def list_nodes(self, wanted: NodeFilter, position: PagePosition, limit: int) -> ResultPage[NodeRow]:
         if wanted == NO_NODE_FILTER:
-            ids = ((node_id, node_id, True) for node_id in self.rows.ids_behind(position.after))
+            ids = ((node_id, node_id, True) for node_id in self.rows.ids_after(position.after))
             return _with_rows(self.rows, take_result_page(ids, position, limit))
 
         def look(catalog: NodeCatalog, rows: RowsSnapshot) -> ResultPage[NodeRow]:
-            page = _with_rows(rows, catalog.listed(wanted, position, limit))
+            page = _with_rows(rows, catalog.list_matching_ids(wanted, position, limit))
             if not all(map(wanted.matches, page.items)):
                 raise CatalogDamaged("it lists a node that does not match")
             return page
@@ -460,14 +460,14 @@ class CurrentGraph(GraphReader):
     def export(self) -> Iterator[ExportBlock]:
         rows, moment = self.rows, self.valid_at
         for numbers in rows.node_slices():
-            kept = numbers if moment is None else numbers[rows.nodes_hold(numbers, moment)]
+            kept = numbers if moment is None else numbers[rows.valid_nodes_mask(numbers, moment)]
             if len(kept):
                 yield ExportBlock(self._with_accesses([*map(decode_node_line, rows.node_texts(kept, 0))]), [])
         for found in rows.edge_slices():
-            held = found if moment is None else rows.holding(found, moment)
+            held = found if moment is None else rows.filter_valid(found, moment)
             if len(held):
                 yield ExportBlock([], [*map(decode_edge_line, rows.edge_texts(held))])
-        for links in self._links.all() if self._links else ():
+        for links in self._links.iterate_links() if self._links else ():
             if kept_links := [row for row in links if moment is None or self._is_held(row.edge)]:
                 yield ExportBlock([], [*map(build_link_line, kept_links)])
 
@@ -503,23 +503,25 @@ class CurrentGraph(GraphReader):
     def strongest_edges(self, node_id: str, excluded: Collection[str], limit: int) -> Iterable[EdgeRow]:
         rows, number = self.rows, self.rows.number(node_id)
         for outgoing in (True, False) if number >= 0 else ():
-            around = exclude_types(rows, rows.around(np.array([number]), outgoing=outgoing), excluded)
+            around = exclude_types(rows, rows.edges_around(np.array([number]), outgoing=outgoing), excluded)
             yield from rows.rows_of(_strongest(rows, self._valid(around), limit))
 
     @override
     def sources_of(self, node_id: str, relation_type: str) -> WeightedNodes:
         rows, number = self.rows, self.rows.number(node_id)
         if number < 0:
-            return WeightsById({})
+            return WeightsByNodeId({})
         found = self._valid_around(np.array([number]), outgoing=False, relation_type=relation_type)
         weights = np.clip(np.array(rows.weights(found), np.float64), 0.0, 1.0)
-        return WeightsByNumber(rows, rows.ends(found)[0].astype(np.int64), weights)
+        return WeightsByRowNumber(rows, rows.edge_endpoints(found)[0].astype(np.int64), weights)
 
     def _valid_around(self, numbers: NumberArray, *, outgoing: bool, relation_type: str) -> EdgeSet:
-        return self._valid(filter_by_type(self.rows, self.rows.around(numbers, outgoing=outgoing), (relation_type,)))
+        return self._valid(
+            filter_by_type(self.rows, self.rows.edges_around(numbers, outgoing=outgoing), (relation_type,))
+        )
 
     def _valid(self, edges: EdgeSet) -> EdgeSet:
-        return edges if self.valid_at is None else self.rows.edges_holding(edges, self.valid_at)
+        return edges if self.valid_at is None else self.rows.filter_valid_edges(edges, self.valid_at)
 
     @override
     def neighbours(self, ids: Sequence[str]) -> NeighbourWeights:
@@ -530,7 +532,7 @@ class CurrentGraph(GraphReader):
     def _numbered_neighbours(self, ids: Sequence[str]) -> dict[str, list[tuple[int, float]]]:
         rows, numbers = self.rows, {node_id: self.rows.number(node_id) for node_id in ids}
         few: list[int] = []
-        if self.valid_at is not None and rows.dated:
+        if self.valid_at is not None and rows.has_validity_bounds:
             few = [node for node in dict.fromkeys(numbers.values()) if node >= 0 and self._has_few(node)]
         batched = self._valid_neighbours(few, self.valid_at) if few and self.valid_at is not None else {}
         return {
@@ -547,8 +549,8 @@ class CurrentGraph(GraphReader):
         """Return the valid neighbours of nodes that are not hubs, for all of them together."""
         rows, found = self.rows, {node: list[tuple[int, float]]() for node in nodes}
         for outgoing in (True, False):
-            edges = rows.holding(rows.around(np.array(nodes), outgoing=outgoing), moment)
-            ends = rows.ends(edges)
+            edges = rows.filter_valid(rows.edges_around(np.array(nodes), outgoing=outgoing), moment)
+            ends = rows.edge_endpoints(edges)
             owners, others = ends if outgoing else ends[::-1]
             for owner, other, weight in zip(owners.tolist(), others.tolist(), rows.weights(edges), strict=True):
                 found[owner].append((other, weight))
@@ -559,7 +561,7 @@ class CurrentGraph(GraphReader):
         found: list[tuple[int, float]] = []
         if node < 0:
             return found
-        dated = self.valid_at is not None and rows.dated
+        dated = self.valid_at is not None and rows.has_validity_bounds
         for outgoing in (True, False):
             few = not dated and rows.base.degree(node, outgoing=outgoing) <= MAX_EDGES_PER_DIRECTION
             found += self._few_ends(node, outgoing=outgoing) if few else self._some_ends(node, outgoing=outgoing)
@@ -575,12 +577,12 @@ class CurrentGraph(GraphReader):
 
     def _some_ends(self, node: int, *, outgoing: bool) -> Iterable[tuple[int, float]]:
         rows = self.rows
-        edges = rows.around(np.array([node]), outgoing=outgoing)
-        if self.valid_at is not None and rows.dated:
+        edges = rows.edges_around(np.array([node]), outgoing=outgoing)
+        if self.valid_at is not None and rows.has_validity_bounds:
             # A node with more edges counts as a hub, even if few of them are valid.
-            edges = rows.holding(edges.first(MAX_EDGES_PER_DIRECTION), self.valid_at)
+            edges = rows.filter_valid(edges.first(MAX_EDGES_PER_DIRECTION), self.valid_at)
         edges = edges.first(MAX_NEIGHBOURS)
-        return zip(rows.ends(edges)[outgoing].tolist(), rows.weights(edges), strict=True)
+        return zip(rows.edge_endpoints(edges)[outgoing].tolist(), rows.weights(edges), strict=True)
 
     @override
     def walk(self, start: str, depth: int, max_nodes: int) -> list[EdgeRow]:
@@ -604,12 +606,12 @@ class CurrentGraph(GraphReader):
 
     @override
     def are_valid(self, numbers: NumberArray) -> NumberArray:
-        if self.valid_at is None or not self.rows.dated:
+        if self.valid_at is None or not self.rows.has_validity_bounds:
             return np.ones(len(numbers), np.bool_)
-        return self.rows.nodes_hold(numbers, self.valid_at)
+        return self.rows.valid_nodes_mask(numbers, self.valid_at)
 
     @override
-    def of_types(self, numbers: NumberArray, types: Collection[str] | None) -> NumberArray:
+    def have_types(self, numbers: NumberArray, types: Collection[str] | None) -> NumberArray:
         fits = self.are_valid(numbers)
         if types is not None:
             fits[fits] = [each in types for each in read_node_types(self.rows, numbers[fits])]
@@ -618,7 +620,7 @@ class CurrentGraph(GraphReader):
     @override
     def best_connected(self, count: int, max_nodes: int, types: Collection[str] | None) -> OverviewStart:
         found, whole = choose_overview_start(self.rows, count + OVERVIEW_OVERFETCH_NODES, max_nodes, types)
-        found = found[self.of_types(found, types)]
+        found = found[self.have_types(found, types)]
         return OverviewStart(found if whole else found[:count], whole)
 
     @override
@@ -648,7 +650,7 @@ class CurrentGraph(GraphReader):
 
     @override
     def ancestors(self, memory_id: str, layer: int | None) -> list[HierarchyNode]:
-        return self._checked(self._ask(lambda memories: memories.above(memory_id, self.now, layer)))
+        return self._checked(self._ask(lambda memories: memories.ancestors_of(memory_id, self.now, layer)))
 
     @override
     def descendants(self, memory_id: str, layer: int | None, after: str, limit: int, *, near: bool) -> DescendantPage:
@@ -663,7 +665,7 @@ class CurrentGraph(GraphReader):
         return places
 
     @override
-    def below(self, memory_id: str) -> WeightedNodes:
+    def weighted_descendants(self, memory_id: str) -> WeightedNodes:
         return _Descendants(self._ask, memory_id)
 
     def _ask(self, question: Callable[[MemoryIndexFile], Found]) -> Found:
@@ -679,16 +681,16 @@ class CurrentGraph(GraphReader):
     def memory_states(self, ids: Collection[str]) -> dict[str, MemoryState]:
         found = self._ask(lambda memories: memories.live(ids))
         pending = self._store.accesses.pending(ids)
-        return {key: each.after(pending.get(key)) for key, each in found.items()} if pending else found
+        return {key: each.with_access(pending.get(key)) for key, each in found.items()} if pending else found
 
     @override
     def confidences(self, memories: Sequence[NodeRow], half_lives: HalfLives) -> dict[str, float]:
         accesses = self.accesses([row.id for row in memories])
-        return {row.id: half_lives.effective(row, accesses.get(row.id), self.now) for row in memories}
+        return {row.id: half_lives.decayed_confidence(row, accesses.get(row.id), self.now) for row in memories}
 
     @property
     @override
-    def last_shown(self) -> int:
+    def last_visible_commit(self) -> int:
         return self.sequence
 
     @override
@@ -696,11 +698,11 @@ class CurrentGraph(GraphReader):
         return indexes
 
     @override
-    def former_holders(self, wanted: Sequence[AttributeCondition], seen: int) -> frozenset[str]:
+    def nodes_formerly_matching(self, wanted: Sequence[AttributeCondition], seen: int) -> frozenset[str]:
         return frozenset()
 
     @override
-    def find_former(self, node_id: str) -> str | None:
+    def find_merge_survivor(self, node_id: str) -> str | None:
         return None
 
     @override
@@ -727,7 +729,7 @@ class _Descendants(WeightedNodes):
         return self._ask(lambda memories: memories.count_descendants(self._id, MAX_DESCENDANTS + 1))
 
     @override
-    def among(self, ids: Iterable[str]) -> dict[str, float]:
+    def weights_of(self, ids: Iterable[str]) -> dict[str, float]:
         known = list(ids)
         found = self._ask(lambda memories: memories.filter_descendants(self._id, known))
         return {node_id: 1.0 for node_id in known if node_id in found}
@@ -795,7 +797,7 @@ def read_graph(
 
 
 def _current_moment(valid_at: str | None, rows: RowsSnapshot) -> int | None:
-    return resolve_valid_at(valid_at, time.time_ns() // 1000 if valid_at is None and rows.dated else None)
+    return resolve_valid_at(valid_at, time.time_ns() // 1000 if valid_at is None and rows.has_validity_bounds else None)
 
 
 def resolve_valid_at(text: str | None, left_out: int | None) -> int | None:

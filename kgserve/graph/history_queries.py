@@ -147,7 +147,9 @@ def prune_history(graph: StoreHandle, request: PruneHistoryRequest) -> PruneAnsw
         present = leased.state.sequence
         follower = caught_up_history(graph.graphs.historian, leased)
         now = RETENTION_CLOCK.require() if _is_by_age(request.before) else 0
-        before = follower.due(now) if request.before is None else _parse_moment(follower, request.before, now)
+        before = (
+            follower.expired_sequence(now) if request.before is None else _parse_moment(follower, request.before, now)
+        )
         pruned = follower.prune(before) if before > 0 else 0
         return PruneAnswer(
             store=graph.name, pruned=pruned, oldest=follower.look(lambda history: history.oldest), sequence=present

@@ -28,7 +28,7 @@ from kgserve.graph.merge_api import (
     UnmergeNodeRequest,
     UnrestoredEdge,
 )
-from kgserve.graph.merge_policy import MergedFields, MergeReversal, merge_fields, revert_fields
+from kgserve.graph.merge_policy import MergedFields, MergeReversal, merge_node_fields, revert_fields
 from kgserve.graph.mutations import estimate_bytes
 from kgserve.graph.request_validation import FaultCollector, check_author, check_label
 from kgserve.graph.store_handle import StoreHandle
@@ -112,7 +112,7 @@ def _merge_answer(node_id: str, merge_: _MergePlan, report: WriteReport) -> Merg
 def _plan_merge(rows: RowsSnapshot, links: LinkReader | None, wanted: MergeNodeRequest, store: str) -> _MergePlan:
     absorbed, into, again = _require_nodes(rows, wanted, store)
     author = wanted.created_by or ""
-    taken = MergedFields(NodePut(0, into.id), [], []) if again else merge_fields(into, absorbed, wanted)
+    taken = MergedFields(NodePut(0, into.id), [], []) if again else merge_node_fields(into, absorbed, wanted)
     edges = list(_edges(rows, absorbed.id))
     moving = [row for row in edges if {row.source, row.target} != {absorbed.id, into.id}]
     keys = [redirect_edge_key(row.key, absorbed.id, into.id) for row in moving]
@@ -192,7 +192,7 @@ def _check_chain(rows: RowsSnapshot, node_id: str) -> None:
 def _edges(rows: RowsSnapshot, node_id: str) -> Iterator[EdgeRow]:
     """Return the edges of a node, each once, without those of merges. Raises TooLarge above the limit."""
     numbers = np.array([rows.number(node_id)])
-    out, into = (rows.around(numbers, outgoing=outgoing) for outgoing in (True, False))
+    out, into = (rows.edges_around(numbers, outgoing=outgoing) for outgoing in (True, False))
     if len(out) + len(into) > MAX_MOVED_EDGES:
         raise TooLarge(
             f"node {node_id!r} has {len(out) + len(into)} edges; at most {MAX_MOVED_EDGES} are moved by one merge"

@@ -43,7 +43,7 @@ def _mergeable(row: NodeRow) -> _MergeableFields:
     return _MergeableFields(row.content, extras.summary, extras.tags, _attributes(row.attributes))
 
 
-def merge_fields(into: NodeRow, absorbed: NodeRow, wanted: MergeRequest) -> MergedFields:
+def merge_node_fields(into: NodeRow, absorbed: NodeRow, wanted: MergeRequest) -> MergedFields:
     """Return the write to the surviving node. Raises TooLarge and InvalidInput if the result exceeds a limit."""
     old, other = _mergeable(into), _mergeable(absorbed)
     summary_rule = "fill" if wanted.content == "append" else wanted.content

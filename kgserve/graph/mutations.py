@@ -21,7 +21,7 @@ from kgserve.graph.answers import (
     RepeatedRow,
     SkippedEdge,
 )
-from kgserve.graph.compat.versioned_api import RetireAnswer, RetireEdgeRequest, RetireRequest
+from kgserve.graph.compat.versioned_nodes_api import RetireAnswer, RetireEdgeRequest, RetireRequest
 from kgserve.graph.cross_store_links import find_edge, split_links, to_edge_or_link_key
 from kgserve.graph.query_parameters import EdgeIdRequest, NodeIdRequest, RetireNodeRequest
 from kgserve.graph.request_bodies import EdgeKeyRequest, InjectRequest

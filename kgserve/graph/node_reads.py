@@ -34,7 +34,7 @@ from kgserve.graph.answers import (
     TraverseAnswer,
 )
 from kgserve.graph.as_of_resolution import MAX_EDGES_PER_DIRECTION, VALID_AT_ANY, describe_moment, encode_redirect
-from kgserve.graph.compat.versioned_api import EdgeAnswer, EdgeList
+from kgserve.graph.compat.versioned_nodes_api import EdgeAnswer, EdgeList
 from kgserve.graph.cross_store_links import find_edge
 from kgserve.graph.federated_traversal import traverse_stores
 from kgserve.graph.graph_reader import CurrentGraph, EdgePageRequest, GraphReader, read_graph, resolve_valid_at
@@ -66,8 +66,8 @@ from kgserve.storage.model.fields import AUTHOR_FIELD
 from kgserve.storage.model.filters import NodeFilter, PagePosition
 from kgserve.storage.model.rows import LinkKey, LinkRow, NodeRow, edge_or_link_id, parse_edge_or_link_id
 from kgserve.storage.model.traversal import TraversalRequest, clamp_depth
-from kgserve.storage.model.type_frequencies import MAX_LISTED_TAGS
-from kgserve.storage.rows.encoding import encode_link
+from kgserve.storage.model.type_and_tag_counts import MAX_LISTED_TAGS
+from kgserve.storage.rows.encoding import encode_cross_store_link
 from kgserve.storage.rows.hierarchy import find_merged_ids, resolve_redirect
 from kgserve.storage.rows.node_edge_pages import add_former_versions
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
@@ -91,7 +91,7 @@ def get_node(graph: StoreHandle, request: NodeRequest) -> EncodedAnswer[NodeAnsw
     node_id = require_label(request.node_id)
     inbound, past, moment = (
         _read_inbound_links(graph, request),
-        graph.past(request.as_of),
+        graph.resolve_as_of(request.as_of),
         _valid_at_or_any(request.valid_at),
     )
     with (
@@ -121,9 +121,9 @@ def _encode_view(reader: GraphReader, wanted: NodeRequest, inbound: Sequence[_In
     if node is None:
         return None
     outgoing = reader.encode_edges(node_id, MAX_EDGES_PER_DIRECTION + 1, outgoing=True)
-    outgoing += map(encode_link, reader.valid_links(node_id, MAX_EDGES_PER_DIRECTION + 1))
+    outgoing += map(encode_cross_store_link, reader.valid_links(node_id, MAX_EDGES_PER_DIRECTION + 1))
     incoming = reader.encode_edges(node_id, MAX_EDGES_PER_DIRECTION + 1, outgoing=False)
-    incoming += [encode_link(row, origin) for origin, row in _valid_inbound(inbound, reader.valid_at)]
+    incoming += [encode_cross_store_link(row, origin) for origin, row in _valid_inbound(inbound, reader.valid_at)]
     return b'{"node":%b,"outgoing":[%b],"incoming":[%b],"edges_truncated":%b%b}' % (
         node,
         b",".join(outgoing[:MAX_EDGES_PER_DIRECTION]),
@@ -151,7 +151,7 @@ def list_nodes(graph: StoreHandle, request: NodesQuery) -> NodePage | ListedNode
 
 
 def _page_of_nodes(graph: StoreHandle, wanted: NodesQuery) -> tuple[list[Node], str | None]:
-    place, past = _start_of_page(wanted), graph.past(wanted.as_of)
+    place, past = _start_of_page(wanted), graph.resolve_as_of(wanted.as_of)
     types, tags = tuple(filter(None, (*wanted.type, *wanted.kind))), tuple(filter(None, dict.fromkeys(wanted.tag)))
     attributes = parse_attribute_filter_json(wanted.attributes, "attributes")
     with graph.lease() as leased, read_graph(leased, past, wanted.valid_at) as reader:
@@ -259,7 +259,7 @@ def encode_edge_list(
     kinds = tuple(filter(None, request.kinds))
     inbound = () if outgoing or isinstance(request, EdgesRequest) else _read_inbound_links(graph, request)
     wanted = EdgePageRequest(outgoing, kinds, request.offset, request.limit)
-    past, moment = graph.past(request.as_of), _valid_at_or_any(request.valid_at)
+    past, moment = graph.resolve_as_of(request.as_of), _valid_at_or_any(request.valid_at)
     with (
         graph.lease() as store,
         read_graph(store, past, moment, links=True, max_edges=graph.most_edges) as reader,
@@ -282,7 +282,7 @@ def _encode_page(
         return None
     leading = reader.valid_links(node_id) if wanted.outgoing else []
     links = [
-        encode_link(row, origin)
+        encode_cross_store_link(row, origin)
         for origin, row in (*((None, row) for row in leading), *_valid_inbound(inbound, reader.valid_at))
         if not wanted.relation_types or row.edge.relation_type in wanted.relation_types
     ]
@@ -346,7 +346,7 @@ def traverse(graph: StoreHandle, request: TraverseRequest) -> EncodedAnswer[Trav
     )
     if request.follow_symlinks:
         return to_encoded_answer(traverse_stores(graph, request, wanted))
-    past = graph.past(request.as_of)
+    past = graph.resolve_as_of(request.as_of)
     with (
         graph.lease() as store,
         read_graph(store, past, request.valid_at, max_edges=graph.most_edges) as reader,
@@ -421,7 +421,7 @@ def get_nodes(graph: StoreHandle, request: NodesRequest) -> NodesAnswer:
     Raises Gone for a moment that is no longer in the history.
     """
     ids = _unique_ids(request.ids)
-    past = graph.past(request.as_of)
+    past = graph.resolve_as_of(request.as_of)
     with graph.lease() as store, read_graph(store, past, _valid_at_or_any(request.valid_at)) as reader:
         nodes = {node.id: node for node in reader.to_nodes([*reader.valid_nodes(ids).values()], row_conversion.to_node)}
     return NodesAnswer(nodes=list(nodes.values()), missing=_missing_ids(ids, nodes))
@@ -452,7 +452,7 @@ def delete_nodes(graph: StoreHandle, request: DeleteNodesRequest) -> Future[Dele
     def batch(_: OpenStore, chosen: _DeletionPlan) -> WriteBatch:
         return WriteBatch(delete_nodes=chosen.ids, cost=sum(map(len, chosen.ids)) + 100 * chosen.edges)
 
-    return graph.prepared(look, batch, deletion.answer, dry_run=request.dry_run)
+    return graph.submit_prepared_batch(look, batch, deletion.answer, dry_run=request.dry_run)
 
 
 class _DeletionPlan(msgspec.Struct, frozen=True):
@@ -519,7 +519,7 @@ def _limit_edges(rows: RowsSnapshot, nodes: Iterable[str]) -> tuple[list[str], i
 def _deleted_edge_numbers(rows: RowsSnapshot, node_id: str) -> set[int]:
     """Return the numbers of the edges deleted with a node, including those of its former versions."""
     node = np.array([rows.number(each) for each in add_former_versions(rows, (node_id,))])
-    found = [rows.around(node, outgoing=outgoing) for outgoing in (True, False)]
+    found = [rows.edges_around(node, outgoing=outgoing) for outgoing in (True, False)]
     return {number for each in found for number in (*each.base.tolist(), *(changed for changed, _ in each.changed))}
 
 
@@ -539,7 +539,7 @@ def _candidates(store: OpenStore, wanted: NodeFilter, request: DeleteNodesReques
 
 def _node_filter(store: OpenStore, request: CountRequest | DeleteNodesRequest) -> NodeFilter:
     types, tags = tuple(_without_repeats(request.types or ())), tuple(_without_repeats(request.tags or ()))
-    moment = resolve_valid_at(request.valid_at, time.time_ns() // 1000 if store.rows.dated else None)
+    moment = resolve_valid_at(request.valid_at, time.time_ns() // 1000 if store.rows.has_validity_bounds else None)
     return NodeFilter(types, tags, moment, parse_attribute_filter(request.attributes))
 
 

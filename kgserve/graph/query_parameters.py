@@ -12,11 +12,11 @@ from typing import Annotated, ClassVar
 import msgspec
 from msgspec import Meta, field
 
-from kgserve.graph.compat.versioned_api import RetireRequest
+from kgserve.graph.compat.versioned_nodes_api import RetireRequest
 from kgserve.graph.request_bodies import NODES_VALID_AT_HELP, VALID_AT_HELP, AsOfText, RevertRequest
 from kgserve.storage.model.attributes import ATTRIBUTES_DESCRIPTION, MAX_ATTRIBUTES_TEXT_BYTES
 from kgserve.storage.model.fields import MAX_ID_BYTES
-from kgserve.storage.model.type_frequencies import MAX_LISTED_TAGS
+from kgserve.storage.model.type_and_tag_counts import MAX_LISTED_TAGS
 
 MAX_PAGE_ROWS = 1_000
 MAX_NODES_OFFSET = 10_000

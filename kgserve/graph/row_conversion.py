@@ -11,7 +11,7 @@ from kgserve.platform.codecs import json_decoder
 from kgserve.projections.history.history import HistoryFile, RowState
 from kgserve.storage.model.batch import conflicting_versions
 from kgserve.storage.model.rows import EdgeRow, LinkRow, NodeRow
-from kgserve.storage.rows.encoding import encode_edge, encode_link, encode_node, with_staleness
+from kgserve.storage.rows.encoding import encode_cross_store_link, encode_edge, encode_node, with_staleness
 
 _node = json_decoder(Node).decode
 _reached = json_decoder(ReachedNode).decode
@@ -35,7 +35,7 @@ def to_edge(row: EdgeRow) -> Edge:
 
 def to_link_edge(row: LinkRow) -> Edge:
     """Return an edge into another store."""
-    return _edge(encode_link(row))
+    return _edge(encode_cross_store_link(row))
 
 
 def _encode_node_open(row: NodeRow) -> bytes:

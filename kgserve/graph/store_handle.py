@@ -127,7 +127,7 @@ class StoreHandle:
         self.pool = graphs.pool
         self.most_edges: int | None = None
 
-    def at_once(self) -> StoreHandle:
+    def nonblocking_handle(self) -> StoreHandle:
         """Return a handle whose reads never block.
 
         They raise NotOpen where they would have to wait, and TooLong where they would visit more than
@@ -149,7 +149,7 @@ class StoreHandle:
         finally:
             self.pool.release(store)
 
-    def beside(self, also: Sequence[str]) -> list[StoreHandle]:
+    def handles_including(self, also: Sequence[str]) -> list[StoreHandle]:
         """Return this store and others by name, without duplicates. Raises NoStore if any is missing or not visible.
 
         All names are checked before a store is opened. A default store that does not exist yet is skipped.
@@ -180,7 +180,7 @@ class StoreHandle:
                 f"these stores are served by different nodes of the cluster; query each separately: {owners}"
             )
 
-    def past(self, as_of: int | str | None) -> PastMoment | None:
+    def resolve_as_of(self, as_of: int | str | None) -> PastMoment | None:
         """Return the moment to read as of; None for the current state."""
         if as_of is None:
             return None
@@ -205,7 +205,7 @@ class StoreHandle:
         begun.add_done_callback(lambda _: self.pool.release(store))
         return map_future(begun, answer)
 
-    def prepared(
+    def submit_prepared_batch(
         self,
         look: Callable[[OpenStore], R],
         batch: Callable[[OpenStore, R], WriteBatch],

@@ -69,7 +69,7 @@ def _neighbours(
     """Return the neighbours of each node of a level, without duplicates and loops, the strongest first, then by id."""
     owner, end, weight, _ = incident
     distinct = np.unique(end)
-    ordered = reader.sort_by_id(distinct[reader.of_types(distinct, wanted.types)]) if len(distinct) else distinct
+    ordered = reader.sort_by_id(distinct[reader.have_types(distinct, wanted.types)]) if len(distinct) else distinct
     if not len(ordered):
         return np.empty(0, np.int64), ordered
     by_number = np.argsort(ordered)

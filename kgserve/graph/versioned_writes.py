@@ -11,7 +11,7 @@ import msgspec
 
 from kgserve.errors import ConflictManual, InvalidInput, KgserveError, NotFound
 from kgserve.graph import row_conversion
-from kgserve.graph.compat.versioned_api import (
+from kgserve.graph.compat.versioned_nodes_api import (
     MAX_SUBGRAPH_EDGES,
     MAX_SUBGRAPH_NODES,
     EdgeResult,

@@ -80,7 +80,7 @@ def draw_graph(graph: StoreHandle, request: DrawingRequest) -> Drawing:
     Raises NotFound for the store, Gone for a moment that is no longer in the history, Conflict without a history.
     """
     asked = _requested_ids(request)
-    past = graph.past(request.as_of)
+    past = graph.resolve_as_of(request.as_of)
     with graph.lease() as store:
         with read_graph(store, past, request.valid_at, links=True) as reader:
             asking = _DrawPlan(request, asked, _walk(request, reader.valid_at))
@@ -91,7 +91,9 @@ def draw_graph(graph: StoreHandle, request: DrawingRequest) -> Drawing:
         if request.lives:
             history = caught_up_history(graph.graphs.historian, store)
             known = asking.known(drawing)
-            drawing.lives = history.look(lambda history: find_lifetimes(history, known, asking.fits, reader.last_shown))
+            drawing.lives = history.look(
+                lambda history: find_lifetimes(history, known, asking.fits, reader.last_visible_commit)
+            )
     return _to_drawing(asking, drawing)
 
 
@@ -161,12 +163,12 @@ class _DrawPlan(NamedTuple):
             return self.walk.follows(row)
         return self.walk.valid_at is None or row.is_valid_at(self.walk.valid_at)
 
-    def known(self, drawing: _DrawnGraph) -> KnownRows:
+    def known(self, drawing: _DrawnGraph) -> CurrentRowKeys:
         """Return the rows that need not be read from the history."""
         ids = [row.id for row in drawing.nodes]
         edges = {(ids[edge.source], ids[edge.target], edge.relation_type) for edge in drawing.edges}
         named = [drawing.redirected.get(each, each) for each in self.named] if self.request.ids is not None else ids
-        return KnownRows(list(dict.fromkeys(named)), frozenset(ids), edges, {row.key for row in drawing.links})
+        return CurrentRowKeys(list(dict.fromkeys(named)), frozenset(ids), edges, {row.key for row in drawing.links})
 
 
 def _draw(reader: GraphReader, asking: _DrawPlan) -> _DrawnGraph:
@@ -423,7 +425,7 @@ class RowLifetimes(msgspec.Struct):
     cut: bool
 
 
-class KnownRows(NamedTuple):
+class CurrentRowKeys(NamedTuple):
     """Rows found without the history: requested ids, those that exist, edges, and links."""
 
     ids: Sequence[str]
@@ -433,7 +435,7 @@ class KnownRows(NamedTuple):
 
 
 def find_lifetimes(
-    history: HistoryFile, known: KnownRows, fits: Callable[[NodeRow | EdgeRow], bool], at: int
+    history: HistoryFile, known: CurrentRowKeys, fits: Callable[[NodeRow | EdgeRow], bool], at: int
 ) -> RowLifetimes:
     """Return the lives of nodes and of the edges between them, up to a commit.
 

@@ -21,7 +21,7 @@ class WeightedNodes(ABC):
         """Return the number of nodes."""
 
     @abstractmethod
-    def among(self, ids: Iterable[str]) -> dict[str, float]:
+    def weights_of(self, ids: Iterable[str]) -> dict[str, float]:
         """Return the weights of those of `ids` that are in the set."""
 
     @abstractmethod
@@ -34,7 +34,7 @@ class WeightedNodes(ABC):
         return (dict(found[first : first + count]) for first in range(0, len(found), count))
 
 
-class WeightsById(WeightedNodes):
+class WeightsByNodeId(WeightedNodes):
     """Weights by node id."""
 
     def __init__(self, weights: Mapping[str, float]) -> None:
@@ -45,7 +45,7 @@ class WeightsById(WeightedNodes):
         return len(self._weights)
 
     @override
-    def among(self, ids: Iterable[str]) -> dict[str, float]:
+    def weights_of(self, ids: Iterable[str]) -> dict[str, float]:
         return {node_id: self._weights[node_id] for node_id in ids if node_id in self._weights}
 
     @override
@@ -54,7 +54,7 @@ class WeightsById(WeightedNodes):
         return dict(best[:count])
 
 
-class WeightsByNumber(WeightedNodes):
+class WeightsByRowNumber(WeightedNodes):
     """Weights by row number; ids are looked up only for the nodes that are returned."""
 
     def __init__(self, rows: RowsSnapshot, numbers: NumberArray, weights: NDArray[np.float64]) -> None:
@@ -67,7 +67,7 @@ class WeightsByNumber(WeightedNodes):
         return len(self._numbers)
 
     @override
-    def among(self, ids: Iterable[str]) -> dict[str, float]:
+    def weights_of(self, ids: Iterable[str]) -> dict[str, float]:
         known = list(ids)
         numbers = np.array([self._rows.number(node_id) for node_id in known], np.int64)
         places = np.searchsorted(self._numbers, numbers)
@@ -102,9 +102,9 @@ class WeightedIntersection(WeightedNodes):
         return min(len(self._one), len(self._other))
 
     @override
-    def among(self, ids: Iterable[str]) -> dict[str, float]:
-        return self._one.among(self._other.among(ids))
+    def weights_of(self, ids: Iterable[str]) -> dict[str, float]:
+        return self._one.weights_of(self._other.weights_of(ids))
 
     @override
     def first(self, count: int) -> dict[str, float]:
-        return self._one.among(self._other.first(count))
+        return self._one.weights_of(self._other.first(count))

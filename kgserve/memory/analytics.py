@@ -57,7 +57,7 @@ def compute_memory_stats(graph: StoreHandle) -> MemoryStats:
                 total_entities=memories.sum_of(TALLY_ENTITY_TYPE),
                 total_relations=memories.sum_of(TALLY_RELATION),
                 memories_by_type=dict(memories.tallies(TALLY_MEMORY_TYPE, MAX_LISTED_TYPES)),
-                average_confidence=memories.worth(now) / total if total else None,
+                average_confidence=memories.decayed_confidence_of(now) / total if total else None,
                 oldest_memory=oldest,
                 newest_memory=newest,
                 low_confidence_count=memories.below(least, now),
@@ -115,7 +115,7 @@ def get_confidence_histogram(graph: StoreHandle, request: ConfidenceQuery) -> Co
                 buckets=[
                     ConfidenceBucket(least=at / parts, most=(at + 1) / parts, count=count) for at, count in counts
                 ],
-                average=memories.worth(now) / total if total else None,
+                average=memories.decayed_confidence_of(now) / total if total else None,
                 total=total,
             )
 
@@ -124,7 +124,7 @@ def get_confidence_histogram(graph: StoreHandle, request: ConfidenceQuery) -> Co
 
 def _query_settled(store: OpenStore, look: Callable[[MemoryIndexFile, int], T]) -> T:
     """Return the result of a query after all buffered uses are applied to the memory index."""
-    store.accesses.settle()
+    store.accesses.flush_and_wait()
     return store.memories.ask(lambda memories, rows: look(memories, rows.at))
 
 

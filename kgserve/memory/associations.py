@@ -7,11 +7,11 @@ from itertools import islice
 
 from kgserve.graph.graph_reader import GraphReader
 from kgserve.graph.search.score_fusion import NeighbourWeights
-from kgserve.graph.weighted_nodes import WeightedNodes, WeightsById
+from kgserve.graph.weighted_nodes import WeightedNodes, WeightsByNodeId
 from kgserve.memory.api import MemoryEntity
 from kgserve.memory.deduplication import MemoryDraft
 from kgserve.memory.deleted_entities import DeletedSubject, find_deleted_entity
-from kgserve.memory.entities import NON_ENTITY_RELATIONS, entity_not_found
+from kgserve.memory.entity_operations import NON_ENTITY_RELATIONS, entity_not_found
 from kgserve.memory.presentation import group_entities
 from kgserve.platform.timestamps import parse_stored_time
 from kgserve.projections.history_follower import HistoryWorker
@@ -29,7 +29,7 @@ MAX_ENTITY_RELATIONS = 1_000
 _NON_MEMORY_RELATIONS = (*NON_ENTITY_RELATIONS, CHILD_OF_RELATION)
 
 
-class EntityAssociations:
+class EntityMemoryLookup:
     """Entities and relations of a store at the commit of a reader; `half_life`, in microseconds, is for relations.
 
     `deleted` is the requested entity, if it was deleted while memories were about it.
@@ -46,7 +46,7 @@ class EntityAssociations:
         self._half_life = half_life
         self._is_entity: dict[str, bool] = {}
 
-    def entity(self, name: str) -> str:
+    def resolve_entity_id(self, name: str) -> str:
         """Return the id of the entity with a name, alias or id, including a deleted one.
 
         Raises NotFound, Conflict for an ambiguous name, and the errors of `find_deleted_entity`.
@@ -55,21 +55,23 @@ class EntityAssociations:
         if found is None or found not in self._reader.valid_nodes([found]):
             found = self._find_deleted_id(name)
         if found is None:
-            near = self._store.memories.ask(lambda memories, _: memories.names_like(name))
+            near = self._store.memories.ask(lambda memories, _: memories.similar_names(name))
             raise entity_not_found(near, name, self._store.name)
         return found
 
-    def known(self, names: Collection[str]) -> dict[str, list[str]]:
+    def valid_entities_named(self, names: Collection[str]) -> dict[str, list[str]]:
         """Return the valid entities for some folded names."""
         found = self._store.memories.ask(
-            lambda memories, _: {name: [each.id for each in memories.named(name) if each.stands] for name in names}
+            lambda memories, _: {
+                name: [each.id for each in memories.nodes_named(name) if each.stands] for name in names
+            }
         )
         valid = self._reader.valid_nodes({node_id for ids in found.values() for node_id in ids})
         return {
             name: valid_ids for name, ids in found.items() if (valid_ids := [each for each in ids if each in valid])
         }
 
-    def related(self, entity: str) -> list[tuple[str, float]]:
+    def related_entities(self, entity: str) -> list[tuple[str, float]]:
         """Return the related entities with the weight of each relation: strength times effective confidence."""
         edges = list(self._relations(entity))
         ends = [edge.target if edge.source == entity else edge.source for edge in edges]
@@ -80,7 +82,7 @@ class EntityAssociations:
             (end, self._relation_weight(edge)) for end, edge in zip(ends, edges, strict=True) if self._is_entity[end]
         ]
 
-    def beside(self, memory: str, most: int, apart: tuple[str, ...] = ()) -> list[tuple[str, float, str]]:
+    def memory_neighbours(self, memory: str, most: int, apart: tuple[str, ...] = ()) -> list[tuple[str, float, str]]:
         """Return the neighbours of a memory with relation weight and type, or none if it has more than `most`.
 
         Relations of the types in `apart` are skipped.
@@ -98,7 +100,7 @@ class EntityAssociations:
         if self.deleted is None or self.deleted.entity.id != entity:
             return self._reader.sources_of(entity, IS_ABOUT_RELATION)
         valid = self._reader.valid_nodes(self.deleted.memories)
-        return WeightsById({each: relevance for each, relevance in self.deleted.memories.items() if each in valid})
+        return WeightsByNodeId({each: relevance for each, relevance in self.deleted.memories.items() if each in valid})
 
     def _find_deleted_id(self, name: str) -> str | None:
         found = find_deleted_entity(self._historian, self._store, name)
@@ -120,7 +122,7 @@ class EntityAssociations:
         """Return the entities that some memories are about, most relevant first."""
         return list_memory_entities(self._reader, memories)
 
-    def turns(self, memories: Sequence[str]) -> NeighbourWeights:
+    def adjacent_turns(self, memories: Sequence[str]) -> NeighbourWeights:
         """Return the previous and next turns of some turns of conversations, about 33 each at most."""
         found: dict[str, list[tuple[str, float]]] = {}
         for turn, edge in self._reader.incident_of(memories, RELATION_NEXT):
@@ -131,7 +133,7 @@ class EntityAssociations:
         """Return the id of the entity with a name; past names are not known. Raises Conflict for an ambiguous name."""
         with self._reader.current_rows() as rows:
             found = _find_current(self._store, rows, name, self._now)
-        return self._reader.find_former(name) if found is None else found
+        return self._reader.find_merge_survivor(name) if found is None else found
 
     def _relations(self, entity: str, apart: tuple[str, ...] = NON_ENTITY_RELATIONS) -> Iterable[EdgeRow]:
         """Return the current relations of a node in either direction, except some types."""
@@ -141,8 +143,8 @@ class EntityAssociations:
 def _find_current(store: OpenStore, rows: RowsSnapshot, text: str, now: int) -> str | None:
     """Return the id of the entity with an id or name, or None. Raises Conflict for an ambiguous name."""
     draft = MemoryDraft(PendingState(rows, store.memories, now))
-    by_id = draft.there((text,))
-    return by_id[0].id if by_id else draft.met(text)
+    by_id = draft.find_current_nodes((text,))
+    return by_id[0].id if by_id else draft.find_entity_named(text)
 
 
 def list_memory_entities(reader: GraphReader, memories: Collection[str]) -> dict[str, list[MemoryEntity]]:

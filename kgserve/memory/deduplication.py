@@ -164,7 +164,7 @@ class MemoryDraft:
             return self.put_node(NodePut(0, unknown[0].id, entity_type)).id
         return self._create_entity(name, entity_type)
 
-    def met(self, name: str) -> str | None:
+    def find_entity_named(self, name: str) -> str | None:
         """Return the id of the entity with a name, or None. Raises Conflict if several exist."""
         found = self.find(name)
         return self._unambiguous(name, found).id if found else None
@@ -172,7 +172,9 @@ class MemoryDraft:
     def find(self, name: str) -> list[NodeRow]:
         """Return the entities with a name: exact, then in another spelling, then by alias, then by id."""
         wanted = normalize_name(name)
-        ids = dict.fromkeys(row.id for row in self.ahead.named(name)) | dict.fromkeys(self._by_name.get(wanted, ()))
+        ids = dict.fromkeys(row.id for row in self.ahead.nodes_named(name)) | dict.fromkeys(
+            self._by_name.get(wanted, ())
+        )
         # A merged entity keeps its name, which then refers to the entity that absorbed it.
         rows = [row for node_id in ids if (row := self.node(node_id)) is not None]
         tests: tuple[Callable[[NodeRow], bool], ...] = (
@@ -181,11 +183,11 @@ class MemoryDraft:
             lambda row: wanted in map(normalize_name, list_entity_names(row)),
         )
         for fits in tests:
-            if found := self.there(row.id for row in rows if fits(row)):
+            if found := self.find_current_nodes(row.id for row in rows if fits(row)):
                 return found
-        return self.there((name,))
+        return self.find_current_nodes((name,))
 
-    def there(self, ids: Iterable[str]) -> list[NodeRow]:
+    def find_current_nodes(self, ids: Iterable[str]) -> list[NodeRow]:
         """Return the active entities among some nodes, after following merge redirects."""
         survivors = dict.fromkeys(map(self.ahead.resolve_redirect, ids))
         rows = (row for node_id in survivors if (row := self.node(node_id)) is not None)
@@ -385,7 +387,7 @@ class Deduplicator(MemoryDraft):
 
     def _candidates(self, put: MemoryPut) -> Iterable[NodeRow]:
         in_other_words = put.dedup != "exact"
-        found = {row.id: row for row in self.ahead.saying(put.content, in_other_words=in_other_words)}
+        found = {row.id: row for row in self.ahead.ids_with_equal_text(put.content, in_other_words=in_other_words)}
         for digest in (text_hash(put.content), fingerprint(put.content)):
             found |= {row.id: row for node_id in self._by_text.get(digest, ()) if (row := self.node(node_id))}
         found |= {node_id: row for node_id in self._near(put) if (row := self.node(node_id)) is not None}
@@ -396,7 +398,7 @@ class Deduplicator(MemoryDraft):
         if put.dedup != "similarity" or put.vector is None:
             return set()
         known = {node_id for node_id, similarity in put.near.items() if similarity > put.threshold}
-        return known | self._recent.near(put.vector, put.threshold).keys()
+        return known | self._recent.find_similar(put.vector, put.threshold).keys()
 
     def _can_absorb(self, row: NodeRow, put: MemoryPut) -> bool:
         """Return whether a memory says the same, as the policy defines it, and may absorb the other one."""
@@ -500,7 +502,7 @@ class ParentAssignments:
         if parent is not None:
             check_layers(row, parent)
         if layer is not None:
-            for child_id in dict.fromkeys(self._draft.ahead.more_general(row.id, layer)):
+            for child_id in dict.fromkeys(self._draft.ahead.more_general_children(row.id, layer)):
                 child, above = self._draft.node(child_id), self.parent(child_id)
                 if is_live(child) and above is not None and above.id == row.id:
                     check_layers(child, row)

@@ -293,7 +293,7 @@ class RelationPage(msgspec.Struct, kw_only=True):
     next_cursor: str | None
 
 
-class GraphEntity(NamedEntity, kw_only=True):
+class EntityWithMemories(NamedEntity, kw_only=True):
     """An entity of a graph; ``memories`` are the most confident of the ``memory_count`` about it."""
 
     depth: int
@@ -304,7 +304,7 @@ class GraphEntity(NamedEntity, kw_only=True):
 class EntityGraph(msgspec.Struct, kw_only=True):
     """Entities, nearest first, and the relations between them."""
 
-    nodes: list[GraphEntity]
+    nodes: list[EntityWithMemories]
     edges: list[Relation]
     truncated: Annotated[bool, Meta(description="More entities or relations are within the distance")]
     sequence: int

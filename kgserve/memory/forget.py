@@ -47,7 +47,7 @@ from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.backup.folder import find_backups_holding
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pending_state import PendingState
-from kgserve.stores.purge_record import PurgeResult, PurgeTargets
+from kgserve.stores.purge_record import PurgedCommitRange, PurgeTargets
 
 MAX_FORGET_MATCHES = 10
 NOTHING_FORGOTTEN = ForgetAnswer(
@@ -258,7 +258,7 @@ def erase_memories(graph: StoreHandle, request: ForgetRequest, ids: Sequence[str
     graph.graphs.caller.require("admin")
     wanted: list[_ForgetTargets] = []
 
-    def begin(store: OpenStore) -> Future[PurgeResult]:
+    def begin(store: OpenStore) -> Future[PurgedCommitRange]:
         wanted.append(_ForgetTargets(graph, store, ids))
         if request.dry_run:
             return completed_future(wanted[0].preview())
@@ -269,7 +269,7 @@ def erase_memories(graph: StoreHandle, request: ForgetRequest, ids: Sequence[str
     return graph.write(begin, lambda erased: _answer(graph, wanted[0], erased, dry_run=request.dry_run))
 
 
-def _answer(graph: StoreHandle, wanted: _ForgetTargets, erased: PurgeResult, *, dry_run: bool) -> ForgetAnswer:
+def _answer(graph: StoreHandle, wanted: _ForgetTargets, erased: PurgedCommitRange, *, dry_run: bool) -> ForgetAnswer:
     return ForgetAnswer(
         memories_removed=len(wanted.ids),
         relations_removed=wanted.relations,
@@ -283,7 +283,7 @@ def _answer(graph: StoreHandle, wanted: _ForgetTargets, erased: PurgeResult, *, 
     )
 
 
-def _remains(graph: StoreHandle, erased: PurgeResult) -> list[ErasureRemainder]:
+def _remains(graph: StoreHandle, erased: PurgedCommitRange) -> list[ErasureRemainder]:
     """Return the places that may still hold the erased data, as far as known."""
     settings, root = graph.graphs.settings, graph.pool.layout(graph.name).root
     aside = (*root.glob("damaged-*"), *root.glob("history.sqlite.damaged*"), *root.glob("journal/*.damaged"))
@@ -312,11 +312,11 @@ class _ForgetTargets:
         self.ids: list[str] = []
         self.relations = 0
 
-    def preview(self) -> PurgeResult:
+    def preview(self) -> PurgedCommitRange:
         """Return the result that an erasure would have."""
         with self._store.reading() as rows:
             targets = self.find(rows)
-            return PurgeResult(targets.first, rows.at)
+            return PurgedCommitRange(targets.first, rows.at)
 
     def find(self, rows: RowsSnapshot) -> PurgeTargets:
         """Return the nodes to erase, in the rows and in history or journal only. Raises Conflict."""
@@ -346,7 +346,7 @@ class _ForgetTargets:
     def _in_history(self, node_id: str) -> tuple[list[str], int]:
         """Return a node and its former versions in the history, and their first commit."""
         historian = self._graph.graphs.historian
-        follower = None if historian is None else historian.found(self._store)
+        follower = None if historian is None else historian.state_of_store(self._store)
         if follower is None or follower.is_disabled:
             return [], NO_SEQUENCE_LIMIT
         if not follower.wait(self._store.state.sequence, FORGET_INDEX_TIMEOUT_SECONDS) and not follower.is_disabled:

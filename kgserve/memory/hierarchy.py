@@ -60,7 +60,7 @@ def _below(graph: StoreHandle, request: DescendantsRequest, *, near: bool) -> Hi
 
 
 def _ask(graph: StoreHandle, as_of: int | str | None, question: Callable[[OpenStore, GraphReader], R]) -> R:
-    past = graph.past(as_of)
+    past = graph.resolve_as_of(as_of)
     with graph.lease() as store:
         return query_hierarchy(store, past, lambda reader: question(store, reader))
 

@@ -14,7 +14,6 @@ from kgserve.graph.request_validation import FaultCollector, parse_attribute_fil
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory.api import MAX_PAGE_OFFSET, DeletedEntity, MemoriesQuery, MemoryPage
 from kgserve.memory.deleted_entities import find_deleted_entity
-from kgserve.memory.entities import entity_fields, resolve_entity, to_relations
 from kgserve.memory.entities_api import (
     EntitiesQuery,
     EntityMemoriesRequest,
@@ -23,6 +22,7 @@ from kgserve.memory.entities_api import (
     RelationPage,
     RelationsQuery,
 )
+from kgserve.memory.entity_operations import entity_fields, resolve_entity, to_relations
 from kgserve.memory.hierarchy import get_active_memory
 from kgserve.memory.presentation import now_in_microseconds, to_memories
 from kgserve.platform.codecs import msgpack_decoder
@@ -77,7 +77,7 @@ def list_memories(graph: StoreHandle, request: MemoriesQuery) -> MemoryPage:
             )
         if wanted.min_confidence or start.sort in ("confidence", "accessed"):
             # Buffered uses are not in the memory index yet.
-            store.accesses.settle()
+            store.accesses.flush_and_wait()
         page = _build_page(store, wanted, conditions, start, request.limit)
         page.deleted_entity = deleted
         return page
@@ -139,7 +139,7 @@ def _build_page(
 
     def look(memories: MemoryIndexFile, rows: RowsSnapshot) -> MemoryPage:
         also = _has_attributes(rows, conditions) if conditions else None
-        page = memories.listed(wanted, start.sort, place, limit, also)
+        page = memories.list_memory_page(wanted, start.sort, place, limit, also)
         found = rows.nodes(page.ids)
         if len(found) != len(page.ids) or not all(row.is_memory for row in found.values()):
             raise MemoryIndexDamaged("it refers to a missing memory")
@@ -154,7 +154,9 @@ def _build_page(
 def _nodes_with_attributes(store: OpenStore, conditions: tuple[AttributeCondition, ...]) -> frozenset[str] | None:
     """Return the nodes with some attributes, or None if they are too many."""
     wanted = NodeFilter(attributes=conditions)
-    ids = store.query_catalog(lambda catalog, _: catalog.having(wanted, MAX_SORTED_MEMORIES + 1), by_attributes=True)
+    ids = store.query_catalog(
+        lambda catalog, _: catalog.find_matching_ids(wanted, MAX_SORTED_MEMORIES + 1), by_attributes=True
+    )
     return frozenset(ids) if len(ids) <= MAX_SORTED_MEMORIES else None
 
 

@@ -61,7 +61,7 @@ class MaintenanceProjection(BackgroundProjection):
 
     @property
     @override
-    def woken_by(self) -> list[Callable[[], None]]:
+    def wake_hooks(self) -> list[Callable[[], None]]:
         return []
 
     @property
@@ -195,7 +195,7 @@ class MemoryMaintenance(PeriodicWorker[OpenStore, MaintenanceProjection]):
     def flush(self) -> None:
         """Start to journal the due accesses."""
         for projection in self._all_states():
-            if projection.open_store.accesses.due:
+            if projection.open_store.accesses.is_flush_due:
                 projection.open_store.accesses.flush()
 
     @override

@@ -13,7 +13,7 @@ from kgserve.graph.as_of_resolution import caught_up_history
 from kgserve.graph.former_versions import is_version_id, parse_version_sequence
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory.api import Memory, MemoryRequest
-from kgserve.memory.entities import to_relations
+from kgserve.memory.entity_operations import to_relations
 from kgserve.memory.hierarchy import to_placed_memories
 from kgserve.memory.hierarchy_api import MemoryDetailsRequest
 from kgserve.memory.presentation import now_in_microseconds, to_memories
@@ -62,7 +62,7 @@ def _whole(store: OpenStore, memory: Memory) -> MemoryDetails:
         return MemoryDetails(
             **asdict(memory),
             parent=None if above is None or not is_live(above) else to_memories(store, rows, [above], now)[0],
-            children=memories.children(memory_id, now),
+            children=memories.count_children(memory_id, now),
             relationships=_relationships(store, rows, memory_id, now),
             versions=[_former(row) for row in former.values()],
         )
@@ -83,8 +83,8 @@ def _relationships(store: OpenStore, rows: RowsSnapshot, memory_id: str, now: in
     number = np.array([rows.number(memory_id)])
     edges: dict[tuple[str, str, str], EdgeRow] = {}
     for outgoing in (True, False):
-        found = exclude_types(rows, rows.around(number, outgoing=outgoing), STRUCTURAL_RELATIONS)
-        valid = rows.edges_holding(found, now).first(MAX_RELATIONSHIPS_COMPARED)
+        found = exclude_types(rows, rows.edges_around(number, outgoing=outgoing), STRUCTURAL_RELATIONS)
+        valid = rows.filter_valid_edges(found, now).first(MAX_RELATIONSHIPS_COMPARED)
         edges |= {edge.key: edge for edge in rows.rows_of(valid)}
     ends = rows.nodes({end for key in edges for end in key[:2]})
     joining = [edge for edge in edges.values() if all(_is_active(ends.get(end)) for end in edge.key[:2])]

@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import islice
 
 from kgserve.graph.graph_reader import GraphReader
-from kgserve.memory.associations import EntityAssociations
+from kgserve.memory.associations import EntityMemoryLookup
 from kgserve.memory.recall_scoring import (
     CHILD_BOOST,
     MAX_BOOSTED_PER_SOURCE,
@@ -34,7 +34,7 @@ SimilarityFunction = Callable[[Iterable[str]], dict[str, float]]
 class NeighbourBoosts:
     """Boosts for neighbours of memories; at most 53 look-ups for ten memories."""
 
-    def __init__(self, reader: GraphReader, about: EntityAssociations, near: SimilarityFunction) -> None:
+    def __init__(self, reader: GraphReader, about: EntityMemoryLookup, near: SimilarityFunction) -> None:
         self._reader = reader
         self._about = about
         self._near = near
@@ -47,7 +47,7 @@ class NeighbourBoosts:
         """
         above = self._reader.parents(givers)
         for giver in givers:
-            for other, worth, kind in self._about.beside(giver, MAX_BOOSTING_RELATIONS, apart):
+            for other, worth, kind in self._about.memory_neighbours(giver, MAX_BOOSTING_RELATIONS, apart):
                 yield NeighbourBoost(giver, other, RELATION_BOOST * worth, "relation", 1, kind)
             for child in self._below(giver)[:MAX_BOOSTED_PER_SOURCE]:
                 yield NeighbourBoost(giver, child, CHILD_BOOST, "child", 1)

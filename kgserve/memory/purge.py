@@ -37,8 +37,8 @@ from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.purge_record import (
+    PurgedCommitRange,
     PurgeRecord,
-    PurgeResult,
     PurgeTargets,
     delete_purge_record,
     read_purge_record,
@@ -67,16 +67,16 @@ class ErasureCompanion:
         self._open: dict[str, StoreEraser] = {}
         self._lock = threading.Lock()
 
-    def opened(self, store: OpenStore) -> None:
+    def on_store_opened(self, store: OpenStore) -> None:
         """Resume an interrupted erasure, and accept new ones."""
         indexes = None if self._indexer is None else self._indexer.of(store)
-        history = None if self._historian is None else self._historian.found(store)
+        history = None if self._historian is None else self._historian.state_of_store(store)
         eraser = store.eraser = StoreEraser(store, indexes, history)
         with self._lock:
             self._open[store.name] = eraser
         eraser.resume()
 
-    def closing(self, store: OpenStore) -> None:
+    def on_store_closing(self, store: OpenStore) -> None:
         """Stop the erasures of a store, to be resumed later; block until they have ended."""
         with self._lock:
             eraser = self._open.pop(store.name, None)
@@ -102,9 +102,9 @@ class StoreEraser:
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
 
-    def erase(self, find: Callable[[RowsSnapshot], PurgeTargets]) -> Future[PurgeResult]:
+    def erase(self, find: Callable[[RowsSnapshot], PurgeTargets]) -> Future[PurgedCommitRange]:
         """Erase the nodes that `find` returns; the future raises its errors, StorageFull and Unavailable."""
-        done: Future[PurgeResult] = Future()
+        done: Future[PurgedCommitRange] = Future()
         self._start(lambda: self._erase(find, done))
         return done
 
@@ -135,7 +135,7 @@ class StoreEraser:
         with self._exclusive:
             self._complete(intention, Future())
 
-    def _erase(self, find: Callable[[RowsSnapshot], PurgeTargets], done: Future[PurgeResult]) -> None:
+    def _erase(self, find: Callable[[RowsSnapshot], PurgeTargets], done: Future[PurgedCommitRange]) -> None:
         with self._exclusive:
             try:
                 self._check()
@@ -149,7 +149,7 @@ class StoreEraser:
                 self._complete(intention, done)
             if not done.done():
                 through = self._store.state.sequence if intention is None else intention.through
-                done.set_result(PurgeResult(targets.first, through))
+                done.set_result(PurgedCommitRange(targets.first, through))
 
     # Preparation
 
@@ -217,7 +217,7 @@ class StoreEraser:
 
     # Completion
 
-    def _complete(self, intention: PurgeRecord, done: Future[PurgeResult]) -> None:
+    def _complete(self, intention: PurgeRecord, done: Future[PurgedCommitRange]) -> None:
         """Complete an erasure, retrying as needed; the caller receives an error after the first failure."""
         started = time.perf_counter()
         while not self._stopping.is_set():
@@ -244,7 +244,7 @@ class StoreEraser:
             self._catch_up(view, max(intention.through, before))
         intention = self._with_former_texts(intention)
         self._erase_from_projections(intention)
-        with store.commits.keeping(alone=True):
+        with store.commits.replicate_snapshot(alone=True):
             store.erase(before, intention.ids)
             self._check()
             # Embeddings go last: an index that was behind may have cached one again.
@@ -257,7 +257,7 @@ class StoreEraser:
     def _views(self) -> list[BackgroundProjection]:
         """Projections that follow the journal."""
         both = () if self._indexes is None else (self._indexes.keyword, self._indexes.vector)
-        indexes = [view for view in both if view.is_kept]
+        indexes = [view for view in both if view.is_enabled]
         return [view for view in (self._history, *indexes) if view is not None]
 
     def _with_former_texts(self, intention: PurgeRecord) -> PurgeRecord:
@@ -290,9 +290,9 @@ class StoreEraser:
             layout.remove_embeddings()
             return
         self._indexes.heads.clear()
-        for view in self._indexes.views:
+        for view in self._indexes.index_projections:
             self._check()
-            if not view.is_kept:
+            if not view.is_enabled:
                 view.serve()  # removes its files
                 continue
             try:
@@ -338,7 +338,7 @@ def _deletion(ids: Sequence[str], puts: Sequence[NodePut]) -> WriteBatch:
     return WriteBatch(nodes=[*puts], delete_nodes=[*ids], touch=False, forgets=True, cost=cost)
 
 
-def _fail(done: Future[PurgeResult], message: str) -> None:
+def _fail(done: Future[PurgedCommitRange], message: str) -> None:
     if not done.done():
         done.set_exception(Unavailable(message, retry_after=int(PURGE_RETRY_SECONDS)))
 

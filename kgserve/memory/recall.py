@@ -24,7 +24,7 @@ from kgserve.graph.request_validation import parse_attribute_filter
 from kgserve.graph.search import score_fusion
 from kgserve.graph.search.node_search import StoreSearch
 from kgserve.graph.search.score_fusion import FUSION_POOL_HITS
-from kgserve.graph.weighted_nodes import WeightedIntersection, WeightedNodes, WeightsById
+from kgserve.graph.weighted_nodes import WeightedIntersection, WeightedNodes, WeightsByNodeId
 from kgserve.memory.api import (
     DEFAULT_IMPORTANCE,
     MAX_RECALL_LIMIT,
@@ -34,7 +34,7 @@ from kgserve.memory.api import (
     RecalledMemory,
     RecallRequest,
 )
-from kgserve.memory.associations import EntityAssociations
+from kgserve.memory.associations import EntityMemoryLookup
 from kgserve.memory.hierarchy import require_active_memory
 from kgserve.memory.neighbours import NeighbourBoosts
 from kgserve.memory.presentation import build_memory_fields, record_use
@@ -154,11 +154,11 @@ class CandidateFilter:
         """Fraction of the examined memories that passed; 1 while few were examined."""
         return len(self.passed) / len(self._seen) if len(self._seen) >= _RECALL_OVERFETCH_HITS else 1.0
 
-    def passing(self, ids: Collection[str]) -> list[str]:
+    def classify_memories(self, ids: Collection[str]) -> list[str]:
         """Return the memories that pass, in the given order."""
         if new := [node_id for node_id in ids if node_id not in self._seen]:
             self._seen.update(new)
-            self._examine(new if self.among is None else [*self.among.among(new)])
+            self._examine(new if self.among is None else [*self.among.weights_of(new)])
         return [node_id for node_id in ids if node_id in self.passed]
 
     def rows(self, ids: Collection[str]) -> dict[str, NodeRow]:
@@ -248,7 +248,7 @@ class MemoryRecall:
         self._by_meaning: ScoresById = {}
         self._by_paths: ScoresById = {}
         self.withheld: dict[str, int] = {}
-        self._entity = None if request.entity is None else self._about.entity(request.entity)
+        self._entity = None if request.entity is None else self._about.resolve_entity_id(request.entity)
         if self._entity is not None and request.mode != "graph":
             self._restrict_to(self._about.memories(self._entity))
         self._under = "" if request.under is None else self._restrict_below(request.under)
@@ -335,8 +335,8 @@ class MemoryRecall:
         return {key: match.score * self._filter.passed[key].confidence for key, match in matches.items()}
 
     @cached_property
-    def _about(self) -> EntityAssociations:
-        return EntityAssociations(
+    def _about(self) -> EntityMemoryLookup:
+        return EntityMemoryLookup(
             self._store, self.searched.reader, half_lives_of(self._settings).of(), self._historian
         )
 
@@ -357,7 +357,7 @@ class MemoryRecall:
     def _restrict_below(self, memory_id: str) -> str:
         """Restrict the results to descendants of a memory; return its id. Raises NotFound."""
         found = require_active_memory(self.searched.reader, memory_id, self._store.name).id
-        self._restrict_to(self.searched.reader.below(found))
+        self._restrict_to(self.searched.reader.weighted_descendants(found))
         return found
 
     def _ranked(self, wanted: int) -> list[ScoredMemory]:
@@ -380,7 +380,7 @@ class MemoryRecall:
         reading: QueryInterpretation = "plain" if self._request.mode == "keyword" else "forms"
 
         def search(count: int, only: IndexFilter) -> ScoresById:
-            found = self._index.words(query, count, only, reading)
+            found = self._index.search_keywords(query, count, only, reading)
             self._by_words |= found
             return found
 
@@ -392,7 +392,7 @@ class MemoryRecall:
         vector, least = self._vector, self._least_similarity
 
         def search(count: int, only: IndexFilter) -> ScoresById:
-            found = self._index.meaning(vector, count, only)
+            found = self._index.search_vectors(vector, count, only)
             if least is not None:
                 # Hits are ordered by distance: fewer hits than requested means that none further qualifies.
                 found = {key: near for key, near in found.items() if near >= least}
@@ -444,7 +444,9 @@ class MemoryRecall:
         ids = {*turns, *(other for around in turns.values() for other, _ in around)}
         meaning |= self._similarities(key for key in ids if key not in meaning)
         texts = {key: row.content for key, row in self._filter.rows(ids).items()} if self._request.expand else {}
-        heard = spread_word_scores(words, self._index.worths(self._request.query, texts), turns) if texts else words
+        heard = (
+            spread_word_scores(words, self._index.bm25_scores(self._request.query, texts), turns) if texts else words
+        )
         matches = score_fusion.fuse_weighted(heard, meaning, self._alpha, self._top)
         asking = {key for key, text in texts.items() if text.rstrip().endswith("?")}
         passed = self._filter.passed
@@ -486,11 +488,11 @@ class MemoryRecall:
         if not self._has_content_words:
             return set() if self.searched.indexes.can_embed_queries else {*among}
         only = msgspec.structs.replace(self._only, valid_at=None, ids=among, past_ids=among)
-        return {*self._index.words(self._request.query, len(among), only, "content")}
+        return {*self._index.search_keywords(self._request.query, len(among), only, "content")}
 
     def _turns(self, ids: Sequence[str]) -> score_fusion.NeighbourWeights:
         """Return the turns before and after some memories, as far as they pass."""
-        turns = self._about.turns(ids)
+        turns = self._about.adjacent_turns(ids)
         passing = {*self._passing_unfiltered(other for around in turns.values() for other, _ in around)}
         return {
             turn: kept for turn, around in turns.items() if (kept := [each for each in around if each[0] in passing])
@@ -499,7 +501,7 @@ class MemoryRecall:
     def _passing_unfiltered(self, ids: Iterable[str]) -> list[str]:
         """Return which of some memories, not found by an index, pass."""
         before, self._filter.unfiltered = self._filter.unfiltered, True
-        passing = self._filter.passing(dict.fromkeys(ids))
+        passing = self._filter.classify_memories(dict.fromkeys(ids))
         self._filter.unfiltered = before
         return passing
 
@@ -522,10 +524,10 @@ class MemoryRecall:
             int(_RECALL_OVERFETCH_FACTOR * limit / max(self._filter.share, _MIN_PASSING_SHARE)) + _RECALL_OVERFETCH_HITS
         )
         found = search(pool, msgspec.structs.replace(self._only, valid_at=None))
-        passing = self._filter.passing(found)
+        passing = self._filter.classify_memories(found)
         if len(passing) < limit and len(found) == pool:
             found = self._search_deeper(search, limit, pool, found)
-            passing = self._filter.passing(found)
+            passing = self._filter.classify_memories(found)
         return {key: found[key] for key in passing[:limit]}
 
     def _search_deeper(self, search: SearchFunction, limit: int, pool: int, found: ScoresById) -> ScoresById:
@@ -533,12 +535,12 @@ class MemoryRecall:
 
         Past confidence is in no index, so all candidates are filtered for `as_of`.
         """
-        is_past, passing = not self.searched.reader.has_memory_index, len(self._filter.passing(found))
+        is_past, passing = not self.searched.reader.has_memory_index, len(self._filter.classify_memories(found))
         while pool < MAX_POSTFILTERED_HITS and (is_past or passing >= _MIN_PASSING_SHARE * pool):
             pool = max(int(_RECALL_OVERFETCH_FACTOR * limit * pool / max(passing, 1)), 2 * pool)
             pool = min(pool, MAX_POSTFILTERED_HITS) if is_past else pool
             found = search(pool, self._only)
-            passing = len(self._filter.passing(found))
+            passing = len(self._filter.classify_memories(found))
             if passing >= limit or len(found) < pool:
                 return found
         if is_past:
@@ -563,7 +565,7 @@ class MemoryRecall:
 
     def _list_passing_ids(self, limit: int) -> frozenset[str]:
         # Buffered uses raise confidence and are not in the memory index yet.
-        self._store.accesses.settle()
+        self._store.accesses.flush_and_wait()
         wanted = self._index_filter
         return frozenset(self._store.memories.ask(lambda memories, _: memories.ids(wanted, limit)))
 
@@ -607,13 +609,13 @@ class MemoryRecall:
         starts, fitting = self._starts(), self._matching_ids
         self._filter.unfiltered = fitting is None
         enough = (
-            len(self._filter.passing(fitting))
+            len(self._filter.classify_memories(fitting))
             if fitting is not None and len(fitting) <= MAX_MEMORIES_PER_ENTITY
             else MAX_NAMED_MEMORIES
         )
         best: dict[str, ScoredMemory] = {}
         least = 0.0
-        for way in iterate_paths(starts, self._about.related, max(1, self._request.depth)):
+        for way in iterate_paths(starts, self._about.related_entities, max(1, self._request.depth)):
             # The path strength is an upper bound for memories of its entity.
             if least > way.strength or len(best) >= enough:
                 break
@@ -634,7 +636,7 @@ class MemoryRecall:
         if self._entity is not None:
             return {self._entity: 1.0}
         possible = possible_names(self._request.query)
-        if named := match_names(possible, self._about.known(possible)):
+        if named := match_names(possible, self._about.valid_entities_named(possible)):
             return dict.fromkeys(named, 1.0)
         words = self._search_keywords(score_fusion.MIN_FUSION_POOL_HITS)
         best = self._relevant(self._combine(words, self._search_vectors(score_fusion.MIN_FUSION_POOL_HITS)), words, {})[
@@ -662,12 +664,12 @@ class MemoryRecall:
         """Yield the memories of an entity that pass, in batches, the most relevant first."""
         memories = self._about.memories(way.entity)
         if fitting is not None:
-            memories = WeightsById(memories.among(fitting))
+            memories = WeightsByNodeId(memories.weights_of(fitting))
         passed = 0
         for relevances in islice(memories.slices(_JUDGE_BATCH_SIZE), self._max_slices):
             for key, relevance in relevances.items():
                 self._by_paths[key] = max(self._by_paths.get(key, 0.0), way.strength * relevance)
-            passing = self._filter.passing(relevances)
+            passing = self._filter.classify_memories(relevances)
             passed += len(passing)
             yield [score_by_path(key, way, relevances[key], self._filter.passed[key].confidence) for key in passing]
             if passed >= MAX_MEMORIES_PER_ENTITY:

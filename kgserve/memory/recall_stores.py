@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from kgserve.errors import InvalidInput, NoStore, NotFound
-from kgserve.graph.search.node_search import elapsed_ms, open_search, stores_to_search, without_at_least
+from kgserve.graph.search.node_search import elapsed_ms, open_search_when_indexed, stores_to_search, without_at_least
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory.api import DeletedEntity, RecallAnswer, RecalledMemory, RecallRequest
 from kgserve.memory.presentation import record_use
@@ -50,7 +50,7 @@ def recall(graph: StoreHandle, request: RecallRequest) -> RecallAnswer:
     """
     started = time.perf_counter()
     attributes = {"kgserve.store": graph.name, "kgserve.search.mode": request.mode}
-    touch = request.touch and request.as_of is None and graph.graphs.caller.may("write")
+    touch = request.touch and request.as_of is None and graph.graphs.caller.has_role("write")
     with graph.pool.observation.span("recall", attributes):
         recall_from = _recall_several if request.also else _recall_one
         answer = recall_from(graph, request, time.monotonic() + RECALL_INDEX_TIMEOUT_SECONDS, touch=touch)
@@ -74,7 +74,7 @@ def _recall_one(graph: StoreHandle, request: RecallRequest, until: float, *, tou
 @contextmanager
 def _open_recall(graph: StoreHandle, request: RecallRequest, until: float, top: float = 0.0) -> Generator[MemoryRecall]:
     dates, patience = creation_range(request), until - time.monotonic()
-    with open_search(graph, request, words_alone=request.mode == "keyword", patience=patience) as searched:
+    with open_search_when_indexed(graph, request, words_alone=request.mode == "keyword", patience=patience) as searched:
         yield MemoryRecall(searched, request, dates, top, graph.graphs.historian)
 
 

@@ -176,7 +176,7 @@ class _ReflectionRun:
         found.linked, found.linked_count = links[:MAX_REPORTED_ITEMS], len(links)
         if not self._request.dry_run and (links or found.proposals or found.merged):
             found.run = new_reflection_id(self._now, os.urandom(4).hex())
-            write_reflection(self._store, found.run, self._record(links, found.proposals, self._merge(plan)), links)
+            write_reflection_run(self._store, found.run, self._record(links, found.proposals, self._merge(plan)), links)
         return found
 
     @property
@@ -208,7 +208,7 @@ class _ReflectionRun:
         wanted = MemoryFilter(now=self._now, orphans=True)
         if self._request.query is not None:
             vector = indexes.vectors([self._request.query])[0]
-            near = indexes.meaning(vector, self._request.limit, IndexFilter(memories=True))
+            near = indexes.search_vectors(vector, self._request.limit, IndexFilter(memories=True))
             wanted = msgspec.structs.replace(wanted, among=frozenset(near))
         return self._listed(wanted, self._request.limit)
 
@@ -217,7 +217,7 @@ class _ReflectionRun:
             found: list[str] = []
             place: MemoryPageStart | None = MemoryPageStart()
             while place is not None and len(found) < most:
-                page = view.listed(wanted, "created", place, most - len(found))
+                page = view.list_memory_page(wanted, "created", place, most - len(found))
                 found += page.ids
                 place = page.next
             return found
@@ -474,7 +474,9 @@ def empty_reflection(run: str | None, *, dry_run: bool = False) -> ReflectAnswer
     )
 
 
-def write_reflection(store: OpenStore, run: str, record: ReflectionRecord, links: Sequence[MemoryPlacement]) -> None:
+def write_reflection_run(
+    store: OpenStore, run: str, record: ReflectionRecord, links: Sequence[MemoryPlacement]
+) -> None:
     """Write a run: its node and its placements. Blocks."""
     _submit(store, lambda storing: _write_run_node(storing, run, record))
     for first in range(0, len(links), _LINK_BATCH_SIZE):

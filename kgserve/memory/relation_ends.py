@@ -27,7 +27,7 @@ def relation_key(draft: MemoryDraft, relation: RelationInput) -> EdgeKey:
 
 def find_relation_end(draft: MemoryDraft, name: str) -> str | None:
     """Return the id of the entity with a name, else of the memory with that id, or None."""
-    met = draft.met(name)
+    met = draft.find_entity_named(name)
     if met is not None:
         return met
     row = draft.node(draft.ahead.resolve_redirect(name))

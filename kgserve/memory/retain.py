@@ -26,7 +26,7 @@ from kgserve.memory.api import (
     StoreMemoryRequest,
 )
 from kgserve.memory.deduplication import Deduplicator, MemoryPut, StoredDraft, merge_attributes
-from kgserve.memory.entities import put_relation, validate_relation
+from kgserve.memory.entity_operations import put_relation, validate_relation
 from kgserve.memory.extraction.marks import EXTRACT_KEY
 from kgserve.memory.presentation import name_or_id
 from kgserve.memory.recall_scoring import has_any_name, list_possible_names, match_names
@@ -411,7 +411,7 @@ class RetainDeduplicator(Deduplicator):
 
     @override
     def _about(self, put: MemoryPut) -> dict[str, float]:
-        return {row.id: 1.0 for row in self.there(self._links)} | super()._about(put)
+        return {row.id: 1.0 for row in self.find_current_nodes(self._links)} | super()._about(put)
 
     def _store_item(self, put: MemoryPut) -> StoredDraft:
         if self._item.turns:

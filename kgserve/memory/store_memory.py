@@ -265,7 +265,7 @@ def store_validated(
         def decide(ahead: PendingState) -> WriteBatch:
             storing = make(ahead, comparisons[0].recent)
             if len(puts) > 1:
-                ahead.expect(put.content for put in puts if put.is_mergeable)
+                ahead.prefetch_texts(put.content for put in puts if put.is_mergeable)
             for each, put in zip(checked, puts, strict=True):
                 try:
                     stored.append(storing.store(put))
@@ -346,7 +346,7 @@ def _similar(found_near: SimilarityComparison, put: MemoryPut, stored: StoredDra
     """Return memories that are near one and were kept apart, nearest first; includes those not yet indexed."""
     if put.vector is None:
         return []
-    newest = found_near.recent.near(put.vector, MIN_REPORTED_SIMILARITY)
+    newest = found_near.recent.find_similar(put.vector, MIN_REPORTED_SIMILARITY)
     near = newest | {
         node_id: similarity for node_id, similarity in put.near.items() if similarity >= MIN_REPORTED_SIMILARITY
     }
@@ -385,7 +385,7 @@ def get_memory(graph: StoreHandle, request: MemoryRequest) -> Memory:
         with store.reading() as rows:
             row = find_active_memory(rows, request.memory_id, graph.name, or_former=True)
         (memory,) = _memories(store, [row.id])
-        if is_active(row) and request.touch and graph.graphs.caller.may("write"):
+        if is_active(row) and request.touch and graph.graphs.caller.has_role("write"):
             used = record_use(store, [row], now_in_microseconds())[row.id]
             memory = msgspec.structs.replace(
                 memory,
@@ -511,7 +511,7 @@ def delete_memories(graph: StoreHandle, request: DeleteMemoriesRequest) -> Futur
             ids = add_former_versions(rows, found[:MAX_DELETED_MEMORIES])
         return WriteBatch(delete_nodes=ids, cost=sum(map(len, ids)))
 
-    return graph.prepared(selector.find, batch, selector.report, dry_run=request.dry_run)
+    return graph.submit_prepared_batch(selector.find, batch, selector.report, dry_run=request.dry_run)
 
 
 class _DeletionSelector:
@@ -533,7 +533,7 @@ class _DeletionSelector:
         slices = self._slices(memories, now) if ids is None else iter([[*memories.live(ids).values()]])
         for some in slices:
             waiting = store.accesses.pending([each.id for each in some])
-            fits = (each.id for each in some if self._fits(each.after(waiting.get(each.id)), now))
+            fits = (each.id for each in some if self._fits(each.with_access(waiting.get(each.id)), now))
             yield from fits
 
     def _slices(self, memories: MemoryIndexFile, now: int) -> Iterator[list[MemoryState]]:
@@ -547,10 +547,10 @@ class _DeletionSelector:
         wanted = MemoryFilter(
             now=now, types=tuple(self._request.memory_types or ()), created_to=self._before, ended="any"
         )
-        page = memories.listed(wanted, "created", MemoryPageStart(), MEMORY_SCAN_BATCH_SIZE)
+        page = memories.list_memory_page(wanted, "created", MemoryPageStart(), MEMORY_SCAN_BATCH_SIZE)
         yield [*memories.live(page.ids).values()]
         while page.next is not None:
-            page = memories.listed(wanted, "created", page.next, MEMORY_SCAN_BATCH_SIZE)
+            page = memories.list_memory_page(wanted, "created", page.next, MEMORY_SCAN_BATCH_SIZE)
             yield [*memories.live(page.ids).values()]
 
     def _fits(self, memory: MemoryState, now: int) -> bool:
@@ -627,7 +627,7 @@ def extract_memories(graph: StoreHandle, request: ExtractRequest) -> ExtractAnsw
                 found = rows.nodes(request.ids)
             ids = [each for each in dict.fromkeys(request.ids) if each in found and is_extractable(found[each])]
             missing = [each for each in dict.fromkeys(request.ids) if each not in ids]
-        queued = extraction.again(ids)
+        queued = extraction.requeue(ids)
         return ExtractAnswer(
             queued=queued,
             missing=missing[:MAX_REPORTED_ITEMS],

@@ -24,8 +24,10 @@ T = TypeVar("T")
 
 _analysis_lock = threading.RLock()
 _VALIDATION_ERROR_PATTERN = re.compile(r"(?P<message>.*?)(?: - at `(?:key in )?(?P<path>[^`]*)`)?", re.DOTALL)
-_UNKNOWN_FIELD_PATTERN = re.compile(r"Object (?:contains unknown|missing required) field `(?P<name>.*)`", re.DOTALL)
-_CHOICES_INTRODUCTIONS = {"Invalid enum value": ": it is one of ", "Object contains unknown": "; there are "}
+_FIELD_FAULT_PATTERN = re.compile(
+    r"Object (?:contains (?P<unknown>unknown)|missing required) field `(?P<name>.*)`", re.DOTALL
+)
+_CHOICES_INTRODUCTIONS = {"Invalid enum value": ": it is one of ", "Unknown field": ". Allowed fields: "}
 _JSON_PATH_STEP_PATTERN = re.compile(r"[^.\[\]]+|\[[^\]]*\]")
 
 
@@ -101,7 +103,9 @@ def locate_validation_error(error: msgspec.ValidationError, kind: Any) -> FieldE
     found = _VALIDATION_ERROR_PATTERN.fullmatch(str(error))
     message, path = (found["message"], found["path"] or "") if found else (str(error), "")
     path = path.removeprefix("$").removeprefix(".")
-    field = _UNKNOWN_FIELD_PATTERN.fullmatch(message)
+    field = _FIELD_FAULT_PATTERN.fullmatch(message)
+    if field is not None and field["unknown"]:
+        message = f"Unknown field `{field['name']}`"
     introduction = next((words for start, words in _CHOICES_INTRODUCTIONS.items() if message.startswith(start)), None)
     if introduction and (choices := _choices_at(kind, path)):
         message += f"{introduction}{', '.join(map(str, choices))}"

@@ -57,7 +57,7 @@ class BackgroundProjection(Projection):
         return self.rebuild_wanted or self._is_rebuilding
 
     @property
-    def woken_by(self) -> list[Callable[[], None]]:
+    def wake_hooks(self) -> list[Callable[[], None]]:
         """Hooks of the store that are called when there may be something to apply. They wake threads and do no work."""
         return self.store.after_commit
 

@@ -70,11 +70,11 @@ class FollowedStore(Protocol):
         """Read the rows of the last commit, and the links into other stores as of that commit."""
         ...
 
-    def reach(self, sequence: int) -> None:
+    def wait_for_replica(self, sequence: int) -> None:
         """Wait until a replica has applied a commit. Raises ServedElsewhere if it does not get it, and Unavailable."""
         ...
 
-    def require_own(self) -> None:
+    def require_local_owner(self) -> None:
         """Raise ServedElsewhere if this is a replica of a store that another node owns."""
         ...
 
@@ -82,7 +82,7 @@ class FollowedStore(Protocol):
 class FollowedPool(Protocol):
     """Stores of a data folder, as seen by projections that follow several of them."""
 
-    def here(self) -> list[str]:
+    def local_store_names(self) -> list[str]:
         """Return the names of the stores whose files are in this data folder."""
         ...
 

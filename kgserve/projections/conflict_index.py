@@ -59,7 +59,7 @@ class ConflictIndex:
         """Return the version with a key, None if there is no such version."""
         return self._rows.get(key)
 
-    def words(
+    def search_keywords(
         self, query: str, limit: int, only: IndexFilter, reading: QueryInterpretation, other: DocumentFrequencies
     ) -> dict[str, float]:
         """Return the versions that match the words of a query, with BM25 scores.
@@ -70,7 +70,7 @@ class ConflictIndex:
         found = index.search(query, limit, only, reading=reading, other=other) if index else []
         return {hit.id: hit.score for hit in found}
 
-    def meaning(self, vector: Vector, only: IndexFilter) -> dict[str, float]:
+    def search_vectors(self, vector: Vector, only: IndexFilter) -> dict[str, float]:
         """Return the cosine similarities to ``vector`` of the versions that pass the filter."""
         near = self.vectors_of([key for key, row in self._rows.items() if only.passes_row(row)])
         return {key: float(each @ vector) for key, each in near.items()}

@@ -74,7 +74,7 @@ class FilterColumns:
         return self._live.values
 
     @property
-    def since(self) -> NDArray[np.int64]:
+    def changed_since(self) -> NDArray[np.int64]:
         """The commit since which each label has had its text; must not be retained or changed."""
         return self._since.values
 
@@ -120,7 +120,7 @@ class FilterColumns:
         """Return a new mask of the labels in use that pass a filter; ``ids`` are indexed by label."""
         passing = self.live.copy()
         if only.as_of is not None:
-            passing &= self.since <= only.as_of
+            passing &= self.changed_since <= only.as_of
         if only.valid_at is not None:
             late = (self._valid_from.values > only.valid_at) | (self._valid_to.values <= only.valid_at)
             passing[self._with_validity.values[late]] = False

@@ -103,9 +103,9 @@ class HistoryProjection(AnnouncingProjection):
         # Commits are checkpointed into the synced main file: SQLite silently drops the rest of a damaged write-ahead
         # log.
         with suppress(sqlite3.Error):
-            history.settle()
+            history.checkpoint_and_seal()
             sync_folder(self._path.parent)
-        return history.settled + 1
+        return history.checkpointed_sequence + 1
 
     def look(self, question: Callable[[HistoryFile], Found]) -> Found:
         """Return the result of ``question`` on the history. Raises Conflict if history is disabled for the store.
@@ -216,7 +216,7 @@ class HistoryProjection(AnnouncingProjection):
         self.prune_wanted = True
         self.wake()
 
-    def due(self, now: int) -> int:
+    def expired_sequence(self, now: int) -> int:
         """Return the commit up to which ended states have expired at ``now`` (microseconds); 0 if none have."""
         days = self.store.description.history
         return (
@@ -229,7 +229,7 @@ class HistoryProjection(AnnouncingProjection):
         """Return `due` at the current time; 0 while the system clock is not trustworthy."""
         if not RETENTION_CLOCK.is_trusted(self.store.clock.idle):
             return 0
-        return self.due(RETENTION_CLOCK.now())
+        return self.expired_sequence(RETENTION_CLOCK.now())
 
     @override
     def wait(self, sequence: int, seconds: float) -> bool:

@@ -30,7 +30,7 @@ class _Pool(Protocol):
     @property
     def feeds(self) -> ChangeFeedLookup: ...
 
-    def here(self) -> list[str]: ...
+    def local_store_names(self) -> list[str]: ...
 
     def layout(self, name: str) -> StoreLayout: ...
 
@@ -89,7 +89,7 @@ class InboundLinkIndex(DerivedFile, InboundLinkLookup):
     def position(self, stores: Collection[str]) -> dict[str, int]:
         return {name: self._seen.get(name, _NO_POSITION).changed for name in stores}
 
-    def changed(self, store: str) -> None:
+    def record_changed_links(self, store: str) -> None:
         """Record that links of a store have changed. Thread-safe."""
         self._stale.add(store)
 
@@ -116,7 +116,7 @@ class InboundLinkIndex(DerivedFile, InboundLinkLookup):
             self._unlisten = self._pool.feeds.listen_by_name(self._stale.add)
             if self._path.exists():
                 self._seen = self._open_file().seen()
-            self._stale |= {*self._pool.here(), *self._seen}
+            self._stale |= {*self._pool.local_store_names(), *self._seen}
         left: set[str] = set()
         while self._stale:
             name = self._stale.pop()
@@ -140,7 +140,7 @@ class InboundLinkIndex(DerivedFile, InboundLinkLookup):
     def _discard(self) -> None:
         super()._discard()
         self._seen.clear()
-        self._stale |= {*self._pool.here()}
+        self._stale |= {*self._pool.local_store_names()}
 
     def _update_store(self, name: str, *, may_open: bool) -> bool:
         """Update the links of a store. Return whether the file is up to date for it."""
@@ -170,9 +170,9 @@ class InboundLinkIndex(DerivedFile, InboundLinkLookup):
         """Read the links of a store closed at a commit. Return False unless its files are as of that commit."""
         try:
             with open_links_of_closed_store(layout.links) as (links, at):
-                if at != sequence or links.changed != seen.changed:
+                if at != sequence or links.last_change_sequence != seen.changed:
                     return False
-                self._open_file().replace(layout.name, links.all(), seen)
+                self._open_file().replace(layout.name, links.iterate_links(), seen)
         except sqlite3.Error:
             return False
         self._seen[layout.name] = seen
@@ -181,7 +181,7 @@ class InboundLinkIndex(DerivedFile, InboundLinkLookup):
     def _read(self, store: FollowedStore, created: int, before: LinksPosition | None) -> None:
         """Read the links of an open store."""
         with store.reading_links() as (rows, links):
-            seen = LinksPosition(created, 0 if links is None else links.changed)
+            seen = LinksPosition(created, 0 if links is None else links.last_change_sequence)
             if seen == before or (before is None and not seen.changed):
                 return
             begin = before.changed if before is not None and before.born == created else -1
@@ -229,5 +229,5 @@ class _StoreLinkProjection(Projection):
 
     @override
     def _apply_all(self, rows: RowsSnapshot) -> int:
-        self._file.replace(self._layout.name, self._links.all() if self._links else (), self._seen)
+        self._file.replace(self._layout.name, self._links.iterate_links() if self._links else (), self._seen)
         return rows.at

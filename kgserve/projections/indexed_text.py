@@ -32,7 +32,7 @@ class EntityFacets(msgspec.Struct, frozen=True, array_like=True):
     valid_to: int | None = None
     marks: MemoryFacets | None = None
 
-    def hold(self, moment: int) -> bool:
+    def is_valid_at(self, moment: int) -> bool:
         """Return whether the entity is valid at a moment, in microseconds of valid time."""
         started = self.valid_from is None or self.valid_from <= moment
         return started and (self.valid_to is None or moment < self.valid_to)
@@ -160,7 +160,7 @@ class IndexedText(msgspec.Struct, frozen=True):
         return xxhash.xxh3_128_digest(_encode((self.type, self.content, self.summary, facets, *named, *said)))
 
 
-class PastKey(NamedTuple):
+class PastTextKey(NamedTuple):
     """Parsed key of a past text."""
 
     id: str
@@ -168,10 +168,10 @@ class PastKey(NamedTuple):
     digest: str
 
 
-def parse_past_key(key: str) -> PastKey:
+def parse_past_text_key(key: str) -> PastTextKey:
     """Return the parts of a past text's key."""
     node_id, since, digest = key.rsplit("\0", 2)
-    return PastKey(node_id, int(since), digest)
+    return PastTextKey(node_id, int(since), digest)
 
 
 class IndexFilter(msgspec.Struct, frozen=True):
@@ -236,7 +236,7 @@ class IndexFilter(msgspec.Struct, frozen=True):
 
     def _facets_pass(self, facets: EntityFacets) -> bool:
         fresh = self.fresh_at is None or facets.freshness_at is None or self.fresh_at < facets.freshness_at
-        held = self.valid_at is None or facets.hold(self.valid_at)
+        held = self.valid_at is None or facets.is_valid_at(self.valid_at)
         remembered = not self.wants_memories or (facets.marks is not None and self._marks_pass(facets.marks))
         return fresh and held and remembered and self.tags.issubset(facets.tags)
 

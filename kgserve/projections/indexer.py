@@ -54,7 +54,7 @@ class IndexWorker(StoreWorker[FollowedStore, TextIndexes]):
         indexes.require()
         indexes.vector.change_model()
         for thread, follower in self._served(indexes):
-            if not follower.is_kept:
+            if not follower.is_enabled:
                 continue
             follower.rebuild_wanted = True
             follower.error = None  # a caller that waits for the new index must not see an older error

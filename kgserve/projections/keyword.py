@@ -24,7 +24,7 @@ from kgserve.platform.gil_yield import iterate_cooperatively
 from kgserve.platform.sqlite_files import remove_path
 from kgserve.platform.text.query_words import add_word_forms, compute_word_weights, find_content_words
 from kgserve.projections import manifest
-from kgserve.projections.indexed_text import NO_TEXT_FILTER, IndexedText, IndexFilter, parse_past_key
+from kgserve.projections.indexed_text import NO_TEXT_FILTER, IndexedText, IndexFilter, parse_past_text_key
 
 log = structlog.get_logger()
 
@@ -201,7 +201,7 @@ class KeywordIndex:
         parts = [(tantivy.Occur.Must, same), (tantivy.Occur.Must, self._range("until", text.since, text.since))]
         searcher = self._index.searcher()
         for _, address in searcher.search(tantivy.Query.boolean_query(parts), 1, count=False).hits:
-            before = parse_past_key(str(searcher.doc(address)["id"][0]))
+            before = parse_past_text_key(str(searcher.doc(address)["id"][0]))
             if before.digest == text.digest.hex():
                 return msgspec.structs.replace(text, since=before.since)
         return text
@@ -212,7 +212,7 @@ class KeywordIndex:
         found = {(field, term): searcher.doc_freq(field, term) for term in terms for field in _TEXT_FIELDS}
         return DocumentFrequencies(self._document_count, found)
 
-    def worths(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
+    def bm25_scores(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
         """Return the BM25 score of each content for each query term in it; only the beginnings of contents count.
 
         Lengths are normalized by the average length of the given contents.

@@ -133,7 +133,7 @@ class OnDemandProjection(DerivedFile, Projection, Generic[File]):
     # Caller holds the lock
 
     def _ask(self, question: Callable[[File, RowsSnapshot], Found]) -> Found:
-        with self._rows.serving() as rows:
+        with self._rows.reading_with_repair() as rows:
             return question(self._caught_up(rows), rows)
 
     def _caught_up(self, rows: RowsSnapshot) -> File:

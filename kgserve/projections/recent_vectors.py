@@ -32,7 +32,7 @@ class RecentVectors:
             self._row_of[node_id] = row_number
         self._matrix[row_number] = vector
 
-    def near(self, vector: NDArray[np.float32], threshold: float) -> dict[str, float]:
+    def find_similar(self, vector: NDArray[np.float32], threshold: float) -> dict[str, float]:
         """Return the ids with cosine similarity above a threshold, with their similarities."""
         similarities = self._matrix[: len(self._ids)] @ vector if self._ids else np.empty(0, np.float32)
         row_numbers = np.flatnonzero(similarities > threshold).tolist()

@@ -44,7 +44,7 @@ class ScheduledProjection(Protocol):
     schedule: ProjectionSchedule
 
     @property
-    def woken_by(self) -> list[Callable[[], None]]:
+    def wake_hooks(self) -> list[Callable[[], None]]:
         """Hooks that are called when there may be something to apply."""
         ...
 
@@ -147,7 +147,7 @@ class ProjectionSchedule:
             try:
                 self.serve(projection)
             finally:
-                self.done()
+                self.end_step()
 
     def _take_prioritized(self, current: ScheduledProjection) -> ScheduledProjection | None:
         with self._changed:
@@ -175,13 +175,13 @@ class ProjectionSchedule:
         """True once no projection is served any more."""
         return self._closed
 
-    def rest(self, worked: float) -> None:
+    def defer_unawaited(self, worked: float) -> None:
         """If many projections are due, serve only awaited ones for a while. ``worked``: seconds of the last step."""
         with self._changed:
             if len(self._due) >= MIN_WAITING_PROJECTIONS_TO_REST:
                 self._resting_until = time.monotonic() + min(STEP_REST_FACTOR * worked, MAX_STEP_REST_SECONDS)
 
-    def done(self) -> None:
+    def end_step(self) -> None:
         """End the step of the projection that was taken last."""
         with self._changed:
             self._served.pop()
@@ -247,7 +247,7 @@ class ProjectionThread:
     def follow(self, projection: ScheduledProjection) -> None:
         """Serve a projection now, shortly after each commit of its store, and at once when a caller waits for it."""
         projection.schedule = self.schedule
-        projection.woken_by.append(partial(self.schedule.wake_later, projection))
+        projection.wake_hooks.append(partial(self.schedule.wake_later, projection))
         self.schedule.wake(projection)
 
     def forget(self, projection: ScheduledProjection, patience: float | None = None) -> bool:
@@ -275,8 +275,8 @@ class ProjectionThread:
         try:
             self._serve(projection)
         finally:
-            self.schedule.done()
-            self.schedule.rest(time.monotonic() - began)
+            self.schedule.end_step()
+            self.schedule.defer_unawaited(time.monotonic() - began)
         return True
 
     def _serve(self, projection: ScheduledProjection) -> None:

@@ -74,20 +74,20 @@ class StoreTextIndex(BackgroundProjection, Generic[Index]):
         self._folder = store.layout.views / self.folder
 
     @property
-    def is_kept(self) -> bool:
+    def is_enabled(self) -> bool:
         """True if the settings of the store include this index; otherwise the next step deletes its files."""
         return index_setting_of(self.store) in self.needs
 
     @override
     def step(self) -> bool:
-        if self.is_kept:
+        if self.is_enabled:
             return super().step()
         self._remove_files()
         return False
 
     @override
     def wait(self, sequence: int, seconds: float) -> bool:
-        return self.is_kept and super().wait(sequence, seconds)
+        return self.is_enabled and super().wait(sequence, seconds)
 
     def _remove_files(self) -> None:
         """Delete the index with all files until the settings include it again."""
@@ -118,7 +118,7 @@ class StoreTextIndex(BackgroundProjection, Generic[Index]):
 
     def apply_settings(self) -> None:
         """Create, delete or rebuild the index if changed settings require it."""
-        if self.is_kept != (self.sequence >= 0):
+        if self.is_enabled != (self.sequence >= 0):
             self.wake()
         if self._indexed is not None and self._indexed != self.store.description.indexed_attributes:
             self.rebuild_wanted = True
@@ -126,7 +126,7 @@ class StoreTextIndex(BackgroundProjection, Generic[Index]):
 
     def _opened(self) -> Index:
         if self._index is None:
-            if not self.is_kept:
+            if not self.is_enabled:
                 raise Conflict(explain_missing_index(self.store))
             self.check_model()
             raise Unavailable(self.being_opened, retry_after=1)
@@ -173,7 +173,7 @@ class CurrentIndexProjection(AnnouncingProjection, StoreTextIndex[Index]):
 
     @override
     def wait(self, sequence: int, seconds: float) -> bool:
-        if not self.is_kept:
+        if not self.is_enabled:
             return False
         deadline = time.monotonic() + seconds
         # A failed opening is left to the follower thread, which retries it with backoff and reports the reason.

@@ -32,7 +32,7 @@ from kgserve.projections.conflict_index import ConflictIndex
 from kgserve.projections.history.history import RowState
 from kgserve.projections.history.reader import EndedStateBatch, HistoryPosition, read_ended_states
 from kgserve.projections.history_follower import HistoryProjection
-from kgserve.projections.indexed_text import NO_TEXT_FILTER, IndexedText, IndexFilter, parse_past_key
+from kgserve.projections.indexed_text import NO_TEXT_FILTER, IndexedText, IndexFilter, parse_past_text_key
 from kgserve.projections.keyword import DocumentFrequencies, KeywordHit, KeywordIndex, QueryInterpretation
 from kgserve.projections.read_your_writes import wait_or_raise_not_caught_up
 from kgserve.projections.recent_vectors import RecentVectors
@@ -92,9 +92,9 @@ class StoreKeywordIndex(StoreTextIndex[KeywordIndex]):
         index = self._opened()
         return index.frequencies(index.terms(text, reading))
 
-    def worths(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
-        """Return term scores by text, as `KeywordIndex.worths`. Raises Unavailable until the index is open."""
-        return self._opened().worths(query, texts)
+    def bm25_scores(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
+        """Return term scores by text, as `KeywordIndex.bm25_scores`. Raises Unavailable until the index is open."""
+        return self._opened().bm25_scores(query, texts)
 
     @override
     def close(self) -> None:
@@ -224,9 +224,9 @@ class VectorProjection(CurrentIndexProjection[VectorIndex]):
         """Return the ids that pass a filter, as `VectorIndex.passing`. Raises what `search` raises."""
         return self._opened().passing(only, most)
 
-    def near(self, ids: Sequence[str], above: float, most: int) -> dict[str, list[VectorHit]]:
-        """Return similar entities for each id, as `VectorIndex.near`. Raises what `search` raises."""
-        return self._opened().near(ids, above, most)
+    def find_similar(self, ids: Sequence[str], above: float, most: int) -> dict[str, list[VectorHit]]:
+        """Return similar entities for each id, as `VectorIndex.find_similar`. Raises what `search` raises."""
+        return self._opened().find_similar(ids, above, most)
 
     def require(self) -> None:
         """Raise what `search` would raise now, if anything."""
@@ -363,11 +363,11 @@ class PastIndexProjection(StoreTextIndex[Index]):
     @property
     def is_wanted(self) -> bool:
         """True if the store keeps a history and its settings include this index."""
-        return self.is_kept and self.store.settings.history and self.store.description.history != "none"
+        return self.is_enabled and self.store.settings.history and self.store.description.history != "none"
 
     @property
     @override
-    def woken_by(self) -> list[Callable[[], None]]:
+    def wake_hooks(self) -> list[Callable[[], None]]:
         return self.store.after_history
 
     @override
@@ -456,7 +456,7 @@ class PastKeywordProjection(PastIndexProjection[KeywordIndex], StoreKeywordIndex
 
     @override
     def _open_index(self, folder: Path) -> KeywordIndex:
-        return KeywordIndex(folder, lambda key: parse_past_key(key).id, self._made_of())
+        return KeywordIndex(folder, lambda key: parse_past_text_key(key).id, self._made_of())
 
     @override
     def _erase(self, erasure: EraseRequest) -> None:
@@ -623,7 +623,7 @@ class IndexSyncNotifier:
         written, now = self._store.rows_sequence, time.monotonic()
         if written <= self._published or now - self._published_at < MIN_SYNC_MARKER_INTERVAL_SECONDS:
             return
-        kept = [view for view in self._views if view.is_kept]
+        kept = [view for view in self._views if view.is_enabled]
         if kept and all(view.reached >= written for view in kept):
             self._published, self._published_at = written, now
             self._store.feed.publish_marker("sync_complete", {"timestamp": format_time(time.time_ns() // 1000)})
@@ -645,27 +645,27 @@ class TextIndexes:
         self.past_keyword = PastKeywordProjection(store)
         self.past_vector = PastVectorProjection(store, patient, self.vector.check_model)
         store.each_second.append(IndexSyncNotifier(store, (self.keyword, self.vector)).look)
-        for view in self.views:
+        for view in self.index_projections:
             store.after_change.append(view.apply_settings)
 
     def states(self) -> list[TextIndexState]:
         """Return the state of each index; past ones only while the store keeps a history."""
         past = [view.state() for view in (self.past_keyword, self.past_vector) if view.is_wanted]
-        return [*(view.state() for view in (self.keyword, self.vector) if view.is_kept), *past]
+        return [*(view.state() for view in (self.keyword, self.vector) if view.is_enabled), *past]
 
     @property
-    def views(self) -> tuple[StoreTextIndex[Any], ...]:
+    def index_projections(self) -> tuple[StoreTextIndex[Any], ...]:
         """All four indexes, current ones first."""
         return self.keyword, self.vector, self.past_keyword, self.past_vector
 
     @property
     def has_vectors(self) -> bool:
         """True if texts are indexed by vectors, not only by words."""
-        return self.vector.is_kept
+        return self.vector.is_enabled
 
     def require(self, *, meaning: bool = False) -> None:
         """Raise Conflict if no index is kept, or with ``meaning`` no vector index."""
-        if not (self.vector if meaning else self.keyword).is_kept:
+        if not (self.vector if meaning else self.keyword).is_enabled:
             raise Conflict(explain_missing_index(self.store))
 
     @property
@@ -681,13 +681,13 @@ class TextIndexes:
     def _followers(self, *, words_alone: bool) -> tuple[CurrentIndexProjection[Any], ...]:
         return (self.keyword,) if words_alone or not self.has_vectors else (self.keyword, self.vector)
 
-    def seen(self, *, words_alone: bool = False) -> int:
+    def applied_sequence(self, *, words_alone: bool = False) -> int:
         """Return the last commit that both current indexes, or only the keyword index, have applied."""
         return max(min(each.sequence for each in self._followers(words_alone=words_alone)), 0)
 
     def not_caught_up_error(self, sequence: int, *, words_alone: bool = False) -> Unavailable:
         """Return the error for a commit that the indexes have not applied in time."""
-        seen = self.seen(words_alone=words_alone)
+        seen = self.applied_sequence(words_alone=words_alone)
         if not words_alone and self.has_vectors and (self.vector.is_loading or self.queries.embedder.is_loading):
             message = f"the embedding model is loading; meaning is indexed only up to sequence {seen} so far"
             return Unavailable(f"{message}. Try again shortly, or search by keyword", retry_after=2)
@@ -702,7 +702,7 @@ class TextIndexes:
         followers = self._followers(words_alone=words_alone)
         return all(follower.wait(sequence, max(deadline - time.monotonic(), 0)) for follower in followers)
 
-    def reach(self, sequence: int, seconds: float, why: str, *, words_alone: bool = False) -> bool:
+    def wait_or_retry(self, sequence: int, seconds: float, why: str, *, words_alone: bool = False) -> bool:
         """Wait as `wait`, but release the thread where the request can be retried.
 
         ``why`` distinguishes the waits of one request. Raises NotCaughtUp in place of blocking.
@@ -717,21 +717,21 @@ class TextIndexes:
         """
         followers = self._followers(words_alone=words_alone)
         present = self.store.state.sequence
-        near = present - self.seen(words_alone=words_alone) <= MAX_WAITED_COMMITS
+        near = present - self.applied_sequence(words_alone=words_alone) <= MAX_WAITED_COMMITS
         if near and all(each.error is None and each.pending <= EMBEDDING_BATCH_SIZE for each in followers):
-            self.reach(present, seconds, "present", words_alone=words_alone)
+            self.wait_or_retry(present, seconds, "present", words_alone=words_alone)
 
-    def words(
+    def search_keywords(
         self, query: str, limit: int, only: IndexFilter, reading: QueryInterpretation = "plain"
     ) -> dict[str, float]:
         """Return the best entities for the words of a query with BM25 scores. Raises what `search` raises."""
         return {hit.id: hit.score for hit in self.keyword.search(query, limit, only, reading=reading)}
 
-    def worths(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
-        """Return term scores by text, as `KeywordIndex.worths`. Raises what `search` raises."""
-        return self.keyword.worths(query, texts)
+    def bm25_scores(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
+        """Return term scores by text, as `KeywordIndex.bm25_scores`. Raises what `search` raises."""
+        return self.keyword.bm25_scores(query, texts)
 
-    def meaning(self, vector: NDArray[np.float32], limit: int, only: IndexFilter) -> dict[str, float]:
+    def search_vectors(self, vector: NDArray[np.float32], limit: int, only: IndexFilter) -> dict[str, float]:
         """Return the nearest entities with cosine similarities, nearest first. Raises what `search` raises."""
         return {hit.id: hit.similarity for hit in self.vector.search(vector, limit, only)}
 
@@ -754,7 +754,7 @@ class TextIndexes:
 
     def memories_near(self, vector: NDArray[np.float32], limit: int) -> dict[str, float]:
         """Return the nearest indexed memories with cosine similarities. Raises what `search` raises."""
-        return self.meaning(vector, limit, IndexFilter(memories=True))
+        return self.search_vectors(vector, limit, IndexFilter(memories=True))
 
 
 class TextIndexesAsOf:
@@ -773,11 +773,11 @@ class TextIndexesAsOf:
         self._history = history
         self._at = at
 
-    def seen(self, *, words_alone: bool = False) -> int:  # noqa: ARG002
+    def applied_sequence(self, *, words_alone: bool = False) -> int:  # noqa: ARG002
         """Return the commit that is searched."""
         return self._at
 
-    def words(
+    def search_keywords(
         self, query: str, limit: int, only: IndexFilter, reading: QueryInterpretation = "plain"
     ) -> dict[str, float]:
         """Return the best entities for the words of a query with BM25 scores, best first.
@@ -795,11 +795,11 @@ class TextIndexesAsOf:
             )
         return _best_hits([(hit.id, hit.score) for hit in hits], limit)
 
-    def worths(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
-        """Return term scores by text, as `KeywordIndex.worths`; the rarity of words is the current one."""
-        return self._indexes.worths(query, texts)
+    def bm25_scores(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
+        """Return term scores by text, as `KeywordIndex.bm25_scores`; the rarity of words is the current one."""
+        return self._indexes.bm25_scores(query, texts)
 
-    def meaning(self, vector: NDArray[np.float32], limit: int, only: IndexFilter) -> dict[str, float]:
+    def search_vectors(self, vector: NDArray[np.float32], limit: int, only: IndexFilter) -> dict[str, float]:
         """Return the nearest entities with cosine similarities. Raises Unavailable while an index is behind."""
         only = msgspec.structs.replace(only, as_of=self._at)
         now, then = self._indexes.vector, self._indexes.past_vector

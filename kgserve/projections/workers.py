@@ -41,7 +41,7 @@ class StoreWorker(ABC, Generic[AnyStore, WorkerState]):
         for thread in self._threads:
             thread.schedule.are_others_served = are_others_served
 
-    def opened(self, store: AnyStore) -> None:
+    def on_store_opened(self, store: AnyStore) -> None:
         """Start following a store."""
         own = self._begun(store)
         if own is None:
@@ -51,7 +51,7 @@ class StoreWorker(ABC, Generic[AnyStore, WorkerState]):
         for thread, projection in self._served(own):
             thread.follow(projection)
 
-    def closing(self, store: AnyStore) -> None:
+    def on_store_closing(self, store: AnyStore) -> None:
         """Stop following a store; blocks until its steps in progress have ended."""
         with self._lock:
             own = self._open.pop(store.name, None)
@@ -71,7 +71,7 @@ class StoreWorker(ABC, Generic[AnyStore, WorkerState]):
         for thread in self._threads:
             thread.close()
 
-    def found(self, store: AnyStore) -> WorkerState | None:
+    def state_of_store(self, store: AnyStore) -> WorkerState | None:
         """Return what the worker holds for a store, None when the store is not followed or is closing."""
         with self._lock:
             return self._open.get(store.name)
@@ -97,10 +97,10 @@ class StoreWorker(ABC, Generic[AnyStore, WorkerState]):
 
     def _of(self, store: AnyStore, missing: str) -> WorkerState:
         """Return what is held for an open store. Raises Unavailable with the text ``missing`` when there is nothing."""
-        found = self.found(store)
+        found = self.state_of_store(store)
         if found is None:
             if not self.of_copies:
-                store.require_own()
+                store.require_local_owner()
             raise Unavailable(missing)
         return found
 

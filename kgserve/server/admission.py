@@ -61,12 +61,12 @@ class CallerQuota:
         self._taken: Counter[str] = Counter()
 
     @property
-    def taken(self) -> int:
+    def in_use(self) -> int:
         """Amount in use by all callers."""
         return self._taken.total()
 
     @contextmanager
-    def one(self, caller: str) -> Generator[None]:
+    def take_one(self, caller: str) -> Generator[None]:
         """Take one for a caller until the end of the block. Raises Limited."""
         if self._taken[caller] >= self._most:
             self.refused += 1
@@ -100,7 +100,7 @@ class ActiveCallers:
             while now - next(iter(self._last_request.values())) > ACTIVE_CALLER_SECONDS:
                 self._last_request.popitem(last=False)
 
-    def others(self, own: str) -> int:
+    def count_other_callers(self, own: str) -> int:
         """Return the number of other active callers."""
         oldest = time.monotonic() - ACTIVE_CALLER_SECONDS
         with self._lock:
@@ -135,7 +135,7 @@ class UsageMonitor:
         self._running += 1
         self.begun = time.monotonic()
 
-    def others(self, own: str, since: float) -> int:
+    def count_other_callers(self, own: str, since: float) -> int:
         """Return the number of other active callers during a long request of ``own`` that began at ``since``.
 
         Returns at least 1 if any request began after it, even one of the same caller.
@@ -143,7 +143,7 @@ class UsageMonitor:
         now = time.monotonic()
         if self.begun <= since or now - self.begun > ACTIVE_CALLER_SECONDS:
             return 0
-        return max(1, self._callers.others(own))
+        return max(1, self._callers.count_other_callers(own))
 
     def end(self) -> None:
         """Count a request as finished."""
@@ -194,7 +194,7 @@ class WriteThrottle:
         return is_full and self._callers.has_others(caller)
 
     async def _wait(self, caller: str) -> None:
-        with self._queue.one(caller):
+        with self._queue.take_one(caller):
             loop = asyncio.get_running_loop()
             slot = loop.create_future()
             self._waiting.setdefault(caller, deque()).append(slot)
@@ -216,7 +216,7 @@ class WriteThrottle:
 
     def _end(self, caller: str, worked: float) -> None:
         if caller in self._waiting and self._taken[caller] <= MAX_CONCURRENT_WRITES:
-            rest = fair_pause_seconds(worked, self._callers.others(caller))
+            rest = fair_pause_seconds(worked, self._callers.count_other_callers(caller))
             asyncio.get_running_loop().call_later(rest, self._hand_over_slot, caller)
         else:
             self._release_slot(caller)
@@ -272,7 +272,7 @@ class FairThreadPool:
         with self._share(caller) as share:
 
             async def run_in_thread() -> T:
-                with self._queue.one(caller) if self._queue is not None else nullcontext():
+                with self._queue.take_one(caller) if self._queue is not None else nullcontext():
                     async with share:
                         return await anyio.to_thread.run_sync(work, limiter=self._threads)
 
@@ -299,7 +299,7 @@ async def _retry_until_caught_up(attempt: Callable[[], Awaitable[T]], waits: Cal
             try:
                 return await retry_while_opening(attempt)
             except NotCaughtUp as missing:
-                with waits.one(caller):
+                with waits.take_one(caller):
                     await missing.over()
     finally:
         request_waits.reset(token)
@@ -351,7 +351,7 @@ class AdmissionControl:
 
     def transfer_slot(self) -> AbstractContextManager[None]:
         """Count one more import or export of the current caller, until the end of the block. Raises Limited."""
-        return self.transfers.one(current_caller.get())
+        return self.transfers.take_one(current_caller.get())
 
     def write_slot(self) -> AbstractAsyncContextManager[None]:
         """Return the context for a write of the current caller, throttled by `WriteThrottle`. Raises Limited."""

@@ -26,12 +26,12 @@ class NodeHttpClient:
         self._placement = placement
         self._session: aiohttp.ClientSession | None = None
 
-    def known(self, store: str) -> ServedElsewhere | None:
+    def find_cached_owner(self, store: str) -> ServedElsewhere | None:
         """Return the other node that is likely to serve ``store``, without asking the registry; None if unknown."""
-        return self._placement.elsewhere(store)
+        return self._placement.find_redirect(store)
 
     @asynccontextmanager
-    async def asked(
+    async def send_request(
         self,
         served: ServedElsewhere,
         request: tuple[str, str],

@@ -71,11 +71,11 @@ class FeedCommit:
         self._data: list[bytes | None] = [None] * len(self.events)
 
     @property
-    def quick(self) -> bool:
+    def is_cheap_to_encode(self) -> bool:
         """True if all events are encoded, or few and small enough to encode without blocking."""
         return (len(self.events) <= _MAX_QUICK_EVENTS and self.bytes <= _MAX_QUICK_BYTES) or None not in self._data
 
-    def entry(self, index: int) -> FeedEntry:
+    def encode_entry(self, index: int) -> FeedEntry:
         """Return the event at an index together with its JSON."""
         data = self._data[index]
         if data is None:
@@ -103,7 +103,7 @@ class CommitRingBuffer:
         ):
             self._count(self._commits.popleft(), -1)
 
-    def since(self, position: FeedPosition, max_entries: int) -> list[FeedCommit] | None:
+    def commits_since(self, position: FeedPosition, max_entries: int) -> list[FeedCommit] | None:
         """Return up to ``max_entries`` commits from a position on; None if the buffer does not cover the position."""
         held = len(self._commits)
         if not held or not self._commits[0].sequence <= position.sequence <= self._commits[-1].sequence:
@@ -178,7 +178,7 @@ class ChangeFeed:
         with self._lock:
             if position.sequence > self.latest:
                 return []
-            return self._ring.since(position, max_entries)
+            return self._ring.commits_since(position, max_entries)
 
     def markers_after(self, after: int) -> list[tuple[int, StoreEvent]]:
         """Return the markers with a number above ``after``."""
@@ -212,7 +212,7 @@ class ChangeFeed:
         for wake in wakes:
             wake()
 
-    def forget(self) -> None:
+    def drop_buffered_commits(self) -> None:
         """Drop all commits from memory; listeners that are behind read the journal."""
         with self._lock:
             self._ring.clear()
@@ -256,7 +256,7 @@ class ChangeFeedReader:
         self._consumed: int | None = None
 
     @property
-    def behind(self) -> int:
+    def unread_event_count(self) -> int:
         """Number of unread events after the reader first caught up; 0 before that."""
         return 0 if self._consumed is None else max(0, self.feed.recorded - self._consumed)
 
@@ -276,10 +276,10 @@ class ChangeFeedReader:
             return self._take_markers(selection)
         if may_block:
             return self._fill_page(commits if commits is not None else self._from_files(), selection)
-        quick = next((at for at, each in enumerate(commits or ()) if not each.quick), len(commits or ()))
+        quick = next((at for at, each in enumerate(commits or ()) if not each.is_cheap_to_encode), len(commits or ()))
         return self._fill_page((commits or [])[:quick], selection) if quick else None
 
-    def caught_up(self) -> bool:
+    def is_caught_up(self) -> bool:
         """Return True if no unread commit exists."""
         return self.position.sequence > self.feed.latest
 
@@ -300,7 +300,7 @@ class ChangeFeedReader:
                 if len(page) >= limits.events or size >= limits.bytes:
                     return page
                 if selection.takes(commit.events[index]):
-                    page.append(commit.entry(index))
+                    page.append(commit.encode_entry(index))
                     size += len(page[-1].data)
                 self.position = FeedPosition(commit.sequence, index + 1)
             self.position = FeedPosition.after(commit.sequence)
@@ -326,7 +326,7 @@ class ChangeFeedLookup(Protocol):
     """Change feeds by store name, as listeners see them."""
 
     @property
-    def turn(self) -> int:
+    def store_list_generation(self) -> int:
         """Number of creations, changes and deletions of stores so far."""
         ...
 
@@ -335,7 +335,7 @@ class ChangeFeedLookup(Protocol):
         ...
 
     def listen(self, wake: WakeCallback) -> Callable[[], None]:
-        """Register ``wake`` to be called when ``turn`` advances; return the function that unregisters it."""
+        """Call ``wake`` when ``store_list_generation`` advances. Return the function that unregisters it."""
         ...
 
     def listen_by_name(self, wake: NamedWakeCallback) -> Callable[[], None]:
@@ -345,7 +345,7 @@ class ChangeFeedLookup(Protocol):
         """
         ...
 
-    def arrival(self, store: str) -> int | None:
+    def serving_since(self, store: str) -> int | None:
         """Return the sequence since which this process serves a store; None if it does not serve it yet."""
         ...
 
@@ -365,7 +365,7 @@ class ChangeFeeds(ChangeFeedLookup):
 
     @property
     @override
-    def turn(self) -> int:
+    def store_list_generation(self) -> int:
         return self._turn
 
     @override
@@ -384,11 +384,11 @@ class ChangeFeeds(ChangeFeedLookup):
     def listen_by_name(self, wake: NamedWakeCallback) -> Callable[[], None]:
         return self._listen(self._named_wakes, wake)
 
-    def created(self, store: str) -> None:
+    def announce_created_store(self, store: str) -> None:
         """Announce a new store."""
         self._announce(store)
 
-    def arrived(self, store: str, sequence: int) -> None:
+    def announce_serving(self, store: str, sequence: int) -> None:
         """Record that a store is open at a sequence; announce it if this process did not serve it before."""
         with self._lock:
             if store in self._arrivals:
@@ -397,20 +397,20 @@ class ChangeFeeds(ChangeFeedLookup):
         self._announce(store)
 
     @override
-    def arrival(self, store: str) -> int | None:
+    def serving_since(self, store: str) -> int | None:
         with self._lock:
             return self._arrivals.get(store)
 
-    def changed(self, store: str) -> None:
+    def announce_changed_settings(self, store: str) -> None:
         """Announce a change of a store's settings; its own feed carries the details."""
         self._announce(store)
 
-    def dropped(self, store: str) -> None:
+    def announce_dropped_store(self, store: str) -> None:
         """End the listeners of a deleted store and announce the deletion."""
         self._end_feed(store, dropped=True)
         self._announce(store)
 
-    def moved(self, store: str) -> None:
+    def announce_moved_store(self, store: str) -> None:
         """End the listeners of a store that moved to another server; they reconnect there."""
         self._end_feed(store)
 

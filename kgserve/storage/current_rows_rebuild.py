@@ -17,7 +17,7 @@ from kgserve.platform.allocator import release_free_memory
 from kgserve.platform.durable_files import shorten_journal_path
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import Journal
-from kgserve.storage.journal.materialize import MaterializedRows, write_row_files
+from kgserve.storage.journal.materialize import MaterializationResult, write_row_files
 from kgserve.storage.journal.replay import (
     list_usable_snapshots,
     materialize_journal,
@@ -52,7 +52,7 @@ def write_current_rows(
     target: Path,
     closing: threading.Event | None,
     idle: Callable[[], bool],
-) -> MaterializedRows:
+) -> MaterializationResult:
     """Write the current rows to an empty folder; if they are damaged, write those of snapshot and journal.
 
     Pauses while other work is not ``idle``. Raises Unavailable once the store is ``closing``.

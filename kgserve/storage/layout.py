@@ -204,7 +204,7 @@ class StoreLayout:
             (found for found in (next(records, None), self._file_description(), *records) if found is not None), None
         )
 
-    def described(self) -> StoreDescription:
+    def load_description(self) -> StoreDescription:
         """Return the description, with defaults if none is readable, and repair copies that differ from it.
 
         Raises Conflict for a store of a newer format, which is left unchanged.
@@ -426,7 +426,7 @@ def require_dry_run_room(folder: Path, needed: int) -> None:
         )
 
 
-def check_data_folder(data_dir: Path) -> Path:
+def validate_data_folder_path(data_dir: Path) -> Path:
     """Return the data folder if its path is safe to pass to the engine, as text and as a pattern.
 
     Raises InvalidInput otherwise.

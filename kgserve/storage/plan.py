@@ -124,7 +124,7 @@ class PlanningWorkspace:
         self.links_state: LinksState | None = None
         self.ended: dict[str, int] = {}
 
-    def join(self, more: PlanningWorkspace) -> None:
+    def add_stored_rows(self, more: PlanningWorkspace) -> None:
         """Add the stored rows that a further batch meets; results of earlier batches take precedence."""
         new = more.present - self.decided
         self.present |= new
@@ -153,7 +153,7 @@ class PlanningWorkspace:
         """Return the node's id after following merge redirects."""
         return follow_redirect_chain(self.merged, node_id)
 
-    def followed(self, key: EdgeKey) -> EdgeKey:
+    def redirect_edge_key(self, key: EdgeKey) -> EdgeKey:
         """Return an edge key with both ends redirected; a MERGED_INTO edge is returned unchanged."""
         if not self.merged or key[2] == MERGED_INTO_RELATION:
             return key
@@ -369,7 +369,7 @@ class _ChangeSetDraft:
 
     def follow(self, put: EdgePut) -> EdgePut | None:
         """Return the edge with redirected ends; None if both ends were merged into one node."""
-        key = self.workspace.followed(put.key)
+        key = self.workspace.redirect_edge_key(put.key)
         if key == put.key:
             return put
         if key[0] == key[1] and put.key[0] != put.key[1]:
@@ -591,7 +591,7 @@ def _edge_faults(
     """Yield the faults of edges and links with their positions."""
     for put in _last_wins(batch.edges, _key) if any(put.extras is not None for put in batch.edges) else ():
         made_again = put.key in cut or not gone.isdisjoint(put.key[:2])
-        old = None if made_again else workspace.edges.get(workspace.followed(put.key))
+        old = None if made_again else workspace.edges.get(workspace.redirect_edge_key(put.key))
         if (fault := find_edge_fault(put, old)) is not None:
             yield put.index, fault
     gone_links = set(batch.delete_links)

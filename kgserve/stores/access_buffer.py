@@ -86,12 +86,12 @@ class AccessBuffer:
                     break
         else:
             return {}
-        if len(self._pending) >= MAX_BUFFERED_ACCESSES and self.due:
+        if len(self._pending) >= MAX_BUFFERED_ACCESSES and self.is_flush_due:
             self.flush()
         return made
 
     @property
-    def due(self) -> bool:
+    def is_flush_due(self) -> bool:
         """True if a flush is due: the buffer has reached its threshold, or an access has waited for 30 s.
 
         A failed flush is not retried at once.
@@ -121,7 +121,7 @@ class AccessBuffer:
             self._finish_flush(error)
         return flight
 
-    def settle(self) -> bool:
+    def flush_and_wait(self) -> bool:
         """Write all accesses recorded so far, and return whether that succeeded. Blocks."""
         # The running flush first, then the accesses recorded since it began.
         for _ in range(2):
@@ -130,7 +130,7 @@ class AccessBuffer:
                 return flight is None
         return True
 
-    def committed(self, changes: Iterable[ChangeSet]) -> None:
+    def drop_superseded(self, changes: Iterable[ChangeSet]) -> None:
         """Drop accesses of deleted nodes and those superseded by another writer. For the writer thread only."""
         with self._lock:
             for change in changes:

@@ -111,7 +111,7 @@ def find_deleted_edges(rows: RowsSnapshot, nodes: Sequence[str], edges: Sequence
     numbers = np.array([number for node_id in nodes if (number := rows.number(node_id)) >= 0], np.int64)
     found = {number for number in rows.edge_numbers(edges).values() if rows.edge_row(number) is not None}
     for outgoing in (True, False):
-        around = rows.around(numbers, outgoing=outgoing)
+        around = rows.edges_around(numbers, outgoing=outgoing)
         found.update(around.base.tolist())
         found.update(number for number, _ in around.changed)
         if len(found) + len(nodes) > MAX_BULK_DELETE_ROWS:

@@ -164,7 +164,7 @@ class Compactor:
         file_bytes, log_bytes = self._engine.bytes()
         log_room = max(self._settings.compact_wal_mb * MEBIBYTE, file_bytes // 2)
         kept_room = min(max(2 * file_bytes, _MIN_RETAINED_BYTES), _MAX_RETAINED_BYTES)
-        return max(log_bytes / log_room, self._engine.kept_bytes / kept_room)
+        return max(log_bytes / log_room, self._engine.retained_bytes / kept_room)
 
     def _compact(self) -> int:
         if self._engine_pressure() >= 1:
@@ -187,7 +187,7 @@ class Compactor:
         with view.keep_open() as is_open:
             if not is_open:
                 return False
-            engine = view.rebuilt(view.next_path(), "", view.width)
+            engine = view.build_from_journal(view.next_path(), "", view.width)
             with view.commits:
                 log.info("compaction_swapping", store=self._layout.name)
                 if not view.is_open or engine.width < view.width:
@@ -222,18 +222,18 @@ class DeltaMerger:
         self._is_staging = False
 
     def wait(self) -> None:
-        """Block until no merge is running, except one staged by `foreseeing`, which may be waiting for the caller."""
+        """Block until no merge is running, except one of `stage_deletion`, which may be waiting for the caller."""
         while not self._is_staging and not self._idle.wait(COMPACTION_POLL_SECONDS):
             pass
 
-    def settle(self) -> None:
+    def wait_until_idle(self) -> None:
         """Block until no merge is running."""
         self._idle.wait()
 
     def throttle_writes(self) -> None:
         """Block writes while the delta is overfull and a merge is running."""
         if self._rows.is_overfull and not self._idle.is_set() and not self._is_staging:
-            log.warning("writes_held_back", store=self._name, changed=self._rows.changed)
+            log.warning("writes_held_back", store=self._name, changed=self._rows.delta_version_count)
             self._idle.wait(COMPACTION_DELAY_SECONDS)
 
     def start_if_due(self, *, idle: bool = False) -> None:
@@ -260,7 +260,7 @@ class DeltaMerger:
             self._idle.set()
 
     @contextmanager
-    def foreseeing(self, check: Callable[[], None] = lambda: None) -> Generator[StagedBase]:
+    def stage_deletion(self, check: Callable[[], None] = lambda: None) -> Generator[StagedBase]:
         """Yield a staged base, from which rows can be removed before the commit that deletes them.
 
         Waits for a running merge, calling ``check`` at intervals.
@@ -269,7 +269,7 @@ class DeltaMerger:
             self._idle.wait(COMPACTION_POLL_SECONDS)
             check()
         try:
-            with self._rows.foreseeing() as foreseen:
+            with self._rows.stage_deletion() as foreseen:
                 yield foreseen
         finally:
             self._is_staging = False

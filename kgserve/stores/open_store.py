@@ -23,11 +23,11 @@ from kgserve.projections.base import EraseRequest
 from kgserve.projections.catalog.catalog import NodeCatalog
 from kgserve.projections.catalog.projection import CatalogProjection
 from kgserve.projections.cypher_engine.projection import EngineProjection
+from kgserve.projections.deleted_node_versions import DeletedNodeVersions
 from kgserve.projections.links.links import LinkReader
 from kgserve.projections.links.projection import LinkProjection
 from kgserve.projections.memory_index.decay import HalfLives, half_lives_of
 from kgserve.projections.memory_index.projection import MemoryProjection
-from kgserve.projections.tombstones import Tombstones
 from kgserve.storage.changefeed import ChangeFeed
 from kgserve.storage.commit_clock import CommitClock, newest_segment_time, wall_time
 from kgserve.storage.current_rows_rebuild import (
@@ -52,7 +52,7 @@ from kgserve.stores.access_buffer import AccessBuffer
 from kgserve.stores.compaction import Compactor, DeltaMerger
 from kgserve.stores.pending_state import PendingState
 from kgserve.stores.placement import Placement
-from kgserve.stores.purge_record import PurgeResult, PurgeTargets
+from kgserve.stores.purge_record import PurgedCommitRange, PurgeTargets
 from kgserve.stores.scratch_database import ScratchCopyCache, ScratchDatabase
 from kgserve.stores.writer import PlannedWrite, QueuedWrite, ReplicatedCommits, WriterThread, prepare_write
 
@@ -76,7 +76,7 @@ class CheckResult(msgspec.Struct, frozen=True):
 class NodePurger(Protocol):
     """Purges nodes from a store."""
 
-    def erase(self, find: Callable[[RowsSnapshot], PurgeTargets]) -> Future[PurgeResult]:
+    def erase(self, find: Callable[[RowsSnapshot], PurgeTargets]) -> Future[PurgedCommitRange]:
         """Purge the nodes that ``find`` returns. The future completes when all is gone.
 
         ``find`` is called in the writer thread.
@@ -106,7 +106,7 @@ class OpenStore:
         self.feed = feed
         self.layout = layout
         self.settings = settings
-        self.description = layout.described()
+        self.description = layout.load_description()
         self._placement = around.placement
         self._describing = threading.Lock()
         # Called in the changing thread after a change of settings. Must not block.
@@ -133,7 +133,7 @@ class OpenStore:
             self.journal = open_journal(layout, settings.journal_segment_mb)
             self.journal.before_packing = self._raise_format
             undo.callback(self.journal.close)
-            self.commits = around.placement.commits(layout.name, self.journal)
+            self.commits = around.placement.open_commit_log(layout.name, self.journal)
             self.rows = open_current_rows(layout, self.journal)
             layout.mark_open()
             undo.pop_all()
@@ -154,7 +154,7 @@ class OpenStore:
         self.catalog = CatalogProjection(layout, self.journal, self.rows)
         self.memories = MemoryProjection(layout, self.journal, self.rows, self._half_lives)
         self.links = LinkProjection(layout, self.journal, self.rows)
-        self.ended = Tombstones(layout, self.journal, self.rows)
+        self.ended = DeletedNodeVersions(layout, self.journal, self.rows)
         self.needed_from.append(lambda: self.rows.base_sequence + 1)
         self.feed.opened(self.state.sequence)
         take = self._take_snapshot
@@ -214,7 +214,7 @@ class OpenStore:
         """
         self.submit_prepared(lambda: ReplicatedCommits(changes)).result()
 
-    def reach(self, sequence: int) -> None:
+    def wait_for_replica(self, sequence: int) -> None:
         """Wait until a replica has applied a commit.
 
         Raises Unavailable, and ServedElsewhere if the commit has not arrived yet.
@@ -224,7 +224,7 @@ class OpenStore:
             if self.state.sequence < sequence:
                 self.commits.confirm()
 
-    def require_own(self) -> None:
+    def require_local_owner(self) -> None:
         """Raise ServedElsewhere for a replica. Call it before operations that only the serving node supports."""
         if self.commits.is_copy:
             self.commits.confirm()
@@ -362,7 +362,7 @@ class OpenStore:
         with self.reading_links() as (_, links):
             if links is None:
                 return found == LinksState()
-            return links.changed > sequence or found == links.state
+            return links.last_change_sequence > sequence or found == links.state
 
     def end_segment(self) -> int:
         """Start a new journal segment, and return the last commit before it. Blocks."""
@@ -399,7 +399,7 @@ class OpenStore:
             self.compactor.erase(before)
         finally:
             self._forgotten = frozenset()
-        self.feed.forget()
+        self.feed.drop_buffered_commits()
         for mark in self.after_erasing:
             mark()
 
@@ -412,7 +412,7 @@ class OpenStore:
         self.cancel_compaction()
         self._writer.stop()
         self.compactor.wait()
-        self.folding.settle()
+        self.folding.wait_until_idle()
         self.copy.close()
         self.engine.close()
         links = self._links_at_close()
@@ -431,7 +431,7 @@ class OpenStore:
         """Return the number of links and the last commit that changed any; (-1, -1) if unknown."""
         try:
             with self.reading_links() as (_, links):
-                return (0, 0) if links is None else (links.state.count, links.changed)
+                return (0, 0) if links is None else (links.state.count, links.last_change_sequence)
         except (Unavailable, sqlite3.Error):
             log.exception("links_not_counted", store=self.name)
             return -1, -1
@@ -463,12 +463,12 @@ class OpenStore:
             laps.lap("rows")
             self._committed_at = time.monotonic()
             self.rows_sequence = max((each.sequence for each in changes if each.size), default=self.rows_sequence)
-            self.engine.committed(size)
+            self.engine.record_journaled_commits(size)
             self.catalog.note_committed(size)
             self._update_memory_index(changes)
         self.feed.record(changes, self.state.sequence)
         if changes:
-            self.observation.committed(self.name, self.count, [write.origin for write in writes], laps, size)
+            self.observation.record_commit_group(self.name, self.count, [write.origin for write in writes], laps, size)
         for write, report in reports:
             write.future.set_result(report)
         if changes:
@@ -480,10 +480,10 @@ class OpenStore:
 
     def _update_memory_index(self, changes: list[ChangeSet]) -> None:
         """Pass the changes to the memory index and the access buffer, if in use."""
-        if self.memories.is_asked:
-            self.memories.committed(changes)
+        if self.memories.is_in_demand:
+            self.memories.record_commits(changes)
         if self.accesses.waiting:
-            self.accesses.committed(changes)
+            self.accesses.drop_superseded(changes)
 
     def _is_idle(self) -> bool:
         return not self.writing and time.monotonic() - self._committed_at > IDLE_MERGE_DELAY_SECONDS
@@ -492,7 +492,7 @@ class OpenStore:
         """Take a snapshot and merge the delta into a new base. Return the snapshot's sequence."""
         closing, idle, forgotten = self._closing, self._is_idle, self._forgotten
         # During a purge the snapshot is not replicated; the purge does that itself once all data is gone.
-        with contextlib.nullcontext() if forgotten else self.commits.keeping():
+        with contextlib.nullcontext() if forgotten else self.commits.replicate_snapshot():
             taken = take_snapshot(self.layout, self.journal, self.rows, closing, idle, forgotten)
         self.folding.at_once()
         return taken.sequence
@@ -565,7 +565,7 @@ class OpenStore:
             batch = write.decide(pending)
         except RowsDamaged as error:
             raise self._schedule_rebuild(error) from error
-        workspace.join(self.__gather_workspace([batch], settle=False))
+        workspace.add_stored_rows(self.__gather_workspace([batch], settle=False))
         return batch
 
     def __gather_workspace(self, batches: list[WriteBatch], *, settle: bool) -> PlanningWorkspace:
@@ -608,10 +608,10 @@ def _gather_rows(rows: RowsSnapshot, batches: Iterable[WriteBatch], *, settle: b
     ends = {*[key[0] for key in keys], *[key[1] for key in keys]} - named
     ends.update(put.edge.key[0] for batch in batches for put in batch.links if put.edge.key[0] not in named)
     ends.update(access.id for batch in batches for access in batch.accesses if access.id not in named)
-    rows.base.look_up(named | ends)
-    if rows.know_merges and (merged := find_redirects(rows, named | ends)):
+    rows.base.cache_numbers(named | ends)
+    if rows.has_merges and (merged := find_redirects(rows, named | ends)):
         workspace.merged = merged
-        keys |= dict.fromkeys(map(workspace.followed, [*keys]))
+        keys |= dict.fromkeys(map(workspace.redirect_edge_key, [*keys]))
         ends.update(merged.values())
     workspace.nodes = rows.nodes(named)
     workspace.present = workspace.nodes.keys() | {node_id for node_id in ends if rows.has(node_id)}

@@ -81,23 +81,23 @@ class PendingState:
         committed = {edge.target: edge for edge in find_parent_edges(self.rows, (memory,)).get(memory, ())}
         return {parent: edge for parent, edge in (committed | self._upward.get(memory, {})).items() if edge is not None}
 
-    def more_general(self, memory: str, layer: int) -> list[str]:
+    def more_general_children(self, memory: str, layer: int) -> list[str]:
         """Return memories directly below ``memory`` whose layer may be more general than ``layer``, up to a limit."""
         limit = MAX_PENDING_CHILDREN + len(self._nodes) + len(self._upward)
-        known = self._memories.ask(lambda memories, _: memories.more_general(memory, layer, limit))
+        known = self._memories.ask(lambda memories, _: memories.more_general_children(memory, layer, limit))
         return [*known, *(child for child, parents in self._upward.items() if memory in parents)]
 
     def resolve_redirect(self, node_id: str) -> str:
         """Return the node's id after following merge redirects."""
         return follow_redirect_chain(find_redirects(self.rows, (node_id,)) | self._merged, node_id)
 
-    def expect(self, texts: Iterable[str]) -> None:
-        """Prefetch in one lookup the candidates that `saying` will need for these texts."""
+    def prefetch_texts(self, texts: Iterable[str]) -> None:
+        """Prefetch in one lookup the candidates that `ids_with_equal_text` will need for these texts."""
         self._alike |= self._memories.candidates_with_equal_texts(
             {(text_hash(text), fingerprint(text)) for text in texts}, self.now
         )
 
-    def saying(self, text: str, *, in_other_words: bool) -> list[NodeRow]:
+    def ids_with_equal_text(self, text: str, *, in_other_words: bool) -> list[NodeRow]:
         """Return active memories with the same text.
 
         With ``in_other_words``, memories with the same normalized wording are included.
@@ -106,17 +106,17 @@ class PendingState:
         digests = {digest, wording} if in_other_words else {digest}
         known = self._alike.get((digest, wording))
         if known is None:
-            known = self._memories.alike(digest, wording, self.now)
+            known = self._memories.memories_with_equal_text(digest, wording, self.now)
         found = self._found(known, digests)
         return [row for row in found if is_active(row, self.now) and not (row.extras and row.extras.belongs_to)]
 
-    def named(self, name: str) -> list[NodeRow]:
+    def nodes_named(self, name: str) -> list[NodeRow]:
         """Return the nodes with this name or alias, ignoring case and whitespace."""
-        return self._found(self._memories.named(name), (normalize_name(name),))
+        return self._found(self._memories.candidates_named(name), (normalize_name(name),))
 
-    def names_like(self, name: str) -> list[str]:
+    def similar_names(self, name: str) -> list[str]:
         """Return similar entity names as of the last commit, as suggestions for an unknown name."""
-        return self._memories.ask(lambda memories, _: memories.names_like(name))
+        return self._memories.ask(lambda memories, _: memories.similar_names(name))
 
     def apply_change_set(self, change: ChangeSet) -> None:
         """Apply the change set of a write in the group."""

@@ -68,7 +68,7 @@ class CommitLog:
         """Make consecutive change sets durable, all or none. Raises StorageFull and Unavailable."""
         self.journal.append(changes)
 
-    def keeping(self, *, alone: bool = False) -> AbstractContextManager[None]:  # noqa: ARG002 - used by cluster nodes
+    def replicate_snapshot(self, *, alone: bool = False) -> AbstractContextManager[None]:  # noqa: ARG002 - used by cluster nodes
         """Replicate the snapshot taken within the block, and trim the log before it.
 
         With ``alone``, older log entries are removed from the replicas entirely. Raises StorageFull and Unavailable.
@@ -102,7 +102,7 @@ class OpenStoreLookup(Protocol):
         """Yield the named store if it is open, else None."""
         ...
 
-    def unopened(self, name: str) -> AbstractContextManager[bool]:
+    def reserve_if_closed(self, name: str) -> AbstractContextManager[bool]:
         """Yield whether a store is closed; if so, it stays closed within the block."""
         ...
 
@@ -133,9 +133,9 @@ class Placement:
 
     def names(self) -> list[str]:
         """Return the names of all stores, sorted."""
-        return self.here()
+        return self.local_store_names()
 
-    def here(self) -> list[str]:
+    def local_store_names(self) -> list[str]:
         """Return the names of the stores whose current state is in this folder, sorted."""
         found = (
             (path.name.removesuffix(STORE_FOLDER_SUFFIX), path)
@@ -159,7 +159,7 @@ class Placement:
         """Return what is known of a store served by another node, or None for a local store."""
         return None
 
-    def elsewhere(self, name: str) -> ServedElsewhere | None:  # noqa: ARG002 - as above
+    def find_redirect(self, name: str) -> ServedElsewhere | None:  # noqa: ARG002 - as above
         """Return which other node serves a store, from cached knowledge that may be outdated."""
         return None
 
@@ -216,11 +216,11 @@ class Placement:
         """
         raise Conflict(NOT_CLUSTERED_MESSAGE)
 
-    def finish_upgrade(self) -> UpgradeAnswer:
+    def finalize_cluster_upgrade(self) -> UpgradeAnswer:
         """Switch all nodes to writing the newest format. Raises Conflict and Unavailable."""
         raise Conflict(NOT_CLUSTERED_MESSAGE)
 
-    def recorded(self, node: str | None, limit: int) -> list[AuditRecord]:
+    def read_audit_records(self, node: str | None, limit: int) -> list[AuditRecord]:
         """Return the newest audit records of this server, of all cluster nodes, or of one ``node``; oldest first.
 
         Raises Conflict, NotFound and Unavailable.
@@ -233,11 +233,11 @@ class Placement:
         """Return the token that authorizes all requests to another node, or "" for an unknown node."""
         return ""
 
-    def others(self) -> dict[str, str]:
+    def other_node_urls(self) -> dict[str, str]:
         """Return the URLs of the other live nodes, by name."""
         return {}
 
-    def commits(self, name: str, journal: Journal) -> CommitLog:  # noqa: ARG002 - as above
+    def open_commit_log(self, name: str, journal: Journal) -> CommitLog:  # noqa: ARG002 - as above
         """Return the log for the commits of a store that was placed and is being opened."""
         return CommitLog(journal)
 

@@ -26,7 +26,7 @@ from kgserve.projections.cypher_engine.engine.files import engine_edition
 from kgserve.projections.cypher_engine.projection import EngineProcessLimiter
 from kgserve.projections.inbound_links import InboundLinkIndex
 from kgserve.storage.changefeed import ChangeFeeds
-from kgserve.storage.layout import StoreLayout, check_data_folder
+from kgserve.storage.layout import StoreLayout, validate_data_folder_path
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.storage.model.store_settings import default_store_settings
 from kgserve.stores.cluster_api import DrainAnswer, MoveAnswer, RepairAnswer
@@ -63,10 +63,10 @@ class StoreObserver(Protocol):
         """True if it observes read replicas of other servers' stores as well."""
         ...
 
-    def opened(self, store: OpenStore) -> None:
+    def on_store_opened(self, store: OpenStore) -> None:
         """Handle a store that has just opened."""
 
-    def closing(self, store: OpenStore) -> None:
+    def on_store_closing(self, store: OpenStore) -> None:
         """Handle a store that is about to close. Blocks until the store is no longer used."""
 
     def halt(self) -> None:
@@ -93,7 +93,7 @@ class StorePool(ClosableContext, StoreRegistry):
         self.settings = settings
         self.usual = default_store_settings(settings)
         self.observation = Telemetry(settings)
-        self.data_dir = check_data_folder(settings.data_dir.resolve())
+        self.data_dir = validate_data_folder_path(settings.data_dir.resolve())
         create_private_folder(self.data_dir)
         with suppress(PermissionError):
             sync_folder(self.data_dir.parent)
@@ -135,7 +135,7 @@ class StorePool(ClosableContext, StoreRegistry):
             store = entry.store
             if store is None or not self._may_serve(store, at_least):
                 store = self._open_at_gate(name, entry, create=create, at_least=at_least)
-            store.reach(at_least or 0)
+            store.wait_for_replica(at_least or 0)
         except BaseException:
             self._leave(name)
             raise
@@ -171,7 +171,7 @@ class StorePool(ClosableContext, StoreRegistry):
                 if has_commits:
                     return False
                 self.placement.drop(name)
-                self.feeds.dropped(name)
+                self.feeds.announce_dropped_store(name)
                 log.info("store_discarded", store=name)
                 return True
 
@@ -190,7 +190,7 @@ class StorePool(ClosableContext, StoreRegistry):
 
     @override
     @contextmanager
-    def unopened(self, name: str) -> Generator[bool]:
+    def reserve_if_closed(self, name: str) -> Generator[bool]:
         with self._leased_entry(name) as entry, self._waiting(entry):
             is_ours = entry.gate.acquire(blocking=False)
             try:
@@ -208,7 +208,7 @@ class StorePool(ClosableContext, StoreRegistry):
             if store is not None:
                 self._close_store(store)
             self.placement.drop(name)
-            self.feeds.dropped(name)
+            self.feeds.announce_dropped_store(name)
             log.info("store_dropped", store=name)
 
     @override
@@ -241,7 +241,7 @@ class StorePool(ClosableContext, StoreRegistry):
             if store is not None:
                 self._close_store(store)
             moved = self.placement.hand_over(name, node)
-            self.feeds.moved(name)
+            self.feeds.announce_moved_store(name)
             log.info("store_moved", store=name, node=node)
             return moved
 
@@ -287,7 +287,7 @@ class StorePool(ClosableContext, StoreRegistry):
         with self._leased_entry(name) as entry, entry.gate:
             self.placement.adopt(name, folder)
         log.info("store_adopted", store=name)
-        self.feeds.created(name)
+        self.feeds.announce_created_store(name)
         # Opening the store publishes it to the other nodes of a cluster.
         self.require_files(name)
 
@@ -296,8 +296,8 @@ class StorePool(ClosableContext, StoreRegistry):
         return self.placement.names()
 
     @override
-    def here(self) -> list[str]:
-        return self.placement.here()
+    def local_store_names(self) -> list[str]:
+        return self.placement.local_store_names()
 
     @override
     def require(self, name: str) -> None:
@@ -402,7 +402,7 @@ class StorePool(ClosableContext, StoreRegistry):
                 with self._waiting(entry), entry.gate:
                     self._close_unless_owned(name, entry)
                     if entry.store is None and self.placement.forget_outdated(name):
-                        self.feeds.dropped(name)
+                        self.feeds.announce_dropped_store(name)
             except (KgserveError, OSError) as error:
                 log.warning("copy_not_removed", store=name, reason=str(error))
 
@@ -422,7 +422,7 @@ class StorePool(ClosableContext, StoreRegistry):
         if (store := entry.store) is None or store.commits.confirm():
             return
         log.warning("store_lost", store=name, sequence=store.state.sequence)
-        self.feeds.moved(name)
+        self.feeds.announce_moved_store(name)
         store.cancel_compaction()
         if (store := self._detach_when_unused(name, entry, waiting=True)) is not None:
             self._close_store(store)
@@ -466,13 +466,13 @@ class StorePool(ClosableContext, StoreRegistry):
             "copy_opened" if is_copy else "store_opened", store=name, sequence=store.state.sequence, ms=milliseconds
         )
         store.engine.places = self.engine_places
-        store.after_change.append(partial(self.feeds.changed, name))
+        store.after_change.append(partial(self.feeds.announce_changed_settings, name))
         store.after_commit.append(partial(self._tender.committed, store))
-        store.links.after_change.append(partial(self.inbound.changed, name))
+        store.links.after_change.append(partial(self.inbound.record_changed_links, name))
         store.links.after_erasing.append(self.inbound.erase)
         for companion in self.companions:
             if companion.of_copies or not is_copy:
-                companion.opened(store)
+                companion.on_store_opened(store)
         return store
 
     def _open_or_create(self, layout: StoreLayout, *, create: CreateIfMissing | bool, or_copy: bool) -> OpenStore:
@@ -486,9 +486,9 @@ class StorePool(ClosableContext, StoreRegistry):
         store = OpenStore(layout, self.feeds.of(layout.name), self._dependencies)
         request.made = request.made or made
         if self.placement.is_shared and not store.commits.is_copy:
-            self.feeds.arrived(layout.name, store.state.sequence)
+            self.feeds.announce_serving(layout.name, store.state.sequence)
         elif made:
-            self.feeds.created(layout.name)
+            self.feeds.announce_created_store(layout.name)
         return store
 
     def _close_surplus(self) -> None:
@@ -534,9 +534,9 @@ class StorePool(ClosableContext, StoreRegistry):
 
     def _close_store(self, store: OpenStore) -> None:
         try:
-            store.accesses.settle()
+            store.accesses.flush_and_wait()
             for companion in reversed(self.companions):
-                companion.closing(store)
+                companion.on_store_closing(store)
             store.close()
         except (KgserveError, OSError) as error:
             # Without the clean-close marker, the next open rebuilds it from its journal.
@@ -583,7 +583,7 @@ class MaintenanceTicker:
 
     def committed(self, store: OpenStore) -> None:
         """Wake the thread for a new commit, if the store has Cypher readers or a scratch copy to reset."""
-        if store.engine.is_asked or store.copy.is_behind:
+        if store.engine.is_in_demand or store.copy.is_behind:
             self._awake.set()
 
     def stop(self) -> None:

@@ -34,7 +34,7 @@ class PurgeTargets(msgspec.Struct, frozen=True):
         return [*(row.id for row in self.rows), *self.gone]
 
 
-class PurgeResult(msgspec.Struct, frozen=True):
+class PurgedCommitRange(msgspec.Struct, frozen=True):
     """Range of commits that contained the purged data. Backups and followers may still hold it from this range."""
 
     first: int

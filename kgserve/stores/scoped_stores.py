@@ -135,7 +135,7 @@ class StoreRegistry(Protocol):
         """Yield the named store if it is open, else None. Its idle time continues."""
         ...
 
-    def unopened(self, name: str) -> AbstractContextManager[bool]:
+    def reserve_if_closed(self, name: str) -> AbstractContextManager[bool]:
         """Yield whether a store is closed; if so, it stays closed within the block."""
         ...
 
@@ -155,7 +155,7 @@ class StoreRegistry(Protocol):
         """Return the names of all stores, sorted."""
         ...
 
-    def here(self) -> list[str]:
+    def local_store_names(self) -> list[str]:
         """Return the names of the stores that this server serves, sorted; in a cluster, those of this node."""
         ...
 
@@ -251,8 +251,8 @@ class ScopedStores(StoreRegistry):
         return self._visible(name).peek_open(name)
 
     @override
-    def unopened(self, name: str) -> AbstractContextManager[bool]:
-        return self._visible(name).unopened(name)
+    def reserve_if_closed(self, name: str) -> AbstractContextManager[bool]:
+        return self._visible(name).reserve_if_closed(name)
 
     @override
     def require(self, name: str) -> None:
@@ -271,8 +271,8 @@ class ScopedStores(StoreRegistry):
         return [name for name in self._stores.names() if self._caller.can_access(name)]
 
     @override
-    def here(self) -> list[str]:
-        return [name for name in self._stores.here() if self._caller.can_access(name)]
+    def local_store_names(self) -> list[str]:
+        return [name for name in self._stores.local_store_names() if self._caller.can_access(name)]
 
     @override
     def open_stores(self) -> Mapping[str, OpenStore]:
@@ -333,8 +333,8 @@ class ScopedFeeds(ChangeFeedLookup):
 
     @property
     @override
-    def turn(self) -> int:
-        return self._feeds.turn
+    def store_list_generation(self) -> int:
+        return self._feeds.store_list_generation
 
     @override
     def of(self, store: str) -> ChangeFeed:
@@ -342,9 +342,9 @@ class ScopedFeeds(ChangeFeedLookup):
         return self._feeds.of(store)
 
     @override
-    def arrival(self, store: str) -> int | None:
+    def serving_since(self, store: str) -> int | None:
         self._check(store)
-        return self._feeds.arrival(store)
+        return self._feeds.serving_since(store)
 
     @override
     def listen(self, wake: WakeCallback) -> Callable[[], None]:

@@ -238,7 +238,7 @@ class ScratchDatabase:
         return copy is not None and copy.left is not NO_ROW_CHANGES
 
     @contextmanager
-    def turn(self, check: Callable[[], None]) -> Generator[None]:
+    def exclusive_use(self, check: Callable[[], None]) -> Generator[None]:
         """Acquire the exclusive right to `run` statements, from any thread; ``check`` is called while waiting."""
         while not self._lock.acquire(timeout=SCRATCH_LOCK_POLL_SECONDS):
             check()
@@ -251,7 +251,7 @@ class ScratchDatabase:
         """Return the result of ``work`` on a copy of the current rows.
 
         ``work`` may be called a second time, on a new copy. ``reach`` is what the statement may change. The caller must
-        hold `turn`. Raises the errors of ``work``, and StorageFull if there is no room for a copy.
+        hold `exclusive_use`. Raises the errors of ``work``, and StorageFull if there is no room for a copy.
         """
         try:
             with self._rows.reading() as rows:

@@ -24,7 +24,7 @@ GRACE = 10
 QUICK: dict[str, object] = {"embedding_provider": "hashing", "buffer_pool_mb": 64}
 
 
-class Following(threading.Thread):
+class EventReaderThread(threading.Thread):
     """Reader of an event stream until its end."""
 
     def __init__(self, port: int, store: str) -> None:
@@ -59,7 +59,7 @@ def assert_whole(client: BenchClient, ledger: Ledger) -> None:
 def test_sigterm_in_mid_write_with_an_event_stream_open(tmp_path: Path, ledger: Ledger) -> None:
     with ServerProcess(tmp_path / "data", QUICK | {"shutdown_grace": GRACE}) as server, server.client() as client:
         client.call("PUT", f"/api/memory/{ledger.store}")
-        following = Following(server.port, ledger.store)
+        following = EventReaderThread(server.port, ledger.store)
         with Writers(server.port, ledger, "writers") as writers:
             until(lambda: ledger.acknowledged > 40)
             begun = time.monotonic()

@@ -14,7 +14,7 @@ from tests.cli.fork_server import ForkedProcess, fork
 from tests.cli.running import kgserve
 
 
-class Launched(ForkedProcess):
+class LaunchedServer(ForkedProcess):
     """A forked server whose log is read from a pipe."""
 
     def __init__(self, forked: ForkedProcess, log: int) -> None:
@@ -28,12 +28,12 @@ class Launched(ForkedProcess):
         self.stderr.close()
 
 
-def launch(module: str, arguments: list[str], more: Mapping[str, str]) -> Launched:
+def launch(module: str, arguments: list[str], more: Mapping[str, str]) -> LaunchedServer:
     """Fork the server that `bench.server.launch` would start."""
     reading, writing = os.pipe()
     with os.fdopen(writing, "w") as errors:
         environment = {**os.environ, **more}  # noqa: TID251 - only passed on
-        return Launched(fork(arguments, environment, errors, module=module), reading)
+        return LaunchedServer(fork(arguments, environment, errors, module=module), reading)
 
 
 def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
@@ -45,9 +45,9 @@ def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(autouse=True)
 def forked_servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Fork the servers that a test's benchmark starts."""
-    begun: list[Launched] = []
+    begun: list[LaunchedServer] = []
 
-    def forked(module: str, arguments: list[str], more: Mapping[str, str]) -> Launched:
+    def forked(module: str, arguments: list[str], more: Mapping[str, str]) -> LaunchedServer:
         begun.append(launch(module, arguments, more))
         return begun[-1]
 

@@ -50,8 +50,12 @@ def test_a_retrying_client_may_write_twice() -> None:
         ("reordered", [replace(FIRST, sequence=2), replace(SECOND, sequence=1)], {1: 2, 2: 1}),
         ("reordered", [replace(FIRST, sequence=5), replace(SECOND, outcome="unknown")], {1: 5, 2: 4}),
         ("stale", [FIRST, SECOND, replace(LOOK, value=1, sequence=1)], END),
-        ("back", [FIRST, replace(SECOND, outcome="unknown"), LOOK, replace(LOOK, began=6, ended=7, sequence=1)], END),
-        ("untold", [FIRST, replace(SECOND, outcome="fail")], END),
+        (
+            "non_monotonic",
+            [FIRST, replace(SECOND, outcome="unknown"), LOOK, replace(LOOK, began=6, ended=7, sequence=1)],
+            END,
+        ),
+        ("rejected", [FIRST, replace(SECOND, outcome="fail")], END),
     ],
 )
 def test_each_kind_of_fault_is_found(kind: str, history: list[Operation], end: dict[int, int]) -> None:

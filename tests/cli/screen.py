@@ -19,7 +19,7 @@ from tests.cli.running import environment
 SCREEN_TIMEOUT_SECONDS = 60.0
 
 
-class _Answering(pyte.Screen):
+class _QueryAnsweringScreen(pyte.Screen):
     """A screen that answers terminal queries, such as for the cursor's position."""
 
     def __init__(self, width: int, height: int, child: pexpect.spawn[str]) -> None:
@@ -46,7 +46,7 @@ class Screen:
             encoding="utf-8",
             use_poll=True,  # descriptors may exceed 1,023, the limit of select
         )
-        self._screen = _Answering(width, height, self.child)
+        self._screen = _QueryAnsweringScreen(width, height, self.child)
         self._stream = pyte.Stream(self._screen)
 
     def __enter__(self) -> Self:

@@ -117,7 +117,7 @@ def test_a_mapping(command: Command, tmp_path: Path) -> None:
     mapping.write_text('[[nodes]]\nfile = "people.csv"\nid = "{nr}"\ntypo = "Person"\n')
     wrong = command("import", "mapped", "--mapping", mapping)
     assert wrong.code == 2
-    assert "nodes[0].typo: Object contains unknown field" in wrong.err
+    assert "nodes[0].typo: Unknown field" in wrong.err
 
 
 def test_graphiti(command: Command, tmp_path: Path) -> None:

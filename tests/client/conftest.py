@@ -6,11 +6,11 @@ import pytest
 
 from kgserve.client import Client
 from tests.client.scripted import ScriptedServer, answering
-from tests.server.http.serving import Served
+from tests.server.http.serving import RunningServer
 
 
 @pytest.fixture(scope="package")
-def client(served: Served) -> Iterator[Client]:
+def client(served: RunningServer) -> Iterator[Client]:
     """Yield a client of the server that all tests of a worker process share."""
     with Client(served.url) as client:
         yield client

@@ -14,7 +14,7 @@ from kgserve.client import AsyncClient, BatchHits, Client, Hits, Refused, Store,
 from kgserve.errors import InvalidInput, NotFound
 from kgserve.graph.answers import BatchSearchAnswer, SearchAnswer, TraverseAnswer
 from kgserve.graph.request_bodies import EdgeInput, EdgeLine, NodeInput, SearchVariant
-from tests.server.http.serving import Served
+from tests.server.http.serving import RunningServer
 
 ODD_IDS = ["a/b", ".", "..", "ü?#%2F", "a b", "x\ny", "%"]
 NODES = [
@@ -251,7 +251,7 @@ def test_no_server(tmp_path: Any) -> None:
             Client(wrong)
 
 
-def test_a_server_other_than_kgserve_is_reported(served: Served) -> None:
+def test_a_server_other_than_kgserve_is_reported(served: RunningServer) -> None:
     with Client(f"{served.url}/docs", retries=0) as client, pytest.raises((NotFound, Refused)):
         client.health()
 
@@ -276,7 +276,7 @@ async def everything(url: str, name: str) -> None:
         assert (await client.drop(name, confirm=name)).ok
 
 
-def test_operations_of_the_asynchronous_client(served: Served, store: str) -> None:
+def test_operations_of_the_asynchronous_client(served: RunningServer, store: str) -> None:
     anyio.run(everything, served.url, store)
 
 

@@ -8,7 +8,7 @@ import pytest
 from kgserve.client import AsyncClient, Client
 from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.graph.request_bodies import NodeInput
-from tests.server.http.serving import Served
+from tests.server.http.serving import RunningServer
 
 
 def versions(client: Client, store: str, count: int) -> None:
@@ -53,7 +53,7 @@ def test_pruning_of_previous_states(client: Client, store: str, before: int | st
         of.prune_history()
 
 
-def test_settings_through_the_asynchronous_client(served: Served, store: str) -> None:
+def test_settings_through_the_asynchronous_client(served: RunningServer, store: str) -> None:
     async def run() -> None:
         async with AsyncClient(served.url) as client:
             await client.create(store, metadata={"n": 1})

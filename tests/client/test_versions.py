@@ -6,7 +6,7 @@ import pytest
 
 from kgserve.client import Client
 from kgserve.errors import ConflictManual, KindNotAllowed
-from kgserve.graph.compat.versioned_api import PutNodeRequest
+from kgserve.graph.compat.versioned_nodes_api import PutNodeRequest
 
 
 def test_put_by_version_and_conflict_resolution(client: Client, store: str) -> None:

@@ -23,7 +23,7 @@ from kgserve.errors import Fenced, NotFound, OutcomeUnknown, ReplicatedLogCorrup
 from tests.cluster.rig import Node
 
 
-class Shared:
+class SharedMessageLog:
     """State shared by all nodes: the messages of each subject by sequence."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Shared:
 class Wire:
     """Connection of a node to the shared state, which can lose responses and duplicate requests."""
 
-    def __init__(self, shared: Shared, patience: float) -> None:
+    def __init__(self, shared: SharedMessageLog, patience: float) -> None:
         self.shared = shared
         self._patience = patience
         self._answering = threading.Event()
@@ -97,7 +97,7 @@ class MemoryLog:
         if after < to:
             raise ReplicatedLogCorrupt(f"the log of store {store!r} lacks the records after position {after}")
 
-    def left(self, store: str, after: LogPosition) -> Iterator[PositionedRecord]:
+    def read_intact_records(self, store: str, after: LogPosition) -> Iterator[PositionedRecord]:
         records = self._records(store)
         for position in sorted(records):
             if position > after:
@@ -115,7 +115,7 @@ class MemoryLog:
         assert shard == 0
         with self._wire.shared.lock:
             subjects = [each.removeprefix("log ") for each in self._wire.shared.messages if each.startswith("log ")]
-        found = [(store, each) for store in subjects for each in self.left(store, after)]
+        found = [(store, each) for store in subjects for each in self.read_intact_records(store, after)]
         return sorted(found, key=lambda pair: pair[1].position)
 
     def trim(self, store: str, before: LogPosition, *, erase: bool = False) -> None:
@@ -174,7 +174,7 @@ class MemoryRegistry:
         ]
         return {each.beat.node: each for each in heard}
 
-    seen_beats = beats
+    read_replica_heartbeats = beats
 
     def _replaced(self, subject: str, data: bytes, revision: int) -> int | None:
         try:
@@ -184,7 +184,7 @@ class MemoryRegistry:
 
 
 class MemoryBlobs:
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: SharedMessageLog) -> None:
         self._files = shared.files
 
     def put(self, name: str, path: Path) -> bool:
@@ -207,7 +207,7 @@ class MemoryRig:
     """Rig of the in-memory backend."""
 
     def __init__(self) -> None:
-        self._shared = Shared()
+        self._shared = SharedMessageLog()
 
     def node(self) -> Node:
         return self.faulty_node(10)[0]

@@ -321,7 +321,7 @@ def test_heartbeats_are_visible_and_duplicate_names_are_detected(rig: Rig, store
     revisions = [mine.beat(beat, 0) for beat in beats]
     heard = others.beats()
     until = time.monotonic() + 10
-    while others.seen_beats().get(names[1]) != heard[names[1]]:
+    while others.read_replica_heartbeats().get(names[1]) != heard[names[1]]:
         assert time.monotonic() < until
     assert [heard[name] for name in names] == [
         ObservedHeartbeat(beat, revision or 0) for beat, revision in zip(beats, revisions, strict=True)

@@ -19,7 +19,7 @@ from kgserve.cluster.membership import (
 )
 from kgserve.cluster.ownership import ClaimOpportunity, LocalOwnership, RemoteOwnership, StoreOwnership, rank_nodes
 from kgserve.errors import Conflict, Fenced, NoStore, OutcomeUnknown, Unavailable
-from tests.cluster.in_memory import MemoryRegistry, Shared, Wire
+from tests.cluster.in_memory import MemoryRegistry, SharedMessageLog, Wire
 
 NODES = ("n1", "n2", "n3")
 
@@ -38,7 +38,7 @@ class Cluster:
     """Three nodes that only send heartbeats when instructed."""
 
     def __init__(self) -> None:
-        shared = Shared()
+        shared = SharedMessageLog()
         self.clock = Clock()
         self.wires = {name: Wire(shared, 0) for name in NODES}
         self.nodes = {name: self.node(name) for name in NODES}
@@ -52,14 +52,14 @@ class Cluster:
         for _ in range(seconds):
             self.clock.now += 1
             for name in beating:
-                self.nodes[name].round()
+                self.nodes[name].send_heartbeat()
 
     def silence(self, seconds: int, *listening: str) -> None:
         """Advance the clock without accepting heartbeats; these nodes listen every second."""
         for _ in range(seconds):
             self.clock.now += 1
             for name in listening:
-                self.nodes[name].listen()
+                self.nodes[name].read_heartbeats()
 
 
 @pytest.fixture
@@ -134,17 +134,17 @@ def test_an_election_does_not_prolong_the_lease_of_a_lost_node(cluster: Cluster)
 
 def test_callers_are_not_redirected_to_a_node_that_may_be_gone(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
-    cluster.owned["n1"].seek("s", b"")
+    cluster.owned["n1"].get_or_claim_owner("s", b"")
     for _ in range(int(REDIRECT_CUTOFF_SECONDS)):
-        assert cluster.owned["n2"].seek("s") == RemoteOwnership("n1", "http://n1")
+        assert cluster.owned["n2"].get_or_claim_owner("s") == RemoteOwnership("n1", "http://n1")
         cluster.run(1, "n2", "n3")
-    assert cluster.owned["n2"].seek("s") == RemoteOwnership("n1", "http://n1", quiet=True)
+    assert cluster.owned["n2"].get_or_claim_owner("s") == RemoteOwnership("n1", "http://n1", quiet=True)
     assert not cluster.nodes["n2"].is_gone("n1")
     cluster.run(1, *NODES)
     # An election, in which no heartbeat is accepted, does not count against any node.
     cluster.run(60)
     cluster.run(MIN_HEARTBEAT_ROUNDS - 1, "n2")
-    assert cluster.owned["n2"].seek("s") == RemoteOwnership("n1", "http://n1")
+    assert cluster.owned["n2"].get_or_claim_owner("s") == RemoteOwnership("n1", "http://n1")
 
 
 def test_a_lagging_server_revives_no_node(cluster: Cluster) -> None:
@@ -168,7 +168,7 @@ def test_a_node_that_never_sent_a_heartbeat_is_gone_after_the_lease(cluster: Clu
 def test_two_processes_with_one_node_name_do_not_both_continue(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
     with cluster.node("n1", run="second"):
-        cluster.nodes["n1"].round()
+        cluster.nodes["n1"].send_heartbeat()
         assert cluster.nodes["n1"].is_silent
         assert not cluster.nodes["n2"].is_gone("n1")
 
@@ -176,7 +176,7 @@ def test_two_processes_with_one_node_name_do_not_both_continue(cluster: Cluster)
 def test_a_node_name_taken_concurrently_is_reported(cluster: Cluster) -> None:
     late = cluster.node("n1", run="second")
     before = late._last_revision
-    late._last_revision = lambda: (before(), cluster.nodes["n1"].round())[0]
+    late._last_revision = lambda: (before(), cluster.nodes["n1"].send_heartbeat())[0]
     with pytest.raises(Conflict, match="running as node 'n1'; node names must be unique"):
         late.start()
 
@@ -209,71 +209,73 @@ def test_a_leaving_node_does_not_change_the_rank_of_others() -> None:
 
 def test_a_store_stays_with_a_live_owner(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
-    assert epoch(cluster.owned["n1"].seek("s", b"")) == 1
+    assert epoch(cluster.owned["n1"].get_or_claim_owner("s", b"")) == 1
     cluster.run(60, *NODES)
-    assert epoch(cluster.owned["n1"].seek("s", b"")) == 1
-    assert cluster.owned["n2"].seek("s", b"") == RemoteOwnership("n1", "http://n1")
+    assert epoch(cluster.owned["n1"].get_or_claim_owner("s", b"")) == 1
+    assert cluster.owned["n2"].get_or_claim_owner("s", b"") == RemoteOwnership("n1", "http://n1")
 
 
 def test_every_store_of_a_gone_node_gets_one_owner(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
     stores = [f"s{number}" for number in range(30)]
-    assert all(epoch(cluster.owned["n1"].seek(store, b"")) == 1 for store in stores)
+    assert all(epoch(cluster.owned["n1"].get_or_claim_owner(store, b"")) == 1 for store in stores)
     cluster.run(int(LEASE_SECONDS) + 1, "n2", "n3")
     for store in stores:
-        found = {name: cluster.owned[name].seek(store, b"") for name in ("n2", "n3")}
-        again = {name: cluster.owned[name].seek(store, b"") for name in ("n2", "n3")}
+        found = {name: cluster.owned[name].get_or_claim_owner(store, b"") for name in ("n2", "n3")}
+        again = {name: cluster.owned[name].get_or_claim_owner(store, b"") for name in ("n2", "n3")}
         owner = rank_nodes(store, ["n2", "n3"])[0]
         assert epoch(found[owner]) == epoch(again[owner]) == 2
         (other,) = {"n2", "n3"} - {owner}
         assert again[other] == RemoteOwnership(owner, f"http://{owner}")
     # The returning node notices, and takes nothing back.
     cluster.run(1, *NODES)
-    assert all(isinstance(cluster.owned["n1"].seek(store, b""), RemoteOwnership) for store in stores)
+    assert all(isinstance(cluster.owned["n1"].get_or_claim_owner(store, b""), RemoteOwnership) for store in stores)
 
 
 def test_a_restarted_node_has_to_take_over_its_stores(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
-    assert epoch(cluster.owned["n1"].seek("s", b"")) == 1
+    assert epoch(cluster.owned["n1"].get_or_claim_owner("s", b"")) == 1
     with cluster.node("n1", run="second") as started_again:
         again = StoreOwnership(MemoryRegistry(cluster.wires["n1"]), started_again)
-        assert epoch(again.seek("s", b"")) == 2
+        assert epoch(again.get_or_claim_owner("s", b"")) == 2
 
 
 def test_a_lost_claim_is_reported(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
     registry = MemoryRegistry(cluster.wires["n3"])
-    decided = cluster.owned["n1"].decided
+    decided = cluster.owned["n1"].evaluate_claim
     assert decided("s", None) == ClaimOpportunity(1, 0)
-    cluster.owned["n1"].decided = lambda store, claim: (
+    cluster.owned["n1"].evaluate_claim = lambda store, claim: (
         registry.claim(store, StoreOwner("n3", 1, "u"), 0),
         ClaimOpportunity(1, 0),
     )[1]
     with pytest.raises(Unavailable, match="'s' is being taken over by another node"):
-        cluster.owned["n1"].seek("s", b"")
-    cluster.owned["n1"].decided = decided
-    assert cluster.owned["n1"].seek("s", b"") == RemoteOwnership("n3", "http://n3")
+        cluster.owned["n1"].get_or_claim_owner("s", b"")
+    cluster.owned["n1"].evaluate_claim = decided
+    assert cluster.owned["n1"].get_or_claim_owner("s", b"") == RemoteOwnership("n3", "http://n3")
 
 
 def test_an_unconfirmed_claim_is_claimed_again(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
     cluster.wires["n1"].lose_answers()
     with pytest.raises(OutcomeUnknown):
-        cluster.owned["n1"].seek("s", b"")
+        cluster.owned["n1"].get_or_claim_owner("s", b"")
     cluster.wires["n1"].heal()
     # The claim is in effect but unconfirmed, and others may have read the log since.
-    assert epoch(cluster.owned["n1"].seek("s", b"")) == 2
+    assert epoch(cluster.owned["n1"].get_or_claim_owner("s", b"")) == 2
 
 
 def test_a_leaving_node_is_replaced_at_once(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
-    assert epoch(cluster.owned["n1"].seek("s", b"what it is")) == 1
+    assert epoch(cluster.owned["n1"].get_or_claim_owner("s", b"what it is")) == 1
     with cluster.nodes["n1"]:
         pass
-    assert isinstance(cluster.owned["n2"].seek("s"), RemoteOwnership)
+    assert isinstance(cluster.owned["n2"].get_or_claim_owner("s"), RemoteOwnership)
     cluster.run(1, "n2", "n3")
     found = [
-        each for each in (cluster.owned[name].seek("s") for name in ("n2", "n3")) if isinstance(each, LocalOwnership)
+        each
+        for each in (cluster.owned[name].get_or_claim_owner("s") for name in ("n2", "n3"))
+        if isinstance(each, LocalOwnership)
     ]
     assert [each.claim.owner.description for each in found] == [b"what it is"]
 
@@ -317,7 +319,7 @@ def test_a_node_silent_during_a_delayed_heartbeat_has_to_confirm_its_ownership(c
 
     cluster.clock.now += 2
     node._registry.beats = partial(late, MemoryRegistry(cluster.wires["n1"]))
-    node.round()
+    node.send_heartbeat()
     assert (node.is_silent, node.silences) == (False, 1)
 
 
@@ -326,7 +328,7 @@ def test_a_dropped_store_is_missing_everywhere_until_created_again(cluster: Clus
     first, second = cluster.owned["n1"], cluster.owned["n2"]
     dropped: list[str] = []
     second.outdated.append(dropped.append)
-    first.seek("s", b"one")
+    first.get_or_claim_owner("s", b"one")
     second.look()
     assert second.exists("s")
     first.drop("s", 7)
@@ -334,19 +336,19 @@ def test_a_dropped_store_is_missing_everywhere_until_created_again(cluster: Clus
     assert dropped == ["s"]
     assert (first.exists("s"), second.exists("s"), second.stores()) == (False, False, {})
     with pytest.raises(NoStore):
-        second.seek("s")
-    again = second.seek("s", b"another")
+        second.get_or_claim_owner("s")
+    again = second.get_or_claim_owner("s", b"another")
     assert isinstance(again, LocalOwnership)
     assert (again.epoch, again.claim.owner.begins, again.made) == (2, 7, True)
 
 
 def test_a_store_is_handed_over_to_the_named_node(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
-    cluster.owned["n1"].seek("s", b"")
+    cluster.owned["n1"].get_or_claim_owner("s", b"")
     cluster.owned["n1"].hand_over("s", "n2", "http://n2")
     assert not cluster.owned["n1"].owns("s")
-    assert cluster.owned["n1"].seek("s") == RemoteOwnership("n2", "http://n2")
-    assert epoch(cluster.owned["n2"].seek("s")) == 3
+    assert cluster.owned["n1"].get_or_claim_owner("s") == RemoteOwnership("n2", "http://n2")
+    assert epoch(cluster.owned["n2"].get_or_claim_owner("s")) == 3
     with pytest.raises(Fenced):
         cluster.owned["n1"].describe("s", b"late")
 
@@ -355,14 +357,14 @@ def test_a_partitioned_node_takes_over_nothing(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
     cluster.clock.now += READ_FENCE_SECONDS + 1
     with pytest.raises(Unavailable, match="lost contact with its cluster"):
-        cluster.owned["n1"].seek("s", b"")
+        cluster.owned["n1"].get_or_claim_owner("s", b"")
 
 
 def test_a_released_store_is_claimed_again(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
-    assert epoch(cluster.owned["n1"].seek("s", b"")) == 1
+    assert epoch(cluster.owned["n1"].get_or_claim_owner("s", b"")) == 1
     cluster.owned["n1"].release_claim("s")
-    assert epoch(cluster.owned["n1"].seek("s", b"")) == 2
+    assert epoch(cluster.owned["n1"].get_or_claim_owner("s", b"")) == 2
 
 
 def test_the_owner_entry_has_a_stable_encoding() -> None:
@@ -374,7 +376,7 @@ def test_the_owner_entry_has_a_stable_encoding() -> None:
 
 
 def test_a_node_without_the_current_format_is_refused() -> None:
-    registry = MemoryRegistry(Wire(Shared(), 0))
+    registry = MemoryRegistry(Wire(SharedMessageLog(), 0))
     old, new = Heartbeat("n1", "first", "http://n1", format=1), Heartbeat("n2", "first", "http://n2", format=2)
     assert ClusterFormat(registry, 2).current == 1
     with pytest.raises(Conflict, match="upgrade these nodes first: n1; they do not support format 2"):
@@ -390,9 +392,9 @@ def test_a_draining_node_takes_over_nothing(cluster: Cluster) -> None:
     cluster.nodes["n1"].drain()
     cluster.run(2, *NODES)
     for number in range(10):
-        assert cluster.owned["n2"].taker(f"s{number}").node != "n1"
+        assert cluster.owned["n2"].choose_takeover_node(f"s{number}").node != "n1"
     for name in ("n2", "n3"):
         cluster.nodes[name]._closing.set()
         cluster.nodes[name].drain()
     cluster.run(2, *NODES)
-    assert {cluster.owned["n2"].taker(f"s{number}").node for number in range(30)} == {*NODES}
+    assert {cluster.owned["n2"].choose_takeover_node(f"s{number}").node for number in range(30)} == {*NODES}

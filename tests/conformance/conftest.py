@@ -7,11 +7,11 @@ import pytest
 
 from tests.conformance.agent import Agent
 from tests.embedding.prepared import model_settings
-from tests.server.http.serving import Served, serving
+from tests.server.http.serving import RunningServer, serving
 
 
 @pytest.fixture(scope="package")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """Serve with the local embedding model, as a fresh installation does."""
     data = tmp_path_factory.mktemp("conformance") / "data"
     with serving(
@@ -21,7 +21,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture
-def http(served: Served, store: str) -> Iterator[httpx.Client]:
+def http(served: RunningServer, store: str) -> Iterator[httpx.Client]:
     """Yield a client of the server for a store that no other test uses."""
     with httpx.Client(base_url=served.url, headers={"Kgserve-Store": store}, timeout=60) as client:
         yield client

@@ -20,7 +20,7 @@ from bench.listener import EventListener
 from kgserve.platform.settings import Settings
 from tests.conformance.agent import Agent
 from tests.conformance.requirement import requirement
-from tests.server.http.serving import Served, accepted, refusal
+from tests.server.http.serving import RunningServer, accepted, refusal
 from tests.server.mcp.talking import Stateless
 
 Json = dict[str, Any]
@@ -397,7 +397,7 @@ def test_get_memories_search(http: httpx.Client) -> None:
 
 
 @requirement("EM-10.6.3", "/api/events sends memory_created")
-def test_sse_event_on_memory_creation(served: Served, http: httpx.Client, store: str) -> None:
+def test_sse_event_on_memory_creation(served: RunningServer, http: httpx.Client, store: str) -> None:
     accepted(http.put(f"/api/memory/{store}"), 201)
     with EventListener(served.port, f"/api/events?store={store}").greet() as listener:
         made = stored(http, "Something")
@@ -970,7 +970,7 @@ def test_analytics(http: httpx.Client) -> None:
 
 @requirement("EM-8.5.1", "/api/events sends memory_created, memory_updated, memory_deleted and entity_created")
 @requirement("EM-8.5.2", "/api/events sends consolidation_complete with counts")
-def test_events(served: Served, http: httpx.Client, store: str, hooks: list[Json]) -> None:
+def test_events(served: RunningServer, http: httpx.Client, store: str, hooks: list[Json]) -> None:
     path = f"/api/events?store={store}&since=0"
     with EventListener(served.port, path).greet() as listener:
         made = stored(http, "Alice plays chess", entity_names=["Alice"])

@@ -16,7 +16,7 @@ import pytest
 
 from tests.conformance.agent import Agent
 from tests.conformance.requirement import requirement
-from tests.server.http.serving import Served, accepted, refusal
+from tests.server.http.serving import RunningServer, accepted, refusal
 
 Json = dict[str, Any]
 
@@ -109,7 +109,7 @@ def test_traverse_answers_nodes_edges_and_count(http: httpx.Client, api: str) ->
 
 
 @requirement("ME-12.1", "The traceability example works with curl as printed, without a Content-Type")
-def test_requirement_traceability_with_curl(served: Served, store: str) -> None:
+def test_requirement_traceability_with_curl(served: RunningServer, store: str) -> None:
     def curl(action: str, body: str) -> str:
         url = f"localhost:{served.port}/api/memory/{store}/{action}"
         done = subprocess.run(["curl", "-s", "-X", "POST", url, "-d", body], capture_output=True, text=True, check=True)
@@ -207,7 +207,7 @@ def test_edges_carry_temporal_attributes(http: httpx.Client, api: str) -> None:
     "A store is a KuzuDB database at <index-dir>/<store-name>_memory/",
     "The folder has this name; it holds the journal, from which the Kùzu file is built when Cypher needs it.",
 )
-def test_stores_are_isolated(served: Served, http: httpx.Client, store: str) -> None:
+def test_stores_are_isolated(served: RunningServer, http: httpx.Client, store: str) -> None:
     for name in ("one", "two"):
         inject(http, f"/api/memory/{store}-{name}", nodes=[node(f"only-{name}")])
         other = "two" if name == "one" else "one"

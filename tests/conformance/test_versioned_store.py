@@ -14,7 +14,7 @@ import pytest
 from bench.listener import EventListener
 from tests.conformance.agent import Agent
 from tests.conformance.requirement import requirement
-from tests.server.http.serving import Served, accepted, refusal
+from tests.server.http.serving import RunningServer, accepted, refusal
 
 Json = dict[str, Any]
 VERSIONED = {"field_names": "versioned"}
@@ -405,7 +405,7 @@ def test_search(http: httpx.Client, api: str) -> None:
 
 
 @requirement("VG-15.10", "Subscribe notifies of nodes, edges and graphs after their commit")
-def test_events_follow_commits(served: Served, http: httpx.Client, api: str, store: str) -> None:
+def test_events_follow_commits(served: RunningServer, http: httpx.Client, api: str, store: str) -> None:
     accepted(http.put(api), 201)
     with EventListener(served.port, f"{api}/events").greet() as listener:
         connected(http, api, "ab")

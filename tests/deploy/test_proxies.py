@@ -46,7 +46,7 @@ http {{
 """
 
 
-class Proxied(msgspec.Struct, frozen=True):
+class ProxiedServer(msgspec.Struct, frozen=True):
     """A server behind a proxy that listens on a Unix socket, and its certificate authority."""
 
     http: httpx.Client
@@ -77,7 +77,7 @@ def proxied(
     files: Files,
     behind: tuple[ServerProcessHandle, str],
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Proxied]:
+) -> Iterator[ProxiedServer]:
     """Yield the server behind each of the proxies."""
     running, key = behind
     begun = {"nginx": nginx, "caddy": caddy}[request.param]
@@ -89,7 +89,7 @@ def proxied(
         with httpx.Client(
             transport=through, base_url=f"https://{NAME}", headers=headers, timeout=PROXY_TIMEOUT_SECONDS
         ) as http:
-            yield Proxied(http, socket, files.ca, f"/api/memory/{request.param}-")
+            yield ProxiedServer(http, socket, files.ca, f"/api/memory/{request.param}-")
 
 
 def adapted(text: str, changes: dict[str, str]) -> str:
@@ -197,7 +197,7 @@ def said_of(*command: str | Path, home: Path | None = None) -> str:
     return done.stdout + done.stderr
 
 
-def test_writes_can_be_read(proxied: Proxied) -> None:
+def test_writes_can_be_read(proxied: ProxiedServer) -> None:
     done = accepted(proxied.http.post(f"{proxied.api}rest/inject", json=nodes(2, 10)))
     assert done["nodes_created"] == 2
     assert accepted(proxied.http.get(f"{proxied.api}rest/nodes/n1"))["node"]["id"] == "n1"
@@ -210,7 +210,7 @@ def nodes(count: int, length: int) -> dict[str, Any]:
     return {"nodes": [{"id": f"n{number}", "type": "t", "content": "x" * length} for number in range(count)]}
 
 
-def test_limits_are_those_of_kgserve(proxied: Proxied) -> None:
+def test_limits_are_those_of_kgserve(proxied: ProxiedServer) -> None:
     accepted(proxied.http.post(f"{proxied.api}large/inject", json=nodes(3000, 1000)))
     settings = Settings()
     url = f"{proxied.api}large/nodes/" + "a" * (settings.max_url_kb * 1000 - 2000)
@@ -230,7 +230,7 @@ def problem(answer: httpx.Response) -> int:
     return answer.status_code
 
 
-def test_a_long_import_is_streamed(proxied: Proxied) -> None:
+def test_a_long_import_is_streamed(proxied: ProxiedServer) -> None:
     line = msgspec.json.encode({"kind": "node", "id": "i", "type": "t", "content": "x" * 1000}) + b"\n"
     pieces = (line * 100 for _ in range(400))
     headers = {"content-type": "application/x-ndjson"}
@@ -238,7 +238,7 @@ def test_a_long_import_is_streamed(proxied: Proxied) -> None:
     assert answer.status_code == 200, answer.text
 
 
-def test_events_are_not_delayed(proxied: Proxied) -> None:
+def test_events_are_not_delayed(proxied: ProxiedServer) -> None:
     accepted(proxied.http.post(f"{proxied.api}heard/inject", json=nodes(1, 1)))
     with proxied.http.stream("GET", f"{proxied.api}heard/events", timeout=PROXY_TIMEOUT_SECONDS) as stream:
         assert stream.headers["content-type"].startswith("text/event-stream")
@@ -249,12 +249,12 @@ def test_events_are_not_delayed(proxied: Proxied) -> None:
 
 
 @pytest.mark.parametrize("speaking", [Stateless, Session])
-def test_agents_call_tools(proxied: Proxied, speaking: Callable[[httpx.Client], Stateless | Session]) -> None:
+def test_agents_call_tools(proxied: ProxiedServer, speaking: Callable[[httpx.Client], Stateless | Session]) -> None:
     found = speaking(proxied.http).call("list_stores", {})
     assert not found.get("isError"), found
 
 
-def test_agents_are_notified_of_new_stores(proxied: Proxied) -> None:
+def test_agents_are_notified_of_new_stores(proxied: ProxiedServer) -> None:
     request = Stateless(proxied.http).request("subscriptions/listen", {"notifications": {"resourcesListChanged": True}})
     with closing(proxied.http.send(request, stream=True)) as stream:
         assert stream.status_code == 200, stream.read()
@@ -264,7 +264,7 @@ def test_agents_are_notified_of_new_stores(proxied: Proxied) -> None:
         assert any("list_changed" in line for line in lines)
 
 
-def test_the_explorer_is_served_completely(proxied: Proxied) -> None:
+def test_the_explorer_is_served_completely(proxied: ProxiedServer) -> None:
     page = proxied.http.get("/")
     assert page.status_code == 200
     parts = re.findall(r'(?:href|src)="(/explorer/[^"]+)"', page.text)
@@ -276,12 +276,12 @@ def test_the_explorer_is_served_completely(proxied: Proxied) -> None:
     assert proxied.http.get("/", headers={"origin": "https://elsewhere.example"}).status_code == 403
 
 
-def test_hsts_is_sent_only_over_tls(proxied: Proxied) -> None:
+def test_hsts_is_sent_only_over_tls(proxied: ProxiedServer) -> None:
     answer = proxied.http.get("/health")
     assert answer.headers.get_list("strict-transport-security") == ["max-age=31536000"]
 
 
-def test_http_2_is_supported(proxied: Proxied) -> None:
+def test_http_2_is_supported(proxied: ProxiedServer) -> None:
     curl = ["curl", "--silent", "--http2", "--unix-socket", str(proxied.socket), "--cacert", str(proxied.trusted)]
     told = said_of(
         *curl, "--output", "/dev/null", "--write-out", "%{http_version} %{http_code}", f"https://{NAME}/health"

@@ -6,9 +6,9 @@ import httpx
 import pytest
 from playwright.sync_api import Browser
 
-from tests.explorer.looking import Looking, browsing
+from tests.explorer.looking import ExplorerBrowser, browsing
 from tests.explorer.stores import library
-from tests.server.http.serving import Served
+from tests.server.http.serving import RunningServer
 
 
 @pytest.fixture(scope="package")
@@ -19,9 +19,9 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def looking(browser: Browser, served: Served) -> Iterator[Looking]:
+def looking(browser: Browser, served: RunningServer) -> Iterator[ExplorerBrowser]:
     """Pages of the shared server."""
-    pages = Looking(browser, served.url)
+    pages = ExplorerBrowser(browser, served.url)
     try:
         yield pages
     finally:

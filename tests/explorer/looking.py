@@ -46,7 +46,7 @@ def browsing() -> Generator[Browser]:
             browser.close()
 
 
-class Looking:
+class ExplorerBrowser:
     """Pages of one server, and what went wrong in them."""
 
     def __init__(self, browser: Browser, url: str) -> None:

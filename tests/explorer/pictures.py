@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.explorer.looking import Looking, browsing, settled
+from tests.explorer.looking import ExplorerBrowser, browsing, settled
 from tests.explorer.stores import edge, inject, node
 from tests.project.reading import TOP
 from tests.server.http.serving import accepted, serving
@@ -49,7 +49,7 @@ def main() -> None:
     ):
         accepted(http.put("/api/memory/novels", json={"indexes": "words"}), 201)  # as with a model, there is no warning
         fill(http, "/api/memory/novels")
-        looking = Looking(browser, server.url)
+        looking = ExplorerBrowser(browser, server.url)
         page = looking.at("#/novels?valid_at=any&node=Emma", viewport=SIZE)
         settled(page)
         page.get_by_role("heading", name="History").click()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from playwright.sync_api import Locator, expect
 
-from tests.explorer.looking import Looking
+from tests.explorer.looking import ExplorerBrowser
 
 
 def write(editor: Locator, statement: str) -> None:
@@ -18,7 +18,7 @@ def write(editor: Locator, statement: str) -> None:
     editor.press("Escape")
 
 
-def test_a_statement_as_table_json_graph_and_csv(looking: Looking, books: str) -> None:
+def test_a_statement_as_table_json_graph_and_csv(looking: ExplorerBrowser, books: str) -> None:
     page = looking.graph(books)
     assert not any("editor.js" in url for url in looking.requests), "the editor is loaded when the pane is opened"
     page.get_by_role("button", name="Cypher").click()
@@ -40,7 +40,7 @@ def test_a_statement_as_table_json_graph_and_csv(looking: Looking, books: str) -
     assert page.evaluate("Object.keys(localStorage)") == ["kgserve-no-statements"]
 
 
-def test_an_error_is_shown_where_it_is_and_writing_has_to_be_let(looking: Looking, books: str) -> None:
+def test_an_error_is_shown_where_it_is_and_writing_has_to_be_let(looking: ExplorerBrowser, books: str) -> None:
     looking.refusals = {400, 403}
     page = looking.graph(books)
     page.get_by_role("button", name="Cypher").click()
@@ -68,7 +68,7 @@ def test_an_error_is_shown_where_it_is_and_writing_has_to_be_let(looking: Lookin
     expect(editor).not_to_have_value("MATCH (n)")
 
 
-def test_what_is_pasted_is_text_whatever_it_was(looking: Looking, books: str) -> None:
+def test_what_is_pasted_is_text_whatever_it_was(looking: ExplorerBrowser, books: str) -> None:
     context = looking.context()
     elsewhere = context.new_page()
     elsewhere.set_content(

@@ -13,7 +13,7 @@ import pytest
 
 from tests.explorer.looking import AXE
 from tests.project.reading import TOP
-from tests.server.http.serving import Served, refusal
+from tests.server.http.serving import RunningServer, refusal
 
 PAGE = TOP / "kgserve" / "server" / "http" / "static" / "explorer"
 VENDORED = PAGE / "vendor"
@@ -93,7 +93,7 @@ def test_nothing_else_is_served(http: httpx.Client, path: str) -> None:
     refusal(http.get(f"/{path}"), 404)
 
 
-def test_the_page_needs_no_key_and_holds_nothing(keyed: Served) -> None:
+def test_the_page_needs_no_key_and_holds_nothing(keyed: RunningServer) -> None:
     for path in ("/", "/explorer/main.js", "/explorer/explorer.css"):
         assert httpx.get(f"{keyed.url}{path}").status_code == 200
     refusal(httpx.get(f"{keyed.url}/api/memory"), 401)

@@ -6,7 +6,7 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.explorer.looking import Looking, faults, settled, with_axe
+from tests.explorer.looking import ExplorerBrowser, faults, settled, with_axe
 from tests.explorer.stores import edge, inject, node
 
 HARM = [
@@ -53,7 +53,7 @@ def panels(page: Page, store: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_axe_finds_nothing_serious_on_any_panel(looking: Looking, books: str) -> None:
+def test_axe_finds_nothing_serious_on_any_panel(looking: ExplorerBrowser, books: str) -> None:
     context = with_axe(looking.context())
     page = looking.at(f"#/{books}?valid_at=any&node=emma&q=novel", context)
     settled(page)
@@ -63,7 +63,7 @@ def test_axe_finds_nothing_serious_on_any_panel(looking: Looking, books: str) ->
     panels(page, books)
 
 
-def test_a_fact_and_what_surrounds_it_are_found_without_a_mouse(looking: Looking, books: str) -> None:
+def test_a_fact_and_what_surrounds_it_are_found_without_a_mouse(looking: ExplorerBrowser, books: str) -> None:
     page = looking.graph(books, "?valid_at=any")
     page.keyboard.press("/")
     page.keyboard.type("comedy")
@@ -103,7 +103,9 @@ def test_a_fact_and_what_surrounds_it_are_found_without_a_mouse(looking: Looking
 
 
 @pytest.mark.parametrize("width", [390, 320])
-def test_on_a_phone_there_is_one_column_and_nothing_lies_outside(looking: Looking, books: str, width: int) -> None:
+def test_on_a_phone_there_is_one_column_and_nothing_lies_outside(
+    looking: ExplorerBrowser, books: str, width: int
+) -> None:
     page = looking.graph(books, "?valid_at=any", viewport={"width": width, "height": 800}, has_touch=True)
     for part in ("View", "Types and hits", "Details"):
         page.get_by_role("button", name=part).click()
@@ -119,13 +121,15 @@ def test_on_a_phone_there_is_one_column_and_nothing_lies_outside(looking: Lookin
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_reduced_motion_stops_all_animation(looking: Looking, books: str) -> None:
+def test_reduced_motion_stops_all_animation(looking: ExplorerBrowser, books: str) -> None:
     page = looking.graph(books, reduced_motion="reduce")
     expect(page.get_by_role("button", name="Compare")).to_be_visible()
     expect(page.get_by_role("button", name="Play")).to_be_hidden()
 
 
-def test_texts_that_mean_harm_are_only_texts(looking: Looking, http: httpx.Client, store: str, api: str) -> None:
+def test_texts_that_mean_harm_are_only_texts(
+    looking: ExplorerBrowser, http: httpx.Client, store: str, api: str
+) -> None:
     ids = [f"{harm}-{number}" for number, harm in enumerate(HARM)]
     nodes = [
         node(each, harm, f"{harm} content", summary=harm, tags=[harm], attributes={harm: {harm: harm}})

@@ -5,11 +5,11 @@ from __future__ import annotations
 import httpx
 from playwright.sync_api import expect
 
-from tests.explorer.looking import Looking, drawn, faults, held, settled, with_axe
+from tests.explorer.looking import ExplorerBrowser, drawn, faults, held, settled, with_axe
 from tests.explorer.stores import chain, library
 
 
-def test_a_small_store_is_shown_whole_and_named(looking: Looking, books: str) -> None:
+def test_a_small_store_is_shown_whole_and_named(looking: ExplorerBrowser, books: str) -> None:
     page = looking.graph(books, "?valid_at=any")
     expect(page.get_by_role("listbox", name="Graph of 7 nodes")).to_be_visible()
     assert drawn(page) == 7
@@ -21,7 +21,7 @@ def test_a_small_store_is_shown_whole_and_named(looking: Looking, books: str) ->
     types.get_by_role("button", name="Another colour for place").click()
 
 
-def test_search_says_why_and_leads_to_a_node_with_its_edges(looking: Looking, books: str) -> None:
+def test_search_says_why_and_leads_to_a_node_with_its_edges(looking: ExplorerBrowser, books: str) -> None:
     page = looking.graph(books, "?valid_at=any")
     page.keyboard.press("/")
     expect(page.get_by_role("searchbox", name="Search")).to_be_focused()
@@ -40,7 +40,7 @@ def test_search_says_why_and_leads_to_a_node_with_its_edges(looking: Looking, bo
     expect(details.get_by_text("1775", exact=True)).to_be_visible()
 
 
-def test_expanding_brings_neighbours_and_expanding_again_takes_them_back(looking: Looking, books: str) -> None:
+def test_expanding_brings_neighbours_and_expanding_again_takes_them_back(looking: ExplorerBrowser, books: str) -> None:
     page = looking.graph(books, "?ids=emma&valid_at=any")
     assert drawn(page) == 1
     page.locator("#graph").focus()
@@ -53,7 +53,7 @@ def test_expanding_brings_neighbours_and_expanding_again_takes_them_back(looking
     expect(page.get_by_role("listbox", name="Graph of 1 node")).to_be_visible()
 
 
-def test_the_table_shows_the_same_sorts_and_expands(looking: Looking, books: str) -> None:
+def test_the_table_shows_the_same_sorts_and_expands(looking: ExplorerBrowser, books: str) -> None:
     page = looking.graph(books, "?view=table&valid_at=any&ids=emma,austen")
     table = page.get_by_role("region", name="Table of the graph")
     expect(table.get_by_role("row")).to_have_count(3)
@@ -67,7 +67,7 @@ def test_the_table_shows_the_same_sorts_and_expands(looking: Looking, books: str
 
 
 def test_a_long_table_makes_the_rows_in_sight_and_keys_reach_all(
-    looking: Looking, http: httpx.Client, store: str, api: str
+    looking: ExplorerBrowser, http: httpx.Client, store: str, api: str
 ) -> None:
     chain(http, api, 1_000)
     ids = ",".join(f"n{number:05}" for number in range(1_000))
@@ -92,7 +92,7 @@ def test_a_long_table_makes_the_rows_in_sight_and_keys_reach_all(
     expect(first).to_be_focused()
 
 
-def test_the_way_between_two_nodes(looking: Looking, books: str) -> None:
+def test_the_way_between_two_nodes(looking: ExplorerBrowser, books: str) -> None:
     page = looking.graph(books, "?view=table&valid_at=any")
     page.get_by_role("checkbox", name="Select Jane Austen").check()
     page.get_by_role("checkbox", name="Select A country").check()
@@ -103,7 +103,7 @@ def test_the_way_between_two_nodes(looking: Looking, books: str) -> None:
     expect(page.get_by_text("A path of")).to_be_hidden()
 
 
-def test_the_address_holds_the_whole_view(looking: Looking, books: str) -> None:
+def test_the_address_holds_the_whole_view(looking: ExplorerBrowser, books: str) -> None:
     page = looking.graph(books, "?ids=emma,austen&as_of=2&node=emma&valid_at=any")
     expect(page.get_by_role("region", name="Details")).to_contain_text("A novel of youthful pride")
     expect(page.get_by_text("As the store was at commit 2")).to_be_visible()
@@ -114,7 +114,7 @@ def test_the_address_holds_the_whole_view(looking: Looking, books: str) -> None:
 
 
 def test_what_is_too_much_is_said_with_filters_and_never_hangs(
-    looking: Looking, http: httpx.Client, store: str, api: str
+    looking: ExplorerBrowser, http: httpx.Client, store: str, api: str
 ) -> None:
     chain(http, api, 5_100)
     page = looking.graph(store)
@@ -128,7 +128,7 @@ def test_what_is_too_much_is_said_with_filters_and_never_hangs(
     assert before < drawn(page) <= 5_000
 
 
-def test_what_was_taken_back_does_not_come_back_with_a_late_answer(looking: Looking, books: str) -> None:
+def test_what_was_taken_back_does_not_come_back_with_a_late_answer(looking: ExplorerBrowser, books: str) -> None:
     page = looking.graph(books, "?view=table&valid_at=any&ids=emma,austen")
     rows = page.get_by_role("region", name="Table of the graph").get_by_role("row")
     expect(rows).to_have_count(3)
@@ -144,7 +144,7 @@ def test_what_was_taken_back_does_not_come_back_with_a_late_answer(looking: Look
 
 
 def test_a_late_answer_of_another_store_is_left_out(
-    looking: Looking, books: str, http: httpx.Client, store: str
+    looking: ExplorerBrowser, books: str, http: httpx.Client, store: str
 ) -> None:
     other = f"{store}-other"
     library(http, f"/api/memory/{other}")

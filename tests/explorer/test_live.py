@@ -5,12 +5,12 @@ from __future__ import annotations
 import httpx
 from playwright.sync_api import expect
 
-from tests.explorer.looking import Looking, settled
+from tests.explorer.looking import ExplorerBrowser, settled
 from tests.explorer.stores import edge, inject, node
 
 
 def test_what_changes_is_updated_and_what_is_new_is_offered(
-    looking: Looking, http: httpx.Client, books: str, api: str
+    looking: ExplorerBrowser, http: httpx.Client, books: str, api: str
 ) -> None:
     page = looking.graph(books, "?node=emma")
     expect(page.get_by_text("● live")).to_be_visible()
@@ -30,7 +30,7 @@ def test_what_changes_is_updated_and_what_is_new_is_offered(
     expect(page.get_by_text("○ not live").first).to_be_visible()
 
 
-def test_seven_tabs_share_one_stream(looking: Looking, http: httpx.Client, books: str, api: str) -> None:
+def test_seven_tabs_share_one_stream(looking: ExplorerBrowser, http: httpx.Client, books: str, api: str) -> None:
     context = looking.context()
     pages = [looking.at(f"#/{books}?ids=emma&node=emma", context) for _ in range(7)]
     for page in pages:
@@ -47,7 +47,7 @@ def test_seven_tabs_share_one_stream(looking: Looking, http: httpx.Client, books
 
 
 def test_a_store_that_is_dropped_while_it_is_open_says_so(
-    looking: Looking, http: httpx.Client, books: str, api: str
+    looking: ExplorerBrowser, http: httpx.Client, books: str, api: str
 ) -> None:
     page = looking.graph(books, "?node=emma")
     expect(page.get_by_text("● live")).to_be_visible()
@@ -65,7 +65,7 @@ def test_a_store_that_is_dropped_while_it_is_open_says_so(
 
 
 def test_a_search_without_a_server_fails_and_can_be_repeated(
-    looking: Looking, http: httpx.Client, books: str, api: str
+    looking: ExplorerBrowser, http: httpx.Client, books: str, api: str
 ) -> None:
     inject(http, api, node("persuasion", "book", "A novel about a second chance"))
     page = looking.graph(books)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 from playwright.sync_api import expect
 
-from tests.explorer.looking import Looking, settled
+from tests.explorer.looking import ExplorerBrowser, settled
 from tests.explorer.stores import edge, inject, node
 from tests.server.http.serving import accepted
 
@@ -42,7 +42,9 @@ RUN = node(
 )
 
 
-def test_a_memory_shows_how_sure_it_is_and_where_it_stands(looking: Looking, http: httpx.Client, store: str) -> None:
+def test_a_memory_shows_how_sure_it_is_and_where_it_stands(
+    looking: ExplorerBrowser, http: httpx.Client, store: str
+) -> None:
     accepted(http.post("/api/memories/batch", params={"store": store}, json={"memories": MEMORIES}))
     page = looking.graph(store, "?node=tomato")
     details = page.get_by_role("region", name="Details")
@@ -74,7 +76,7 @@ def test_a_memory_shows_how_sure_it_is_and_where_it_stands(looking: Looking, htt
 
 
 def test_nodes_of_other_stores_are_drawn_apart_and_followed_on_demand(
-    looking: Looking, http: httpx.Client, store: str, api: str
+    looking: ExplorerBrowser, http: httpx.Client, store: str, api: str
 ) -> None:
     other = f"{store}-far"
     inject(http, f"/api/memory/{other}", node("rfc", "standard", "HTTP semantics"))

@@ -9,15 +9,15 @@ import httpx
 from playwright.sync_api import Browser, expect
 
 from tests.cli.running import serving
-from tests.explorer.looking import Looking, settled
+from tests.explorer.looking import ExplorerBrowser, settled
 from tests.explorer.stores import chain, library
 from tests.platform.access.keys import given
-from tests.server.http.serving import Served, accepted
+from tests.server.http.serving import RunningServer, accepted
 
 
 def test_a_newcomers_minute_from_nothing_to_a_drawn_graph(browser: Browser, tmp_path: Path) -> None:
     with serving(tmp_path / "data", "--indexes", "none") as server:
-        looking = Looking(browser, server.url)
+        looking = ExplorerBrowser(browser, server.url)
         page = looking.at()
         expect(page.get_by_text("There are no stores yet.")).to_be_visible()
         expect(page.get_by_role("figure")).to_have_count(3)
@@ -40,7 +40,7 @@ def test_a_newcomers_minute_from_nothing_to_a_drawn_graph(browser: Browser, tmp_
         looking.close()
 
 
-def test_stores_are_listed_filtered_and_made(looking: Looking, http: httpx.Client, books: str) -> None:
+def test_stores_are_listed_filtered_and_made(looking: ExplorerBrowser, http: httpx.Client, books: str) -> None:
     page = looking.at("#/")
     table = page.get_by_role("region", name="Stores")
     expect(table.get_by_role("columnheader", name="Last write")).to_be_visible()
@@ -48,7 +48,7 @@ def test_stores_are_listed_filtered_and_made(looking: Looking, http: httpx.Clien
     page.get_by_label("Filter").fill(books)
     page.get_by_label("New store").fill(f"{books}-new")
     page.get_by_role("button", name="Create").click()
-    expect(page.get_by_text("There is nothing in this store yet.")).to_be_visible()
+    expect(page.get_by_text("This store is empty.")).to_be_visible()
     page.get_by_label("Store", exact=True).select_option(books)
     settled(page)
     expect(page.get_by_role("listbox", name="Graph of 5 nodes")).to_be_visible()
@@ -57,10 +57,10 @@ def test_stores_are_listed_filtered_and_made(looking: Looking, http: httpx.Clien
 
 
 def test_a_key_is_asked_for_kept_for_the_tab_and_forgotten(
-    browser: Browser, keyed: Served, admin: httpx.Client, store: str, api: str
+    browser: Browser, keyed: RunningServer, admin: httpx.Client, store: str, api: str
 ) -> None:
     library(admin, api)
-    looking = Looking(browser, keyed.url)
+    looking = ExplorerBrowser(browser, keyed.url)
     looking.refusals = {401, 403}
     page = looking.at()
     page.get_by_label("Key", exact=True).fill("kgs_wrong")
@@ -78,7 +78,7 @@ def test_a_key_is_asked_for_kept_for_the_tab_and_forgotten(
     page.get_by_role("button", name="Settings").click()
     expect(page.get_by_text("Only a key with the role admin may change them.")).to_be_visible()
     page.get_by_role("button", name="reader (read)").click()
-    window = page.get_by_role("dialog", name="Who am I")
+    window = page.get_by_role("dialog", name="Current key")
     expect(window).to_contain_text(store)
     window.get_by_role("button", name="Forget the key").click()
     expect(page.get_by_text("This server requires a key.")).to_be_visible()
@@ -90,7 +90,7 @@ def test_a_key_is_asked_for_kept_for_the_tab_and_forgotten(
     looking.close()
 
 
-def test_statistics_and_settings(looking: Looking, http: httpx.Client, books: str, api: str) -> None:
+def test_statistics_and_settings(looking: ExplorerBrowser, http: httpx.Client, books: str, api: str) -> None:
     page = looking.graph(books, "?view=stats")
     stats = page.get_by_role("region", name="Statistics")
     expect(stats.get_by_role("table", name="Types (3)")).to_contain_text("book")
@@ -123,7 +123,7 @@ def test_who_administers_backs_stores_up_where_there_is_a_folder(browser: Browse
     with serving(tmp_path / "data", "--indexes", "none", "--backup-dir", str(tmp_path / "kept")) as server:
         with httpx.Client(base_url=server.url, timeout=30) as http:
             chain(http, "/api/memory/books", 3)
-        looking = Looking(browser, server.url)
+        looking = ExplorerBrowser(browser, server.url)
         looking.refusals = {400, 409}
         page = looking.graph("books", "?view=stats")
         page.get_by_role("button", name="Back up").click()

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 
-from tests.explorer.looking import Looking
-from tests.server.http.serving import Served
+from tests.explorer.looking import ExplorerBrowser
+from tests.server.http.serving import RunningServer
 
 
 @pytest.fixture(scope="module")
-def page(browser: Browser, served: Served) -> Iterator[Page]:
-    looking = Looking(browser, served.url)
+def page(browser: Browser, served: RunningServer) -> Iterator[Page]:
+    looking = ExplorerBrowser(browser, served.url)
     yield looking.at("docs")
     looking.close()
 

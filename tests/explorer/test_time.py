@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from playwright.sync_api import expect
 
-from tests.explorer.looking import Looking, settled
+from tests.explorer.looking import ExplorerBrowser, settled
 
 
-def test_looking_back_asks_the_server_for_nothing_and_forbids_writing(looking: Looking, books: str) -> None:
+def test_looking_back_asks_the_server_for_nothing_and_forbids_writing(looking: ExplorerBrowser, books: str) -> None:
     page = looking.graph(books, "?valid_at=any&node=emma")
     details = page.get_by_role("region", name="Details")
     expect(details.get_by_role("button", name="Edit")).to_be_visible()
@@ -33,7 +33,7 @@ def test_looking_back_asks_the_server_for_nothing_and_forbids_writing(looking: L
     expect(details).to_contain_text("A comedy of manners")
 
 
-def test_what_was_true_at_a_time(looking: Looking, books: str) -> None:
+def test_what_was_true_at_a_time(looking: ExplorerBrowser, books: str) -> None:
     page = looking.graph(books)
     expect(page.get_by_role("listbox", name="Graph of 5 nodes")).to_be_visible()
     page.get_by_label("True at").select_option("any time")
@@ -45,7 +45,7 @@ def test_what_was_true_at_a_time(looking: Looking, books: str) -> None:
     assert "valid_at=188" in page.url
 
 
-def test_two_commits_side_by_side(looking: Looking, books: str) -> None:
+def test_two_commits_side_by_side(looking: ExplorerBrowser, books: str) -> None:
     page = looking.graph(books, "?valid_at=any")
     page.get_by_role("button", name="Compare").click()
     compared = page.get_by_role("region", name="Compare")
@@ -58,7 +58,7 @@ def test_two_commits_side_by_side(looking: Looking, books: str) -> None:
     expect(compared).to_be_hidden()
 
 
-def test_history_shows_diffs_compares_any_two_and_reverts(looking: Looking, books: str) -> None:
+def test_history_shows_diffs_compares_any_two_and_reverts(looking: ExplorerBrowser, books: str) -> None:
     page = looking.graph(books, "?node=emma")
     details = page.get_by_role("region", name="Details")
     details.get_by_role("heading", name="History").click()

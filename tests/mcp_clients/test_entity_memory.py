@@ -13,7 +13,7 @@ from tests.mcp_clients.conversation import Outcome, Step, at, check, check_resul
 from tests.mcp_clients.official_clients import VERSIONS, Era, in_python, in_typescript
 from tests.mcp_clients.packages import INSTALL_SECONDS
 from tests.platform.access.keys import bearer, given
-from tests.server.http.serving import Served, accepted
+from tests.server.http.serving import RunningServer, accepted
 from tests.server.mcp.test_entity_memory import ARGUMENTS, NO_DEFAULT, SET
 
 pytestmark = pytest.mark.timeout(2 * INSTALL_SECONDS + SERVER_TIMEOUT_SECONDS)
@@ -57,7 +57,7 @@ def test_unlisted_tools_are_callable(
 
 @pytest.mark.parametrize("client", [("python", "legacy"), ("client", "auto")], ids="-".join)
 def test_a_read_only_caller_recalls_and_changes_nothing(
-    packages: Path, keyed: Served, admin: httpx.Client, store: str, client: tuple[str, Era]
+    packages: Path, keyed: RunningServer, admin: httpx.Client, store: str, client: tuple[str, Era]
 ) -> None:
     named = {"Kgserve-Store": store}
     body = {"content": "Ann drinks tea", "memory_type": "preference", "tags": ["a"], "entity_names": ["Ann"]}

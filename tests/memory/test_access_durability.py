@@ -44,7 +44,7 @@ def read(pool: StorePool, memory_id: str, *, touch: bool = True, store: str = NA
 
 def flush_accesses(pool: StorePool) -> None:
     with pool.lease(NAME) as store:
-        assert store.accesses.settle()
+        assert store.accesses.flush_and_wait()
 
 
 def test_concurrent_accesses_are_all_counted_during_writes_and_compaction(pool: StorePool) -> None:

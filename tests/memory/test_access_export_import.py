@@ -58,7 +58,7 @@ def test_export_includes_access_data(pool: StorePool, store: OpenStore) -> None:
     assert not any(READ & row.keys() for row in export_lines(before).values())
     for _ in range(3):
         store.accesses.update(["a"], once_more)
-    assert store.accesses.settle()
+    assert store.accesses.flush_and_wait()
     store.accesses.update(["a"], once_more)
     found = export_lines(exported(pool))
     assert {name: found["a"].pop(name) for name in READ} == {

@@ -71,7 +71,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield World(tmp_path, stack)
 
 
-class Known(NamedTuple):
+class ModelMemory(NamedTuple):
     """A memory of the model: `age` in days, `about` with relevances."""
 
     id: str
@@ -104,9 +104,9 @@ class Known(NamedTuple):
         return NodePut(0, self.id, self.type, self.content, self.attributes, created_at=created, extras=extras)
 
 
-def some_memories(chance: random.Random) -> list[Known]:
+def some_memories(chance: random.Random) -> list[ModelMemory]:
     return [
-        Known(
+        ModelMemory(
             f"m{number}",
             " ".join(chance.choices(WORDS, weights=range(1, 13), k=chance.randint(1, 5))),
             chance.choice(TYPES),
@@ -129,7 +129,7 @@ RELATED = [("e0", "e1", 0.5, 0.8), ("e1", "e2", 0.9, None), ("e3", "e2", 0.4, 1.
 
 class Whole(NamedTuple):
     world: World
-    known: list[Known]
+    known: list[ModelMemory]
     now: int
 
 
@@ -168,7 +168,7 @@ def some_filters(chance: random.Random, now: int) -> dict[str, Any]:
     return {name: value for name, value in every.items() if chance.random() < share}
 
 
-def passes(known: Known, filters: dict[str, Any], now: int, *, graph: bool) -> bool:
+def passes(known: ModelMemory, filters: dict[str, Any], now: int, *, graph: bool) -> bool:
     created = format_time(now - round(known.age * DAY_MICROSECONDS))
     entity = str(filters.get("entity", "")).replace("person ", "e")
     return (

@@ -12,7 +12,7 @@ from msgspec import UNSET
 from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.graph.merge_api import MergeNodeRequest
 from kgserve.graph.store_handle import StoreHandle
-from kgserve.memory import entities as named
+from kgserve.memory import entity_operations as named
 from kgserve.memory import store_memory
 from kgserve.memory.api import (
     AssociatedEntity,
@@ -390,5 +390,5 @@ def test_concurrent_parent_cycle_is_rejected(store: World) -> None:
         layered += [store_memory.update_memory(store.graph, UpdateMemoryRequest(memory_id="c", layer=3))]
     assert [type(move.exception(PATIENCE)) for move in moves] == [type(None), type(None), Conflict]
     assert [type(each.exception(PATIENCE)) for each in layered] == [type(None), Conflict, Conflict]
-    above = store.open.memories.ask(lambda view, _: [each.id for each in view.above("a", now_in_microseconds())])
+    above = store.open.memories.ask(lambda view, _: [each.id for each in view.ancestors_of("a", now_in_microseconds())])
     assert above == ["b", "c"]

@@ -50,3 +50,24 @@ def test_vague_class_module_and_constant_names_are_found(tmp_path: Path) -> None
     found = " ".join(faults)
     assert len(faults) == 4
     assert all(name in found for name in ("taking.py", "MOST_ROWS", "class Taken", "class Row"))
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "is_allowed"),
+    [
+        ("kgserve/client/errors.py", "Interrupted", True),
+        ("kgserve/client/streams.py", "Interrupted", False),
+        ("kgserve/client/errors.py", "_Terminated", False),
+        ("tests/bench/servers.py", "Launched", False),
+        ("tests/bench/servers.py", "LaunchedServer", True),
+        ("tests/bench/servers.py", "Drawing", True),
+    ],
+)
+def test_bare_participles_are_allowed_for_exported_errors_only(
+    tmp_path: Path, place: str, name: str, *, is_allowed: bool
+) -> None:
+    file = tmp_path / place
+    file.parent.mkdir(parents=True)
+    file.write_text(f"class {name}(Exception): ...\n")
+    rules = tomllib.loads((TOP / "scripts" / "names.toml").read_text())
+    assert (list(check_names.find_faults(tmp_path, rules)) == []) == is_allowed

@@ -40,7 +40,7 @@ SLOW = pytest.mark.timeout(300)
 """Building and installing take seconds, and longer on a busy machine."""
 
 
-class Installed(msgspec.Struct, frozen=True):
+class WheelEnvironment(msgspec.Struct, frozen=True):
     """A virtual environment that has kgserve from its wheel, and the folder that it is in."""
 
     folder: Path
@@ -75,9 +75,9 @@ def wheel(built: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> WheelEnvironment:
     """The wheel in an environment of its own. The packages that it needs are those of this one; kgserve is not."""
-    place = Installed(tmp_path_factory.mktemp("elsewhere"))
+    place = WheelEnvironment(tmp_path_factory.mktemp("elsewhere"))
     run(sys.executable, "-m", "venv", "--without-pip", place.folder / "venv", cwd=place.folder)
     packages = place.folder / "venv" / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
     (packages / "needed.pth").write_text(sysconfig.get_path("purelib") + "\n")
@@ -87,7 +87,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installe
 
 
 @pytest.fixture(scope="module")
-def served(installed: Installed) -> Iterator[httpx.Client]:
+def served(installed: WheelEnvironment) -> Iterator[httpx.Client]:
     """A client of a server of the installed command."""
     options = ["--embedding-provider", "hashing"]
     with (
@@ -163,7 +163,7 @@ def test_the_metadata_is_complete(wheel: Path) -> None:
 
 
 @SLOW
-def test_what_is_imported_is_the_wheel(installed: Installed) -> None:
+def test_what_is_imported_is_the_wheel(installed: WheelEnvironment) -> None:
     where = run(installed.python, "-c", "import kgserve; print(kgserve.__file__)", cwd=installed.folder).strip()
     assert Path(where).is_relative_to(installed.folder)
     found = run(installed.python, "-c", "import sys; print(sys.path)", cwd=installed.folder)
@@ -171,12 +171,12 @@ def test_what_is_imported_is_the_wheel(installed: Installed) -> None:
 
 
 @SLOW
-def test_the_command_says_its_version(installed: Installed) -> None:
+def test_the_command_says_its_version(installed: WheelEnvironment) -> None:
     assert run(installed.kgserve, "--version", cwd=installed.folder) == f"kgserve {__version__}\n"
 
 
 @SLOW
-def test_it_prints_what_other_programs_need(installed: Installed) -> None:
+def test_it_prints_what_other_programs_need(installed: WheelEnvironment) -> None:
     program = (
         "import json; from kgserve.cli.deploy import SHIPPED_FILES; "
         "print(json.dumps({each.path: each.text() for files in SHIPPED_FILES.values() for each in files}))"
@@ -230,7 +230,7 @@ def test_it_speaks_mcp(served: httpx.Client) -> None:
 
 
 @SLOW
-def test_a_type_checker_sees_its_types(installed: Installed) -> None:
+def test_a_type_checker_sees_its_types(installed: WheelEnvironment) -> None:
     script = installed.folder / "typed.py"
     script.write_text(TYPED)
     options = ["--pythonpath", str(installed.python), "--level", "error", "--outputjson"]

@@ -33,7 +33,7 @@ TYPES = ("bird", "beast")
 TAGS = ("red", "blue", "green")
 
 
-class Known(msgspec.Struct, frozen=True):
+class ModelNodeState(msgspec.Struct, frozen=True):
     """State of a node in the model."""
 
     type: str
@@ -69,15 +69,15 @@ def _same(one: Any, other: Any) -> bool:
     return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 
-class Watched:
+class ModelCheckedStore:
     """Open store with its model; `restart` opens it again."""
 
     def __init__(self, data: Path, embedder: Embedder | None = None, **options: Any) -> None:
         self.data = data
         self.options = options
         self.embedder = embedder or HashingEmbedder()
-        self.nodes: dict[str, Known] = {}
-        self.past: list[dict[str, Known]] = [{}]
+        self.nodes: dict[str, ModelNodeState] = {}
+        self.past: list[dict[str, ModelNodeState]] = [{}]
         self.times: list[int] = [0]
         self._stack = ExitStack()
         self.open()
@@ -101,13 +101,13 @@ class Watched:
     def indexes(self) -> TextIndexes:
         return self.indexer.of(self.store)
 
-    def put(self, **nodes: Known) -> None:
+    def put(self, **nodes: ModelNodeState) -> None:
         """Write nodes in the given states."""
         self._write(WriteBatch(nodes=[known.put(node_id) for node_id, known in nodes.items()]), {**self.nodes, **nodes})
 
     def say(self, **contents: str) -> None:
         """Write nodes of one type with the given contents."""
-        self.put(**{node_id: Known("beast", content) for node_id, content in contents.items()})
+        self.put(**{node_id: ModelNodeState("beast", content) for node_id, content in contents.items()})
 
     def delete(self, *ids: str) -> None:
         left = {node_id: known for node_id, known in self.nodes.items() if node_id not in ids}
@@ -121,7 +121,7 @@ class Watched:
         extras = None if valid_to is None else EdgeExtrasPut(valid_to=valid_to)
         self._write(WriteBatch(edges=[EdgePut(i, key, extras=extras) for i, key in enumerate(keys)]), self.nodes)
 
-    def _write(self, batch: WriteBatch, nodes: dict[str, Known]) -> None:
+    def _write(self, batch: WriteBatch, nodes: dict[str, ModelNodeState]) -> None:
         write(self.store, batch)
         self.nodes = nodes
         if self.store.state.sequence == len(self.past):
@@ -196,15 +196,15 @@ class Watched:
 
 
 @contextmanager
-def watched(data: Path, embedder: Embedder | None = None, **options: Any) -> Generator[Watched]:
+def watched(data: Path, embedder: Embedder | None = None, **options: Any) -> Generator[ModelCheckedStore]:
     """Yield a store with its model; everything is closed at the end."""
-    with closing(Watched(data, embedder, **options)) as store:
+    with closing(ModelCheckedStore(data, embedder, **options)) as store:
         yield store
 
 
-def some_node(source: random.Random) -> Known:
+def some_node(source: random.Random) -> ModelNodeState:
     """Return a random state of a node."""
-    return Known(
+    return ModelNodeState(
         source.choice(TYPES),
         " ".join(source.choices(WORDS, k=source.randrange(4))),
         source.choice(["", "", source.choice(WORDS)]),

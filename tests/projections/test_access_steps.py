@@ -128,16 +128,16 @@ def test_event_listeners_skip_accesses_and_keep_their_positions(tmp_path: Path) 
         for reader, expected in ((live, ["3-0", "3-1"]), (replayed, ["1-0", "3-0", "3-1"])):
             entries = reader.take(EventSelection()) or []
             assert [f"{entry.event.sequence}-{entry.event.index}" for entry in entries] == expected
-            assert reader.caught_up()
+            assert reader.is_caught_up()
             assert reader.position == FeedPosition.after(4)
-        assert touched.since({"a", "b"}) == {"b"}
+        assert touched.touched_nodes({"a", "b"}) == {"b"}
         write(store, accessed("a"))
-        assert touched.since({"a", "b"}) is None
-        assert touched.since(set()) is None
+        assert touched.touched_nodes({"a", "b"}) is None
+        assert touched.touched_nodes(set()) is None
         write(store, batch("d"))
-        assert touched.since({"a"}) == set()
+        assert touched.touched_nodes({"a"}) == set()
         write(store, batch("e"))
-        assert touched.since(set()) == set()
+        assert touched.touched_nodes(set()) == set()
         for each in (live, replayed, touched):
             each.close()
 
@@ -146,11 +146,11 @@ def test_the_engine_advances_past_accesses_without_changes(tmp_path: Path) -> No
     with followed(tmp_path) as (store, _):
         write(store, batch(*(f"n{number}" for number in range(3_000))))
         ask(store)
-        kept, before = store.engine.kept_bytes, store.engine.bytes()[1]
+        kept, before = store.engine.retained_bytes, store.engine.bytes()[1]
         for count in range(1, 51):
             write(store, accessed(*(f"n{number}" for number in range(100)), count=count))
             ask(store)
         assert store.engine.state == store.state
-        assert store.engine.kept_bytes == kept
+        assert store.engine.retained_bytes == kept
         assert store.engine.bytes()[1] - before < 50 * 2_000
         assert store.query_catalog(lambda catalog, rows: (catalog.sequence, rows.at)) == (51, 51)

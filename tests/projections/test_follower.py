@@ -71,7 +71,7 @@ def test_waiting_for_a_new_store_returns(tmp_path: Path) -> None:
         waiting.start()
         assert indexes.wait(1, PATIENCE)
         waiting.join()
-        assert indexes.seen() == indexes.seen(words_alone=True) == 1
+        assert indexes.applied_sequence() == indexes.applied_sequence(words_alone=True) == 1
 
 
 def test_waiting_for_an_index_opens_it(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_closing_after_halt_does_not_wait_for_an_endless_step(tmp_path: Path, mo
         assert embedder.started.wait(PATIENCE)
         indexer.halt()
         started = time.monotonic()
-        indexer.closing(store)
+        indexer.on_store_closing(store)
         assert 0.2 <= time.monotonic() - started < PATIENCE
         embedder.let_go.set()
     with followed(tmp_path, HashingEmbedder()) as (store, indexes):

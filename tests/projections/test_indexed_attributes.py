@@ -15,7 +15,7 @@ from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.model.store_settings import StoreSettings
 from kgserve.stores.open_store import OpenStore
 from tests.projections.indexing import FailingEmbedder
-from tests.projections.looking_back import Known, Watched, watched
+from tests.projections.looking_back import ModelCheckedStore, ModelNodeState, watched
 from tests.stores.writing import until, write
 
 
@@ -41,12 +41,12 @@ def choose(store: OpenStore, *names: str) -> None:
     assert store.change_settings(change)
 
 
-def wait_for_rebuild(there: Watched) -> None:
-    until(lambda: not any(view.is_rebuilding for view in there.indexes.views))
+def wait_for_rebuild(there: ModelCheckedStore) -> None:
+    until(lambda: not any(view.is_rebuilding for view in there.indexes.index_projections))
     there.settle()
 
 
-def found(there: Watched, query: str) -> list[set[str]]:
+def found(there: ModelCheckedStore, query: str) -> list[set[str]]:
     """Return the hits of the current indexes by words, and by vector above a minimum similarity."""
     there.settle()
     near = there.indexes.vector.search(there.embedder.embed([query])[0], 100)
@@ -54,8 +54,8 @@ def found(there: Watched, query: str) -> list[set[str]]:
     return [words, {hit.id for hit in near if hit.similarity > 0.3}]
 
 
-def crying(content: str, cry: str) -> Known:
-    return Known("beast", content, attributes=f'{{"cry":"{cry}"}}')
+def crying(content: str, cry: str) -> ModelNodeState:
+    return ModelNodeState("beast", content, attributes=f'{{"cry":"{cry}"}}')
 
 
 def test_changing_indexed_attributes_rebuilds_the_indexes(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_changing_indexed_attributes_rebuilds_the_indexes(tmp_path: Path) -> Non
         wait_for_rebuild(there)
         assert found(there, "cluck") == [{"a"}, {"a"}]
         assert found(there, "hoot") == [{"b"}, {"b"}]
-        there.put(c=crying("owl", "hoot"), b=Known("beast", ""))
+        there.put(c=crying("owl", "hoot"), b=ModelNodeState("beast", ""))
         assert found(there, "hoot") == [{"c"}, {"c"}]
         choose(there.store)
         wait_for_rebuild(there)

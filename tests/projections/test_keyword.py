@@ -65,10 +65,10 @@ def test_term_scores_equal_those_of_the_index(index: KeywordIndex) -> None:
     index.write([text(*each) for each in texts.items()], (), 1)
     query = "what clay goes into the kiln"
     scores = {hit.id: hit.score for hit in index.search(query, 9, reading="forms")}
-    worths = index.worths(query, texts)
+    worths = index.bm25_scores(query, texts)
     assert {key: sum(each.values()) for key, each in worths.items()} == pytest.approx(scores | {"3": scores["3"]})
     assert worths["1"]["clay"] > worths["1"]["kiln"]
-    assert index.worths(query, {}) == {}
+    assert index.bm25_scores(query, {}) == {}
 
 
 def test_function_words_weigh_less(index: KeywordIndex) -> None:

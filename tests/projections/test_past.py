@@ -11,14 +11,14 @@ from kgserve.errors import Conflict, Gone, InvalidInput
 from kgserve.graph.request_bodies import ContextRequest, MultiQuerySearchRequest, SearchRequest, SearchVariant
 from kgserve.graph.search.node_search import build_context, search_batch
 from kgserve.platform.timestamps import format_time
-from kgserve.projections.indexed_text import IndexedText, parse_past_key
+from kgserve.projections.indexed_text import IndexedText, parse_past_text_key
 from tests.graphs import graph_of
 from tests.projections.indexing import OtherEmbedder
-from tests.projections.looking_back import Known, Watched, some_node, watched
+from tests.projections.looking_back import ModelCheckedStore, ModelNodeState, some_node, watched
 from tests.stores.writing import NAME, copy_in_use, flip, layout, until
 
 
-def fill(of: Watched) -> None:
+def fill(of: ModelCheckedStore) -> None:
     """Write five commits: a fox that becomes a hen, is deleted and restored; an owl from the second commit on."""
     of.say(a="fox")
     of.say(a="hen", b="owl")
@@ -27,7 +27,7 @@ def fill(of: Watched) -> None:
     of.say(b="owl owl")
 
 
-def check(of: Watched) -> None:
+def check(of: ModelCheckedStore) -> None:
     assert [of.found("fox", at) for at in range(6)] == [[], ["a"], [], [], ["a"], ["a"]]
     assert [of.found("hen", at) for at in range(6)] == [[], [], ["a"], [], [], []]
     assert [of.found("owl", at) for at in range(6)] == [[], [], ["b"], ["b"], ["b"], ["b"]]
@@ -57,7 +57,7 @@ def test_replaced_and_deleted_texts_are_found_as_of_a_commit(tmp_path: Path) -> 
             of.found("(((", 4, syntax=True)
 
 
-def counts(of: Watched) -> tuple[int, int]:
+def counts(of: ModelCheckedStore) -> tuple[int, int]:
     """Return the numbers of past texts in the keyword and the vector index."""
     of.settle()
     return of.indexes.past_keyword.count(), of.indexes.past_vector.count()
@@ -258,11 +258,11 @@ def test_batch_search_and_context_as_of_a_commit(tmp_path: Path) -> None:
 def test_validity_tags_and_summaries_as_of_a_commit(tmp_path: Path) -> None:
     with watched(tmp_path) as of:
         of.put(
-            a=Known("bird", "owl", valid_from=5_000_000),
-            b=Known("bird", "owl", valid_to=5_000_000),
-            c=Known("bird", "", "owl", ("red", "deep blue")),
+            a=ModelNodeState("bird", "owl", valid_from=5_000_000),
+            b=ModelNodeState("bird", "owl", valid_to=5_000_000),
+            c=ModelNodeState("bird", "", "owl", ("red", "deep blue")),
         )
-        of.put(b=Known("bird", "owl", valid_to=9_000_000))
+        of.put(b=ModelNodeState("bird", "owl", valid_to=9_000_000))
         of.settle()
         at_five = format_time(5_000_000)
         assert sorted(of.found("owl", valid_at=at_five)) == ["a", "b", "c"]
@@ -277,7 +277,11 @@ def test_validity_tags_and_summaries_as_of_a_commit(tmp_path: Path) -> None:
 
 def test_relations_not_valid_then_are_not_followed(tmp_path: Path) -> None:
     with watched(tmp_path) as of:
-        of.put(a=Known("bird", "owl"), b=Known("bird", "hen"), c=Known("bird", "cat", valid_to=3_000_000))
+        of.put(
+            a=ModelNodeState("bird", "owl"),
+            b=ModelNodeState("bird", "hen"),
+            c=ModelNodeState("bird", "cat", valid_to=3_000_000),
+        )
         of.relate(("a", "b", "R"), ("b", "c", "R"), valid_to=5_000_000)
         start: dict[str, Any] = {"mode": "graph", "start_id": "a"}
         of.settle()
@@ -306,7 +310,7 @@ def test_keyword_search_of_the_past_works_with_another_model(tmp_path: Path) -> 
 def test_past_keys_support_any_id() -> None:
     for node_id in ("a", "nul\0end", "\0", "a\x001\0b"):
         text = IndexedText(node_id, "t", "fox", 3, until=7)
-        assert parse_past_key(text.key) == (node_id, 3, text.digest.hex())
+        assert parse_past_text_key(text.key) == (node_id, 3, text.digest.hex())
 
 
 def test_random_searches_as_of_a_commit_match_the_model(tmp_path: Path) -> None:

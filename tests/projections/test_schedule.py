@@ -26,7 +26,7 @@ def three(tmp_path: Path) -> Generator[Three]:
 def taken(schedule: ProjectionSchedule) -> ScheduledProjection | None:
     """Return the projection that is served next, and end its step at once."""
     found = schedule.take()
-    schedule.done()
+    schedule.end_step()
     return found
 
 
@@ -47,7 +47,7 @@ def test_a_projection_awaited_during_its_step_is_served_first_again(three: Three
     assert schedule.take() is a
     schedule.prioritize(a)
     schedule.wake(a)
-    schedule.done()
+    schedule.end_step()
     assert [taken(schedule), taken(schedule)] == [a, b]
 
 
@@ -84,7 +84,7 @@ def test_take_returns_none_after_its_timeout(three: Three) -> None:
     assert not schedule.closed
     schedule.postpone_step(three[0], 0.01)
     assert schedule.take(10) is three[0]
-    schedule.done()
+    schedule.end_step()
     schedule.close()
     assert schedule.take(10) is None
     assert schedule.closed
@@ -117,7 +117,7 @@ def test_awaited_projections_of_other_stores_run_within_a_long_step(tmp_path: Pa
         assert other.sequence == 0, "a step is made by one thread"
         long._yield_to_requests(0)
         assert (other.sequence, beside.sequence) == (1, 0)
-        schedule.done()
+        schedule.end_step()
         for view in (long, beside, other):
             assert schedule.forget(view)
             view.close()
@@ -142,7 +142,7 @@ def test_building_a_vector_graph_does_not_delay_other_stores(tmp_path: Path) -> 
         assert not small.wait(1, 0)
         large.serve()
         assert (large.sequence, small.sequence) == (2, 1)
-        schedule.done()
+        schedule.end_step()
         for view in (large, small):
             assert schedule.forget(view)
             view.close()

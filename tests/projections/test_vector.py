@@ -208,7 +208,7 @@ def test_similar_entities_of_a_stored_vector(folder: Path, exact_up_to: int) -> 
     vectors, index = make(300), VectorIndex(folder, WIDTH, "m", exact_up_to)
     fill(index, vectors)
     index.remove(["n7"])
-    near = index.near([*names(40), "nobody"], 0.4, 5)
+    near = index.find_similar([*names(40), "nobody"], 0.4, 5)
     assert near.keys() == {*names(40)} - {"n7"}
     for node_id, hits in near.items():
         own = int(node_id[1:])
@@ -217,4 +217,4 @@ def test_similar_entities_of_a_stored_vector(folder: Path, exact_up_to: int) -> 
         wanted = [f"n{place}" for place in np.argsort(-similarities, kind="stable")[:5] if similarities[place] > 0.4]
         assert [hit.id for hit in hits] == wanted
         assert all(hit.similarity == pytest.approx(similarities[int(hit.id[1:])], abs=1e-5) for hit in hits)
-    assert VectorIndex(folder, WIDTH, "m").near(["n1"], 0.0, 5) == {}
+    assert VectorIndex(folder, WIDTH, "m").find_similar(["n1"], 0.0, 5) == {}

@@ -35,7 +35,7 @@ from kgserve.stores.pool import StorePool
 from tests.engines import ENGINE
 from tests.graphs import graph_of, node_of, nodes_of
 from tests.projections.cypher_engine.driver.reading import Contents, contents
-from tests.property.graph import Graph, Outcome, Refused, extras_of
+from tests.property.graph import BatchRejection, Graph, Outcome, extras_of
 from tests.stores.writing import ask, copy_in_use, held, until
 
 NAME = "s"
@@ -92,7 +92,7 @@ class Driver:
             stages.append(self.graph)
             try:
                 expected = self.graph.write(batch, times.get(self.graph.sequence + 1, 0))
-            except Refused:
+            except BatchRejection:
                 assert isinstance(future.exception(), InvalidInput), future
             else:
                 found = _counts(future.result())
@@ -255,7 +255,7 @@ class Driver:
     def _compare_rows(self) -> None:
         until(self._can_be_read, CATCH_UP_TIMEOUT_SECONDS)
         with self.store.reading() as rows:
-            nodes, edges, ids = list(rows.all_nodes()), list(rows.all_edges()), list(rows.ids_behind(""))
+            nodes, edges, ids = list(rows.all_nodes()), list(rows.all_edges()), list(rows.ids_after(""))
             incoming = [row for node_id in ids for row in rows.incoming(node_id)]
             outgoing = [row for node_id in ids for row in rows.outgoing(node_id)]
         assert ids == sorted(self.graph.nodes)
@@ -266,7 +266,7 @@ class Driver:
     def _compare_catalog(self) -> None:
         ids, types, relations, tags = self.store.query_catalog(
             lambda c, _: (
-                c.listed(NodeFilter(), PagePosition(), 1 << 40),
+                c.list_matching_ids(NodeFilter(), PagePosition(), 1 << 40),
                 c.types(99),
                 c.relation_types(99),
                 c.tags("", 99),

@@ -22,7 +22,7 @@ _NOT_INHERITED = {"created_by": "", "conflicts": ()}
 """Fields that a state does not inherit from the previous one."""
 
 
-class Refused(Exception):
+class BatchRejection(Exception):
     """A batch that must be rejected as a whole."""
 
 
@@ -106,9 +106,9 @@ class Graph:
         left = self.copy()
         left._delete(batch, Outcome())
         if any(left._is_wrong(put) for put in nodes):
-            raise Refused
+            raise BatchRejection
         if any(_is_backwards(put, left.edges.get(put.key)) for put in merged(batch.edges, lambda put: put.key)):
-            raise Refused
+            raise BatchRejection
 
     def _is_wrong(self, put: NodePut) -> bool:
         old = self.nodes.get(put.id)

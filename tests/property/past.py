@@ -18,7 +18,7 @@ from kgserve.graph import history_queries as history_ops
 from kgserve.graph import row_conversion
 from kgserve.graph.answers import Edge, Node, NodePage
 from kgserve.graph.as_of_graph import PastMoment
-from kgserve.graph.compat.versioned_api import RetireAnswer, RetireEdgeRequest, RetireRequest
+from kgserve.graph.compat.versioned_nodes_api import RetireAnswer, RetireEdgeRequest, RetireRequest
 from kgserve.graph.mutations import retire_edge, retire_node
 from kgserve.graph.query_parameters import HistoryRequest, NodesQuery, RetireNodeRequest, RevertNodeRequest
 from kgserve.graph.request_bodies import RevertRequest, TraverseRequest

@@ -52,7 +52,7 @@ class Visitor:
         self._reader = self._enter(FeedPosition.parse(self.seen[-1]) if self.seen else FeedPosition(1))
 
     def finish(self) -> list[str]:
-        while not self._reader.caught_up():
+        while not self._reader.is_caught_up():
             self.take(1, may_block=True)
         self._reader.close()
         return self.seen

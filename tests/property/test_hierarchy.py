@@ -185,7 +185,9 @@ class RandomizedStore:
     def compare(self, store: OpenStore) -> None:
         now = now_in_microseconds()
         for memory in IDS:
-            above = store.memories.ask(lambda view, _, memory=memory: [each.id for each in view.above(memory, now)])
+            above = store.memories.ask(
+                lambda view, _, memory=memory: [each.id for each in view.ancestors_of(memory, now)]
+            )
             below = store.memories.ask(
                 lambda view, _, memory=memory: view.descendants(memory, now, None, "", 99, near=False).found
             )

@@ -204,7 +204,7 @@ def imported(pool: StorePool, store: str, written: Iterator[bytes] | list[InputP
         answer = importer.finish(faults=conversion.fault_count if conversion else 0)
     finally:
         importer.abort()
-    return conversion.answered(answer) if conversion else answer
+    return conversion.translate_answer(answer) if conversion else answer
 
 
 def rows_of(pool: StorePool, store: str) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from typing_extensions import override
 
 from tests.fuzzing import examples
-from tests.projections.looking_back import Watched, some_node
+from tests.projections.looking_back import ModelCheckedStore, some_node
 
 SEEDS = st.integers(0, 1 << 32)
 IDS = tuple("abcdefgh")
@@ -23,7 +23,7 @@ class SearchMachine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.watched = Watched(Path(tempfile.mkdtemp(prefix="kgserve-search-")))
+        self.watched = ModelCheckedStore(Path(tempfile.mkdtemp(prefix="kgserve-search-")))
 
     @override
     def teardown(self) -> None:

@@ -63,10 +63,10 @@ def test_queue_quota_refuses_with_retry_after() -> None:
             await share.run(free.is_set, "greedy")
         assert refused.value.retry_after > 0
         assert await share.run(free.is_set, "modest") is False
-        assert (queue.taken, queue.refused) == (OPEN, 1)
+        assert (queue.in_use, queue.refused) == (OPEN, 1)
         free.set()
         assert all(await asyncio.gather(*held))
-        assert (share._each, queue.taken) == ({}, 0)
+        assert (share._each, queue.in_use) == ({}, 0)
 
     asyncio.run(run())
 
@@ -76,7 +76,7 @@ def test_active_callers_is_thread_safe() -> None:
 
     def look() -> None:
         while not over.is_set():
-            assert callers.others("0") <= 7
+            assert callers.count_other_callers("0") <= 7
             assert callers.has_others("0") <= callers.has_several()
 
     before = sys.getswitchinterval()
@@ -105,7 +105,7 @@ def test_several_callers_are_active(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "ACTIVE_CALLER_SECONDS", -1.0)
     assert not callers.has_several()
     assert not callers.has_others("one")
-    assert callers.others("one") == 0
+    assert callers.count_other_callers("one") == 0
 
 
 class Writers:
@@ -160,7 +160,7 @@ def test_write_throttle_limits_concurrent_writes() -> None:
             assert writers.begun == [*range(min(number + MAX_CONCURRENT_WRITES + 1, len(tasks)))]
         await asyncio.gather(*tasks)
         await asyncio.sleep(0)
-        assert (writers.turns._taken, writers.turns._waiting, writers.queue.taken) == ({}, {}, 0)
+        assert (writers.turns._taken, writers.turns._waiting, writers.queue.in_use) == ({}, {}, 0)
 
     asyncio.run(run())
 
@@ -206,7 +206,7 @@ def test_write_throttle_delay_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
         async with asyncio.timeout(PATIENCE):
             while writers.turns._taken:  # noqa: ASYNC110  # the last places rest
                 await asyncio.sleep(0.001)
-        assert writers.queue.taken == 0
+        assert writers.queue.in_use == 0
 
     asyncio.run(run())
 
@@ -251,7 +251,7 @@ def test_cancelled_write_releases_its_slot() -> None:
         for each in writers._ends:
             each.set()
         await asyncio.gather(*tasks, return_exceptions=True)
-        assert (writers.turns._taken, writers.queue.taken) == ({}, 0)
+        assert (writers.turns._taken, writers.queue.in_use) == ({}, 0)
 
     asyncio.run(run())
 

@@ -54,10 +54,10 @@ def test_buffered_accesses_are_visible_at_once_and_flushed_as_one_commit(tmp_pat
         assert read(store, "a") == {"a": 2}
         assert store.accesses.pending("abc") == {"a": AccessRecord("a", 2, 2, 0.5), "b": AccessRecord("b", 1, 1, 1.0)}
         assert store.state.sequence == 1
-        assert store.accesses.settle()
+        assert store.accesses.flush_and_wait()
         assert (store.state.sequence, len(store.accesses), kept(store)) == (2, 0, {"a": 2, "b": 1})
         assert store.accesses.of("abc") == {"a": AccessRecord("a", 2, 2, 0.5), "b": AccessRecord("b", 1, 1, 1.0)}
-        assert store.accesses.settle()
+        assert store.accesses.flush_and_wait()
         assert store.accesses.flush() is None
         assert store.state.sequence == 2
         assert read(store, "a") == {"a": 3}
@@ -75,10 +75,10 @@ def test_concurrent_flush_loses_or_duplicates_no_access(tmp_path: Path) -> None:
             for _ in range(100):
                 read(store, *source.sample(names, len(names)))
                 if source.random() < 0.2:
-                    assert store.accesses.settle()
+                    assert store.accesses.flush_and_wait()
 
         list(readers.map(read_all, range(READERS)))
-        assert store.accesses.settle()
+        assert store.accesses.flush_and_wait()
         assert store.state.sequence > 10
         assert kept(store) == dict.fromkeys(names, READERS * 100)
 
@@ -90,12 +90,12 @@ def test_accesses_stay_buffered_and_visible_when_a_flush_fails(tmp_path: Path) -
         read(store, "a", "b")
         with held(store):
             waiting = store.submit(batch("c"))
-            assert not store.accesses.settle()
+            assert not store.accesses.flush_and_wait()
             assert store.accesses.pending("ab").keys() == {"a", "b"}
-            assert not store.accesses.due
+            assert not store.accesses.is_flush_due
             assert read(store, "a") == {"a": 2}
         waiting.result(PATIENCE)
-        assert store.accesses.settle()
+        assert store.accesses.flush_and_wait()
         assert kept(store) == {"a": 2, "b": 1}
 
 
@@ -113,7 +113,7 @@ def test_accesses_are_recorded_during_a_flush(tmp_path: Path) -> None:
         assert flight.result(PATIENCE) is None
         assert kept(store) == {"a": 1}
         assert store.accesses.pending("ab").keys() == {"a", "b"}
-        assert store.accesses.settle()
+        assert store.accesses.flush_and_wait()
         assert kept(store) == {"a": 2, "b": 1}
 
 
@@ -143,20 +143,20 @@ def test_imported_accesses_replace_buffered_ones(tmp_path: Path) -> None:
         read(store, "a", "b")
         write(store, accessed("a", count=40))
         assert read(store, "a", "b") == {"a": 41, "b": 2}
-        assert store.accesses.settle()
+        assert store.accesses.flush_and_wait()
         assert kept(store) == {"a": 41, "b": 2}
 
 
 def test_a_flush_is_due_by_count_or_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(tmp_path) as store:
-        assert not store.accesses.due
+        assert not store.accesses.is_flush_due
         read(store, *(f"n{number}" for number in range(access_buffer.ACCESS_FLUSH_MIN_RECORDS - 1)))
-        assert not store.accesses.due
+        assert not store.accesses.is_flush_due
         monkeypatch.setattr(access_buffer, "ACCESS_FLUSH_INTERVAL_SECONDS", 0.0)
-        assert store.accesses.due
+        assert store.accesses.is_flush_due
         monkeypatch.undo()
         read(store, "more")
-        assert store.accesses.due
+        assert store.accesses.is_flush_due
 
 
 def test_the_buffer_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +176,7 @@ def test_the_buffer_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             assert len(store.accesses) == 8
             read(store, names[0])
         waiting.result(PATIENCE)
-        assert store.accesses.settle()
+        assert store.accesses.flush_and_wait()
         assert kept(store) == dict.fromkeys(names[:8], 2) | {names[0]: 3}
 
 
@@ -217,7 +217,7 @@ with opened(Path(sys.argv[1])) as store:
     store.submit(WriteBatch(nodes=[NodePut(0, f"n{number}", "t") for number in range(20)])).result()
     for turn in range(10_000):
         store.accesses.update([f"n{number}" for number in range(turn % 20 + 1)], once_more)
-        if turn % 3 == 0 and store.accesses.settle():
+        if turn % 3 == 0 and store.accesses.flush_and_wait():
             print(store.accesses.of(["n0"])["n0"].count, flush=True)
 """
 

@@ -64,7 +64,7 @@ with kept(Path(sys.argv[1])) as of:
     follower.wait(of.store.state.sequence, 30)
     found["before"] = follower.expired_up_to_now()
     Path(sys.argv[2]).write_bytes(struct.pack("q", int(sys.argv[3])))
-    found["by_clock"] = follower.due(time.time_ns() // 1000)
+    found["by_clock"] = follower.expired_sequence(time.time_ns() // 1000)
     found["due"] = follower.expired_up_to_now()
     try:
         RETENTION_CLOCK.require()
@@ -74,7 +74,7 @@ print(json.dumps(found))
 """
 
 
-class Found(msgspec.Struct):
+class ClockObservations(msgspec.Struct):
     """Observations of the process: its log lines, and the clock offset of each commit's timestamp in microseconds."""
 
     stamps: list[int]
@@ -102,10 +102,10 @@ def run(script: str, data: Path, clock: Path, first: int, *arguments: str) -> by
     return done.stdout.splitlines()[-1]
 
 
-def commit(data: Path, clock: Path, *commits: tuple[str, int]) -> Found:
+def commit(data: Path, clock: Path, *commits: tuple[str, int]) -> ClockObservations:
     """Commit nodes, each with the clock off by the given number of seconds; the first offset applies from the start."""
     texts = "[" + ",".join(f'["{name}",{seconds}]' for name, seconds in commits) + "]"
-    return decode_json(run(WRITER, data, clock, commits[0][1], texts), Found)
+    return decode_json(run(WRITER, data, clock, commits[0][1], texts), ClockObservations)
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_an_idle_engine_file_stays_open_until_it_is_replaced(tmp_path: Path, mon
     with opened(tmp_path) as store:
         write(store, batch("a"))
         outgrow(store)
-        view, rebuilt = store.engine, store.engine.rebuilt
+        view, rebuilt = store.engine, store.engine.build_from_journal
 
         def build_while_idle(*how: Any) -> Any:
             built = rebuilt(*how)
@@ -111,7 +111,7 @@ def test_an_idle_engine_file_stays_open_until_it_is_replaced(tmp_path: Path, mon
             assert view.is_open
             return built
 
-        monkeypatch.setattr(view, "rebuilt", build_while_idle)
+        monkeypatch.setattr(view, "build_from_journal", build_while_idle)
         begun = view.begun
         store.compactor.run()
         assert (store.compactor.done, view.begun, view.is_open) == (1, begun + 1, True)
@@ -141,14 +141,14 @@ def test_an_engine_file_closed_by_eviction_is_not_replaced(
     with opened(tmp_path) as store:
         write(store, batch("a"))
         outgrow(store)
-        view, rebuilt = store.engine, store.engine.rebuilt
+        view, rebuilt = store.engine, store.engine.build_from_journal
 
         def build_while_evicted(*how: Any) -> Any:
             built = rebuilt(*how)
             assert view.give_way()
             return built
 
-        monkeypatch.setattr(view, "rebuilt", build_while_evicted)
+        monkeypatch.setattr(view, "build_from_journal", build_while_evicted)
         with capture_log(store=store.name) as logs:
             store.compactor.run() if act == "compacted" else store.compactor.erase(store.state.sequence)
         assert not [each for each in logs if each["log_level"] == "error"]

@@ -10,7 +10,7 @@ import pytest
 
 from kgserve.cypher.write_analysis import WriteScope
 from kgserve.errors import KgserveError, StorageFull, Unavailable
-from kgserve.projections.cypher_engine.driver.row_comparison import EDGE_LOOKUP, NODE_LOOKUP
+from kgserve.projections.cypher_engine.driver.dry_run_row_diff import EDGE_LOOKUP, NODE_LOOKUP
 from kgserve.projections.cypher_engine.engine.protocol import RowChanges
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.scratch_database import ScratchStatement, build_scratch_copy

@@ -77,10 +77,10 @@ def test_an_engine_with_running_reads_is_not_evicted(pool: StorePool) -> None:
 def test_concurrent_queries_of_more_stores_than_engine_processes_succeed(pool: StorePool) -> None:
     with ThreadPoolExecutor(2 * len(STORES)) as threads:
         list(threads.map(lambda name: query(pool, name), STORES * 12))
-    assert pool.engine_places.taken <= MAX_PROCESSES
+    assert pool.engine_places.slots_in_use <= MAX_PROCESSES
 
 
 def test_closing_a_store_releases_its_engine_process(pool: StorePool) -> None:
     query(pool, "a")
     pool.drop("a")
-    until(lambda: pool.engine_places.taken == 0)
+    until(lambda: pool.engine_places.slots_in_use == 0)

@@ -120,7 +120,7 @@ def test_ladybug_writes_reads_and_reopens(tmp_path: Path) -> None:
         engine = store.engine._engine
         assert engine is not None
         os.kill(engine._process.number, signal.SIGKILL)
-        until(lambda: engine.is_lost)
+        until(lambda: engine.has_died)
         assert answers(pool) == before
         assert_whole(store)
     with StorePool(settings(tmp_path, engine="ladybug")) as pool:

@@ -36,7 +36,7 @@ def reader(store: OpenStore, after: int | None = None, limits: FeedPageLimits | 
 
 def take_all(reader: ChangeFeedReader, *, may_block: bool = True) -> list[str]:
     found: list[str] = []
-    while (page := reader.take(EVERYTHING, may_block=may_block)) or not reader.caught_up():
+    while (page := reader.take(EVERYTHING, may_block=may_block)) or not reader.is_caught_up():
         assert page is not None
         found += [f"{entry.event.sequence}-{entry.event.index}" for entry in page]
     return found
@@ -91,7 +91,7 @@ def test_a_narrow_selection_still_advances(store: OpenStore) -> None:
     write(store, *(batch(f"n{n}", "x", content=str(n)) for n in range(9)))
     listener = reader(store, 0, FeedPageLimits(scanned=4))
     pages = 0
-    while not listener.caught_up():
+    while not listener.is_caught_up():
         assert listener.take(EventSelection(kinds=frozenset({"edge_deleted"}))) == []
         pages += 1
     assert pages == 5  # two commits each, with two events that count as one more
@@ -100,12 +100,12 @@ def test_a_narrow_selection_still_advances(store: OpenStore) -> None:
 def test_lag_is_reported(store: OpenStore) -> None:
     write(store, batch("a"))
     listener = reader(store, 0)
-    assert listener.behind == 0  # still catching up from an old position, which is not lag
+    assert listener.unread_event_count == 0  # still catching up from an old position, which is not lag
     take_all(listener)
     write(store, batch("b", "c"), batch("d"))
-    assert listener.behind == 3
+    assert listener.unread_event_count == 3
     take_all(listener)
-    assert listener.behind == 0
+    assert listener.unread_event_count == 0
 
 
 def test_markers_reach_all_listeners(store: OpenStore) -> None:

@@ -117,7 +117,7 @@ def test_a_read_of_damaged_rows_is_refused_once(tmp_path: Path) -> None:
         damaged(store)
         with pytest.raises(Unavailable, match="damaged"), store.reading() as rows:
             rows.node("a")
-        until(lambda: store.rows.changed == 3)
+        until(lambda: store.rows.delta_version_count == 3)
         assert_whole(store)
 
 

@@ -43,7 +43,7 @@ def everything(store: OpenStore) -> dict[LinkKey, LinkRow]:
     with store.links.reading() as (reader, _):
         if reader is None:
             return {}
-        found = [row for some in reader.all() for row in some]
+        found = [row for some in reader.iterate_links() for row in some]
         state = reader.state
     assert (state.count, int.from_bytes(state.digest)) == (len(found), sum(map(link_hash, found)) % (1 << 128))
     return {row.key: row for row in found}
@@ -89,7 +89,7 @@ def test_a_link_requires_its_source_and_is_deleted_with_it(tmp_path: Path) -> No
 def test_a_bulk_delete_removes_links(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, batch(*"abc"), links(link("a", "other", "x"), link("b", "other", "x")))
-        with store.rows.foreseeing() as foreseen:
+        with store.rows.stage_deletion() as foreseen:
             from kgserve.stores.bulk_delete import BulkDelete
 
             removal = BulkDelete(foreseen, ["a", "c"], [])

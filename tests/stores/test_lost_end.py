@@ -17,14 +17,14 @@ from kgserve.storage.journal.tail import JournalTail
 from kgserve.storage.layout import StoreLayout, read_witnesses
 from kgserve.storage.model.batch import EdgePut, WriteBatch
 from kgserve.stores.recovery import salvage_damaged_store
-from tests.projections.history.following import SMALL_JOURNAL, Kept, kept
+from tests.projections.history.following import SMALL_JOURNAL, StoreWithHistory, kept
 from tests.stores.test_links import everything, link, links
 from tests.stores.writing import assert_whole, batch, forget_close, ids, layout, newest_segment, opened, settings, write
 
 EDGES = [("a", "b", "r"), ("b", "c", "r"), ("c", "d", "r")]
 
 
-def fill(of: Kept, data: Path) -> int:
+def fill(of: StoreWithHistory, data: Path) -> int:
     """Write commits 1 to 9 into several segments, the last with every kind of change. Return the store's digest."""
     write(of.store, batch(*"abcd", edges=EDGES, content="x" * MEBIBYTE), batch(*"ef", content="y" * MEBIBYTE))
     assert len(list_segments(layout(data).journal)) == 2

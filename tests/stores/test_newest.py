@@ -55,10 +55,10 @@ def agrees(store: OpenStore, used: dict[str, AccessRecord]) -> None:
         for text in TEXTS:
             for print_, other in ((text_hash, False), (fingerprint, True)):
                 due = {row.id for row in found if is_active(row, NOW) and print_(row.content) == print_(text)}
-                assert {row.id for row in ahead.saying(text, in_other_words=other)} >= due
+                assert {row.id for row in ahead.ids_with_equal_text(text, in_other_words=other)} >= due
         for name in NAMES[:-1]:
             due = {row.id for row in found if normalize_name(name) in map(normalize_name, list_entity_names(row))}
-            assert {row.id for row in ahead.named(name)} >= due
+            assert {row.id for row in ahead.nodes_named(name)} >= due
     assert store.memories.accesses(IDS) == used
 
 

@@ -66,4 +66,4 @@ def test_named_change_notifications_are_filtered(pool: StorePool) -> None:
     unlisten()
     pool.create("team-4")
     assert told == ["team-3", "team-3"]
-    assert view.feeds.turn == pool.feeds.turn
+    assert view.feeds.store_list_generation == pool.feeds.store_list_generation

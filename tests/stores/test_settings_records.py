@@ -121,7 +121,7 @@ def test_the_doctor_reports_damaged_settings_once(
     assert said in found.detail
     assert "without loss" in found.detail
     assert look(files).ok
-    assert files.described().settings == CHOSEN
+    assert files.load_description().settings == CHOSEN
 
 
 @contextmanager

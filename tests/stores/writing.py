@@ -164,9 +164,9 @@ def hurt(data: Path, file: Path, choose: random.Random) -> None:
 def ids(store: OpenStore) -> list[str]:
     """Return the ids of all nodes in order, and assert that the catalog has the same."""
     with store.reading() as rows:
-        found = list(rows.ids_behind(""))
+        found = list(rows.ids_after(""))
     assert (
-        store.query_catalog(lambda catalog, _: catalog.listed(NodeFilter(), PagePosition(), 1_000_000)).items
+        store.query_catalog(lambda catalog, _: catalog.list_matching_ids(NodeFilter(), PagePosition(), 1_000_000)).items
         == found[:20_000]
     )
     return found
@@ -194,7 +194,7 @@ def assert_copy_right(store: OpenStore) -> None:
 
     is_warm = store.copy.is_warm
     if is_warm:
-        with store.copy.turn(lambda: None):
+        with store.copy.exclusive_use(lambda: None):
             store.copy.run(look, UNTOUCHED)
         assert store.copy.made == made
         state = store.state

@@ -25,7 +25,7 @@ LEFT = ("closed", "killed", "extended")
 HASHING = {"KGSERVE_EMBEDDING_PROVIDER": "hashing", "KGSERVE_BUFFER_POOL_MB": "64"}
 
 
-class Upgraded(msgspec.Struct, frozen=True):
+class UpgradedServer(msgspec.Struct, frozen=True):
     """An old data folder opened by a running server, and the answers recorded by the old version."""
 
     client: httpx.Client
@@ -64,14 +64,14 @@ def unpacked(left: str, folder: Path) -> Path:
 
 
 @contextmanager
-def under_a_server(data: Path) -> Generator[Upgraded]:
+def under_a_server(data: Path) -> Generator[UpgradedServer]:
     told = msgspec.json.decode((data / TOLD).read_bytes())
     with serving(data, variables=HASHING) as server, httpx.Client(base_url=server.url, timeout=30) as client:
-        yield Upgraded(client, told)
+        yield UpgradedServer(client, told)
 
 
 @pytest.fixture(params=LEFT, scope="module")
-def upgraded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Upgraded]:
+def upgraded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpgradedServer]:
     """Yield a server of this version on an old folder, for reading."""
     with under_a_server(unpacked(request.param, tmp_path_factory.mktemp(request.param))) as opened:
         yield opened
@@ -90,7 +90,7 @@ def holds(found: Any, told: Any) -> bool:
             return found == told
 
 
-def test_all_rows_exist(upgraded: Upgraded) -> None:
+def test_all_rows_exist(upgraded: UpgradedServer) -> None:
     told = upgraded.told
     stats = upgraded.get("/stats")
     assert holds(stats, {"sequence": told["sequence"], "digest": told["digest"], **told["stats"]})
@@ -103,7 +103,7 @@ def test_all_rows_exist(upgraded: Upgraded) -> None:
         assert around <= {node["id"] for node in found["nodes"]}
 
 
-def test_edges_are_unchanged(upgraded: Upgraded) -> None:
+def test_edges_are_unchanged(upgraded: UpgradedServer) -> None:
     for node_id, told in upgraded.told["nodes"].items():
         if node_id.startswith("plant"):
             found = upgraded.get(f"/nodes/{node_id}")
@@ -111,7 +111,7 @@ def test_edges_are_unchanged(upgraded: Upgraded) -> None:
                 assert holds(sorted(found[direction], key=_key), sorted(told[direction], key=_key))
 
 
-def test_the_history_is_unchanged(upgraded: Upgraded) -> None:
+def test_the_history_is_unchanged(upgraded: UpgradedServer) -> None:
     told = upgraded.told
     for at, lines in told["then"].items():
         assert upgraded.lines(as_of=at) == lines, f"as of {at}"
@@ -121,13 +121,13 @@ def test_the_history_is_unchanged(upgraded: Upgraded) -> None:
     assert holds(upgraded.get("/changes", since=0, limit=200), told["changes"])
 
 
-def test_keyword_and_semantic_search_work(upgraded: Upgraded) -> None:
+def test_keyword_and_semantic_search_work(upgraded: UpgradedServer) -> None:
     for mode in ("keyword", "semantic", "hybrid"):
         wanted = {"query": "planted anew", "mode": mode, "at_least": upgraded.told["sequence"]}
         assert upgraded.post("/search", wanted)["hits"][0]["node"]["id"] == "plant-3", mode
 
 
-def test_current_and_past_attributes_can_be_queried(upgraded: Upgraded) -> None:
+def test_current_and_past_attributes_can_be_queried(upgraded: UpgradedServer) -> None:
     told = upgraded.told
     moments = [(told["sequence"], told["export"]), *((int(at), lines) for at, lines in told["then"].items())]
     for at, lines in moments:
@@ -159,7 +159,7 @@ def test_new_features_work_on_old_folders(left: str, tmp_path: Path) -> None:
     sound(data)
 
 
-def use_new_features(upgraded: Upgraded) -> None:
+def use_new_features(upgraded: UpgradedServer) -> None:
     sequence = upgraded.told["sequence"]
     extras = {"summary": "short", "tags": ["green"], "created_by": "ada"}
     validity = {"valid_from": "2020-01-01T00:00:00Z", "valid_to": "2021-01-01T00:00:00Z"}

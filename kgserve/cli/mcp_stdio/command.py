@@ -30,7 +30,7 @@ LAST_ANSWERS_TIMEOUT_SECONDS = 5.0
 _PARENT_POLL_SECONDS = 1.0
 
 
-class _Terminated(BaseException):
+class _TerminationSignal(BaseException):
     """The editor has exited, or asked the bridge to stop."""
 
 
@@ -108,7 +108,7 @@ def run(
             if line.strip():
                 forwarder.forward(line.strip())
         forwarder.close(LAST_ANSWERS_TIMEOUT_SECONDS)
-    except _Terminated:
+    except _TerminationSignal:
         forwarder.close(0)
     except KeyboardInterrupt:
         forwarder.close(0)
@@ -162,4 +162,4 @@ def _interrupt() -> None:
 
 def _on_signal(_number: int, _frame: FrameType | None) -> NoReturn:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise _Terminated
+    raise _TerminationSignal

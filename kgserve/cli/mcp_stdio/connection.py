@@ -68,18 +68,18 @@ class AnswerDeadline:
         self._limit = limit
         self._last_progress = self._last_wait = time.monotonic()
 
-    def moved(self) -> None:
+    def record_progress(self) -> None:
         """Record progress, which restarts the limit."""
         self._last_progress = time.monotonic()
 
     @property
-    def left(self) -> float:
+    def remaining_seconds(self) -> float:
         """Seconds until the limit."""
         return max(self._last_progress + self._limit - time.monotonic(), 0.0)
 
     def wait(self, server: server_discovery.DiscoveredServer) -> float:
         """Return the seconds that the caller may wait now; call it before each wait. Raises Unresponsive."""
-        left = self.left
+        left = self.remaining_seconds
         if not left:
             raise ServerUnresponsive(
                 f"the server at {server.url} is alive, but did not answer within {self._limit:g} s; "
@@ -88,7 +88,7 @@ class AnswerDeadline:
         if time.monotonic() - self._last_wait >= LIVENESS_CHECK_SECONDS:
             self._pulse.check(server)
         self._last_wait = time.monotonic()
-        return min(LIVENESS_CHECK_SECONDS, self.left or left)
+        return min(LIVENESS_CHECK_SECONDS, self.remaining_seconds or left)
 
 
 def call_timeout_of(tool: str | None, usual: float) -> float:
@@ -167,7 +167,7 @@ class McpExchange:
         """Yield the data of each event of a stream. Raises OSError and Unresponsive."""
         for event in self._open.events():
             if self._patience is not None:
-                self._patience.moved()
+                self._patience.record_progress()
             yield event
 
     def first(self) -> bytes:
@@ -257,7 +257,9 @@ class ServerLocator:
         known = self._known
         return self._url is None and (known is None or known.version == __version__)
 
-    def current(self, patience: float = server_discovery.LAUNCH_TIMEOUT_SECONDS) -> server_discovery.DiscoveredServer:
+    def get_or_start_server(
+        self, patience: float = server_discovery.LAUNCH_TIMEOUT_SECONDS
+    ) -> server_discovery.DiscoveredServer:
         """Return a server for a request. Raises LaunchFailed when none is available within ``patience`` seconds."""
         deadline = time.monotonic() + patience
         if not self._lock.acquire(timeout=patience):
@@ -273,7 +275,7 @@ class ServerLocator:
         finally:
             self._lock.release()
 
-    def present(self) -> server_discovery.DiscoveredServer | None:
+    def get_running_server(self) -> server_discovery.DiscoveredServer | None:
         """Return the server if it runs. Never starts one, because a user may have stopped it on purpose."""
         with self._lock:
             if self._known is None:
@@ -288,7 +290,7 @@ class ServerLocator:
                 self._doubtful = self._known is None
             return self._known
 
-    def lost(self, server: server_discovery.DiscoveredServer) -> None:
+    def forget_server(self, server: server_discovery.DiscoveredServer) -> None:
         """Forget ``server`` after its connection broke or its session expired; the next request looks again."""
         with self._lock:
             if self._known == server:
@@ -387,7 +389,7 @@ class SessionHandshake:
                 self._session = self._replay(server, self._initialize)
             return self._session
 
-    def lost(self, session: McpSession) -> None:
+    def forget_session(self, session: McpSession) -> None:
         """Forget a session that the server no longer knows."""
         with self._lock:
             if self._session == session:

@@ -47,7 +47,7 @@ from kgserve.cli.mcp_stdio.message import (
     message_method,
     parse_message,
 )
-from kgserve.cli.mcp_stdio.tool_hints import retry_hint
+from kgserve.cli.mcp_stdio.tool_hints import get_outcome_check_hint
 from kgserve.platform.http_client import InvalidHttpResponse
 from kgserve.platform.server_discovery import (
     LAUNCH_TIMEOUT_SECONDS,
@@ -166,7 +166,7 @@ class MessageForwarder:
     def _start(self) -> None:
         """Start a server. A failure is reported here, and again in the answer to each call."""
         try:
-            self._servers.current()
+            self._servers.get_or_start_server()
         except LaunchFailed as error:
             log_to_editor(str(error))
 
@@ -184,24 +184,24 @@ class MessageForwarder:
     def _try_to_answer(self, request: PendingRequest) -> None:
         patience = self._patience(request.message)
         attempts = 0
-        server = self._servers.current(_launching(patience))
+        server = self._servers.get_or_start_server(_launching(patience))
         while not request.cancelled and not self._closing.is_set():
             try:
                 self._exchange(request, server, patience)
                 return
             except ServerUnresponsive as error:
-                self._servers.lost(server)
+                self._servers.forget_server(server)
                 self._report(request, f"{error}{request.retry_advice}")
                 return
             except (CONNECTION_ERRORS, TemporarilyRefused) as error:
-                self._servers.lost(server)
+                self._servers.forget_server(server)
                 self._closing.wait(attempts * RETRY_DELAY_SECONDS)
                 attempts += 1
                 reason = f"{type(error).__name__}: {error}".rstrip(": ")
             if request.message.method == LISTEN:
                 server = self._awaited(request) or server
             elif attempts < MAX_REQUEST_ATTEMPTS and not request.cancelled:
-                server = self._servers.current(_launching(patience))
+                server = self._servers.get_or_start_server(_launching(patience))
             else:
                 failed = f"the server at {server.url} failed {attempts} times ({reason})"
                 self._report(request, f"{failed}{request.retry_advice}")
@@ -276,7 +276,7 @@ class MessageForwarder:
             case 401:
                 raise TemporarilyRefused("it requires a valid key: set KGSERVE_KEY or use --key")
             case 404 if session is not None:
-                self._handshake.lost(session)
+                self._handshake.forget_session(session)
                 raise TemporarilyRefused("it does not know the session")
             case 503 if not is_answer:
                 raise TemporarilyRefused("it is stopping")
@@ -288,7 +288,7 @@ class MessageForwarder:
 
         Dropped when there was no handshake or no server runs.
         """
-        server = self._servers.present() if self._handshake.made else None
+        server = self._servers.get_running_server() if self._handshake.made else None
         if server is None:
             return
         try:
@@ -319,12 +319,12 @@ class MessageForwarder:
     def _keep_listening(self) -> None:
         offered = True
         while offered and not self._closing.is_set():
-            server = self._servers.present()
+            server = self._servers.get_running_server()
             try:
                 offered = server is None or self._pass_events_on(server)
             except (CONNECTION_ERRORS, HandshakeRefused, ServerUnresponsive):
                 if server is not None:
-                    self._servers.lost(server)
+                    self._servers.forget_server(server)
             self._closing.wait(LISTEN_RETRY_SECONDS)
 
     def _pass_events_on(self, server: DiscoveredServer) -> bool:
@@ -338,13 +338,13 @@ class MessageForwarder:
                 for text in exchange.events():
                     self._output.write(text)
             elif exchange.answer.status == HTTP_NOT_FOUND:
-                self._handshake.lost(session)
+                self._handshake.forget_session(session)
             return exchange.answer.status != HTTP_METHOD_NOT_ALLOWED
 
     def _awaited(self, request: PendingRequest) -> DiscoveredServer | None:
         """Wait for the server to return. Return None when the request was cancelled or the bridge closes."""
         while not self._closing.wait(LISTEN_RETRY_SECONDS) and not request.cancelled:
-            if (server := self._servers.present()) is not None:
+            if (server := self._servers.get_running_server()) is not None:
                 return server
         return None
 
@@ -356,7 +356,7 @@ class MessageForwarder:
 
 def _launching(patience: AnswerDeadline | None) -> float:
     """Return the seconds allowed for starting a server for a request."""
-    return LAUNCH_TIMEOUT_SECONDS if patience is None else min(LAUNCH_TIMEOUT_SECONDS, patience.left)
+    return LAUNCH_TIMEOUT_SECONDS if patience is None else min(LAUNCH_TIMEOUT_SECONDS, patience.remaining_seconds)
 
 
 class PendingRequest:
@@ -393,7 +393,7 @@ class PendingRequest:
     @property
     def retry_advice(self) -> str:
         """Second half of an error message: how to check whether the call was executed after all."""
-        look = retry_hint(self.message.tool)
+        look = get_outcome_check_hint(self.message.tool)
         if self._first_sent is None or look is None:
             return ""
         return f". It is unknown whether {self.message.tool} was executed. Before you call it again, check: {look}"

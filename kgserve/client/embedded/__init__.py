@@ -340,7 +340,7 @@ def _execute(graphs: StoreHandles, call: ClientRequest[Any]) -> Any:
 def _open_stream(graphs: StoreHandles, call: ClientRequest[Any]) -> ResultTextStream | import_export.ExportStream:
     graph = graphs.graph(call.store or "")
     if call.route.name == "export":
-        return import_export.open_export(graph, call.asked["valid_at"], graph.past(call.asked["as_of"]))
+        return import_export.open_export(graph, call.asked["valid_at"], graph.resolve_as_of(call.asked["as_of"]))
     return stream_statement(graph, _decode_request(call.asked, CypherRequest), "ndjson")
 
 

@@ -40,7 +40,7 @@ class NatsApiError(msgspec.Struct, frozen=True):
     description: str = ""
 
     @property
-    def passes(self) -> bool:
+    def is_temporary(self) -> bool:
         """True if the error is temporary, such as a missing leader, so that the request should be repeated."""
         return self.err_code != _ERROR_NO_CLUSTER and (
             self.code in {408, 500, 503} or self.err_code in {_ERROR_PUBLISH_IN_PROCESS, _ERROR_NO_PEERS}

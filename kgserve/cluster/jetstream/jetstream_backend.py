@@ -86,7 +86,7 @@ class JetStreamLog(ReplicatedLog):
                     yield logged
 
     @override
-    def left(self, store: str, after: LogPosition) -> Iterator[PositionedRecord]:
+    def read_intact_records(self, store: str, after: LogPosition) -> Iterator[PositionedRecord]:
         stream, subject = self._place(store)
         for message in stream.walk(subject, after):
             with suppress(ValueError):
@@ -214,7 +214,7 @@ class JetStreamRegistry(ClusterRegistry):
         return _heard(self._beats.walk(f"{_HEARTBEAT_SUBJECT_PREFIX}>"))
 
     @override
-    def seen_beats(self) -> dict[str, ObservedHeartbeat]:
+    def read_replica_heartbeats(self) -> dict[str, ObservedHeartbeat]:
         # Read from any replica, which needs no leader.
         return _heard(self._beats.batch(f"{_HEARTBEAT_SUBJECT_PREFIX}>", 0))
 

@@ -167,7 +167,7 @@ class JetStreamStream:
         if answer is None:
             return None
         found = _decode(answer)
-        if found.error is not None and found.error.passes:
+        if found.error is not None and found.error.is_temporary:
             self._connection.note(Unavailable(found.error.description))
             return None
         return found
@@ -187,7 +187,7 @@ class JetStreamStream:
             return found.seq
         if error.err_code in _ERRORS_WRONG_LAST_SEQUENCE:
             return await self._find_published(subject, after, identity)
-        if error.passes:
+        if error.is_temporary:
             self._connection.note(Unavailable(error.description))
             return None
         raise Internal(f"NATS refused a message to {subject}: {error.description}")

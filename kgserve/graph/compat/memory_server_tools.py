@@ -284,7 +284,7 @@ def read_graph(graph: StoreHandle, after: str = "") -> KnowledgeGraph:
 
     def page(rows: RowsSnapshot) -> KnowledgeGraph:
         gathered = _GraphPage(rows, whole=True)
-        for name in rows.ids_behind(after):
+        for name in rows.ids_after(after):
             if not gathered.take(name, rows.outgoing(name)):
                 return gathered.graph(f"the graph continues: use read_graph with after {_quoted(gathered.last)}")
         return gathered.graph()
@@ -323,7 +323,7 @@ def _search_hits(graph: StoreHandle, query: str) -> tuple[list[str], list[str]]:
     """Return the nodes that contain words of the query, and those near in meaning, best first."""
     with graph.lease() as store:
         if graph.graphs.indexer is not None:
-            graph.graphs.indexer.of(store).reach(store.state.sequence, SEARCH_INDEX_TIMEOUT_SECONDS, "entities")
+            graph.graphs.indexer.of(store).wait_or_retry(store.state.sequence, SEARCH_INDEX_TIMEOUT_SECONDS, "entities")
     found = search(graph, SearchRequest(query=query, limit=MAX_NODES_PER_SEARCH, neighbours=False)).hits
     with_words = [hit.node.id for hit in found if hit.keyword_score is not None]
     return with_words, [hit.node.id for hit in found]
@@ -332,7 +332,7 @@ def _search_hits(graph: StoreHandle, query: str) -> tuple[list[str], list[str]]:
 def _matching_names(rows: RowsSnapshot, spelled: Sequence[str]) -> Iterator[str]:
     """Yield names that are the query, or begin with it, in several capitalizations."""
     behind = (
-        name for text in spelled for name in islice(rows.ids_behind(text), MAX_MATCHING_NAMES) if name.startswith(text)
+        name for text in spelled for name in islice(rows.ids_after(text), MAX_MATCHING_NAMES) if name.startswith(text)
     )
     return chain((text for text in spelled if rows.has(text)), islice(behind, MAX_MATCHING_NAMES))
 
@@ -428,7 +428,7 @@ class _GraphPage:
         return replace(entity, observations=kept)
 
     def _is_new(self, edge: EdgeRow) -> bool:
-        return edge.key not in self._relations and (not self._rows.dated or self._is_valid(edge))
+        return edge.key not in self._relations and (not self._rows.has_validity_bounds or self._is_valid(edge))
 
     def _is_valid(self, edge: EdgeRow) -> bool:
         ends = self._rows.nodes(edge.key[:2]).values()

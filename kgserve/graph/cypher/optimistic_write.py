@@ -112,7 +112,7 @@ class OptimisticWrite(ABC):
     def commit_exclusively(self) -> CypherAnswer:
         """Run and commit the statement in the writer's thread, so that no other write intervenes."""
         # `reading` rebuilds rows that are found to be damaged.
-        with self._store.reading(), self._store.folding.foreseeing(self._control.check) as staged:
+        with self._store.reading(), self._store.folding.stage_deletion(self._control.check) as staged:
 
             def execute() -> _Prepared:
                 staged.restart()
@@ -155,7 +155,7 @@ class OptimisticWrite(ABC):
 
     def _plan_removal(self, outcome: _StatementOutcome, rows: RowsSnapshot, held: ExitStack) -> BulkDelete:
         """Plan a large deletion concurrently with other writes. Raises WriteConflict."""
-        staged = held.enter_context(self._store.folding.foreseeing(self._control.check))
+        staged = held.enter_context(self._store.folding.stage_deletion(self._control.check))
         gone = outcome.difference
         since = self._commits_after(outcome.sequence, staged.rows.at)
         if since and (self.may_have_read(since, rows) or self._blocks_deletion(since, gone)):

@@ -60,7 +60,7 @@ class EngineWrite(OptimisticWrite):
             with suppress(UnsupportedEndingError, InvalidInput):
                 return super().run()
             self._use_ending(None)
-        with self._store.copy.turn(self._control.check):
+        with self._store.copy.exclusive_use(self._control.check):
             return super().run()
 
     @override

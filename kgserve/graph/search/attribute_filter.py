@@ -52,7 +52,7 @@ class AttributeMatcher:
         self._reader = reader
 
     @property
-    def share(self) -> float:
+    def estimated_fraction(self) -> float:
         """Estimated fraction of all current nodes that have the attributes."""
         nodes = max(self._store.state.nodes, 1)
         return math.prod(
@@ -81,9 +81,12 @@ class AttributeMatcher:
     def _ids(self) -> tuple[frozenset[str], frozenset[str]]:
         """Ids of nodes that have the attributes now, and of those that had them in a past state as of the commit."""
         ids, seen = self._ask(
-            lambda catalog, rows: (catalog.having(NodeFilter(attributes=self._wanted), _UNLIMITED_NODES), rows.at)
+            lambda catalog, rows: (
+                catalog.find_matching_ids(NodeFilter(attributes=self._wanted), _UNLIMITED_NODES),
+                rows.at,
+            )
         )
-        return frozenset(ids), self._reader.former_holders(self._wanted, seen)
+        return frozenset(ids), self._reader.nodes_formerly_matching(self._wanted, seen)
 
     def _ask(self, question: Callable[[NodeCatalog, RowsSnapshot], _Found]) -> _Found:
         return self._store.query_catalog(question, by_attributes=True)
@@ -106,15 +109,17 @@ class AttributeFilteredIndex(IndexDecorator):
         self._passing = passing
 
     @override
-    def words(self, query: str, limit: int, only: IndexFilter, reading: QueryInterpretation = "plain") -> ScoredIds:
-        found = super().words
+    def search_keywords(
+        self, query: str, limit: int, only: IndexFilter, reading: QueryInterpretation = "plain"
+    ) -> ScoredIds:
+        found = super().search_keywords
         return self._search_filtered(
             lambda pool, narrow: found(query, pool, narrow, reading), limit, only, _IDS_PER_KEYWORD_HIT
         )
 
     @override
-    def meaning(self, vector: NDArray[np.float32], limit: int, only: IndexFilter) -> ScoredIds:
-        found = super().meaning
+    def search_vectors(self, vector: NDArray[np.float32], limit: int, only: IndexFilter) -> ScoredIds:
+        found = super().search_vectors
         return self._search_filtered(lambda pool, narrow: found(vector, pool, narrow), limit, only, _IDS_PER_VECTOR_HIT)
 
     def _search_filtered(
@@ -129,7 +134,7 @@ class AttributeFilteredIndex(IndexDecorator):
 
     def _pool_sizes(self, limit: int, ids_per_hit: int) -> Iterator[int]:
         """Yield numbers of hits to request, while that is likely cheaper than passing all ids."""
-        pool = int(_FILTER_OVERFETCH_FACTOR * limit / max(self._matcher.share, 1e-9)) + 1
+        pool = int(_FILTER_OVERFETCH_FACTOR * limit / max(self._matcher.estimated_fraction, 1e-9)) + 1
         while pool <= self._max_tried and ids_per_hit * pool < self._matcher.count:
             yield pool
             pool *= _FILTER_POOL_GROWTH

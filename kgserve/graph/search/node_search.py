@@ -26,7 +26,7 @@ from kgserve.graph.answers import (
     SearchHit,
 )
 from kgserve.graph.as_of_graph import PastMoment
-from kgserve.graph.federated_traversal import NodeLocation, find_linked_nodes
+from kgserve.graph.federated_traversal import QualifiedNodeId, find_linked_nodes
 from kgserve.graph.graph_reader import GraphReader, read_graph
 from kgserve.graph.request_bodies import ContextRequest, MultiQuerySearchRequest, SearchRequest, SearchVariant
 from kgserve.graph.request_validation import FaultCollector, parse_attribute_filter, resolve_alias
@@ -69,7 +69,7 @@ class StoreSearch(msgspec.Struct):
     @property
     def sequence(self) -> int:
         """The commit that was searched, or the last one that the indexes contain."""
-        return self.index.seen(words_alone=self.words_alone)
+        return self.index.applied_sequence(words_alone=self.words_alone)
 
     def among(self, wanted: tuple[AttributeCondition, ...]) -> AttributeFilteredIndex:
         """Return the index, limited to nodes that have some attributes."""
@@ -133,7 +133,7 @@ def search(graph: StoreHandle, request: SearchRequest) -> SearchAnswer:
     request = _with_types(request)
     attributes = {"kgserve.store": graph.name, "kgserve.search.mode": request.mode}
     with (
-        open_search(graph, request, words_alone=request.mode == "keyword") as searched,
+        open_search_when_indexed(graph, request, words_alone=request.mode == "keyword") as searched,
         # After the wait, because a waiting request may be suspended and restarted.
         graph.pool.observation.span("search", attributes),
     ):
@@ -151,7 +151,9 @@ def search_batch(graph: StoreHandle, request: MultiQuerySearchRequest) -> BatchS
     started = time.perf_counter()
     nodes: dict[str, Node] = {}
     rankings: list[list[str]] = []
-    with open_search(graph, request, words_alone=all(each.mode == "keyword" for each in request.queries)) as searched:
+    with open_search_when_indexed(
+        graph, request, words_alone=all(each.mode == "keyword" for each in request.queries)
+    ) as searched:
         searched.heads = _heads(graph, searched, request.at_least)
         for variant in request.queries:
             hits = NodeSearch(searched, _to_search_request(_with_types(variant))).page(
@@ -183,7 +185,7 @@ def _heads(graph: StoreHandle, searched: StoreSearch, at_least: int | None) -> C
     may_have = store.heads_mark or store.description.conflict_policy == "manual"
     if historian is None or searched.index.has_conflicts or not may_have:
         return None
-    history, heads = historian.found(store), searched.indexes.heads
+    history, heads = historian.state_of_store(store), searched.indexes.heads
     if history is None or history.is_disabled:
         return None
     history.wait(at_least or 0, AT_LEAST_TIMEOUT_SECONDS)
@@ -228,7 +230,7 @@ def _with_linked(
     graph: StoreHandle, request: ContextRequest, best: list[tuple[float, texts.ContextEntry]], limit: int
 ) -> list[texts.ContextEntry]:
     """Return the entries with nodes linked to them, at half their score, that match the same filters."""
-    scores = {NodeLocation(entry.store, entry.node.id): score for score, entry in best}
+    scores = {QualifiedNodeId(entry.store, entry.node.id): score for score, entry in best}
     found = find_linked_nodes(graph, scores, request, limit)
     wanted = NodeFilter(types=tuple(request.types or ()), attributes=parse_attribute_filter(request.attributes))
     more = [
@@ -252,7 +254,7 @@ def _search_one_store(
     graph: StoreHandle, request: ContextRequest, limit: int, top: float = 0.0, label: str = ""
 ) -> _StoreMatches:
     wanted = SearchRequest(query=request.query, types=request.types, attributes=request.attributes)
-    with open_search(graph, request, words_alone=False) as searched:
+    with open_search_when_indexed(graph, request, words_alone=False) as searched:
         finder = NodeSearch(searched, wanted, top)
         hits = finder.page(limit, 0)
         nodes = [hit.node for hit in hits]
@@ -269,7 +271,7 @@ def stores_to_search(graph: StoreHandle, also: Sequence[str], as_of: int | str |
     """
     if as_of is not None and PastMoment(None, as_of).is_sequence:
         raise InvalidInput.at("as_of", "a sequence applies to one store only; with `also`, use a time")
-    return graph.beside(also)
+    return graph.handles_including(also)
 
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -297,7 +299,7 @@ class SearchArguments(Protocol):
 
 
 @contextmanager
-def open_search(
+def open_search_when_indexed(
     graph: StoreHandle, asked: SearchArguments, *, words_alone: bool, patience: float = 0.0
 ) -> Generator[StoreSearch]:
     """Yield a search of the store at the requested moment, once its indexes contain the required commit.
@@ -315,14 +317,14 @@ def open_search(
             require_indexed_sequence(indexes, asked.at_least, words_alone=words_alone)
             if patience > 0 and asked.at_least is None and asked.as_of is None:
                 indexes.catch_up(patience, words_alone=words_alone)
-        with open_store_search(store, indexer, graph.past(asked.as_of), asked.valid_at) as searched:
+        with open_store_search(store, indexer, graph.resolve_as_of(asked.as_of), asked.valid_at) as searched:
             searched.words_alone = words_alone
             if searched.index.required_sequence is not None:
                 require_indexed_sequence(
                     indexes, searched.index.required_sequence, words_alone=words_alone, why="as_of"
                 )
             yield searched
-            if (needed := asked.at_least) is not None and indexes.seen(words_alone=words_alone) < needed:
+            if (needed := asked.at_least) is not None and indexes.applied_sequence(words_alone=words_alone) < needed:
                 # The indexes were rebuilt meanwhile: suspend the request, if possible, until they contain the commit.
                 require_indexed_sequence(indexes, needed, words_alone=words_alone)
                 raise Unavailable("the indexes were rebuilt meanwhile; try again", retry_after=1)
@@ -377,12 +379,12 @@ def require_indexed_sequence(
     Raises Unavailable after ten seconds, Conflict when the vectors are of another model, and InvalidInput for a future
     commit.
     """
-    indexes.store.reach(sequence or 0)
+    indexes.store.wait_for_replica(sequence or 0)
     current = indexes.store.state.sequence
     if sequence is not None and sequence > current:
         raise InvalidInput.at("at_least", f"is a sequence that the store has not reached; it is at {current}")
     # The first search after opening a store waits until its indexes are loaded.
-    if indexes.reach(sequence or 0, AT_LEAST_TIMEOUT_SECONDS, why, words_alone=words_alone):
+    if indexes.wait_or_retry(sequence or 0, AT_LEAST_TIMEOUT_SECONDS, why, words_alone=words_alone):
         return
     if not words_alone and indexes.has_vectors:
         indexes.vector.require()
@@ -394,7 +396,7 @@ def wait_for_indexes(graph: StoreHandle, sequence: int, seconds: float) -> None:
     """Wait up to some seconds for the indexes to contain a commit, and return either way. Raises NotFound."""
     if graph.graphs.indexer is not None:
         with graph.lease() as store:
-            graph.graphs.indexer.of(store).reach(min(sequence, store.state.sequence), seconds, "own")
+            graph.graphs.indexer.of(store).wait_or_retry(min(sequence, store.state.sequence), seconds, "own")
 
 
 def count_unindexed_commits(graph: StoreHandle, seen: int) -> int:
@@ -456,13 +458,15 @@ class NodeSearch:
     def _keyword_hits(self, pool: int) -> dict[str, float]:
         request = self._request
         if request.syntax:
-            return self._index.words(request.query, pool, self._filter, "syntax")
-        return self._index.words(request.query, pool, self._filter, "plain" if request.mode == "keyword" else "forms")
+            return self._index.search_keywords(request.query, pool, self._filter, "syntax")
+        return self._index.search_keywords(
+            request.query, pool, self._filter, "plain" if request.mode == "keyword" else "forms"
+        )
 
     def _semantic_hits(self, pool: int) -> dict[str, float]:
         self._searched.indexes.require(meaning=True)
         least = self._request.min_similarity
-        found = self._index.meaning(self._query_vector(), pool, self._filter)
+        found = self._index.search_vectors(self._query_vector(), pool, self._filter)
         return found if least is None else {key: near for key, near in found.items() if near >= least}
 
     def _query_vector(self) -> EmbeddingArray:

@@ -21,18 +21,20 @@ ScoredIds = dict[str, float]
 class SearchIndex(Protocol):
     """A keyword and vector index of the texts of nodes."""
 
-    def words(self, query: str, limit: int, only: IndexFilter, reading: QueryInterpretation = "plain") -> ScoredIds:
+    def search_keywords(
+        self, query: str, limit: int, only: IndexFilter, reading: QueryInterpretation = "plain"
+    ) -> ScoredIds:
         """Return the best nodes for the words of a query, with BM25 scores.
 
         Raises InvalidInput for a query that cannot be parsed, Unavailable while the index is behind.
         """
         ...
 
-    def worths(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
+    def bm25_scores(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
         """Return the BM25 scores of each word of a query for some texts, with current word frequencies."""
         ...
 
-    def meaning(self, vector: NDArray[np.float32], limit: int, only: IndexFilter) -> ScoredIds:
+    def search_vectors(self, vector: NDArray[np.float32], limit: int, only: IndexFilter) -> ScoredIds:
         """Return the nearest nodes, with cosine similarities. Raises Unavailable while the index is behind."""
         ...
 
@@ -49,7 +51,7 @@ class CommitIndex(SearchIndex, Protocol):
     required_sequence: int | None
     """Commit that the indexes of the store must contain before this one is used; None: any."""
 
-    def seen(self, *, words_alone: bool = False) -> int:
+    def applied_sequence(self, *, words_alone: bool = False) -> int:
         """Return the last commit whose texts are found; with ``words_alone``, by keywords."""
         ...
 
@@ -61,16 +63,18 @@ class IndexDecorator(SearchIndex):
         self._index = index
 
     @override
-    def words(self, query: str, limit: int, only: IndexFilter, reading: QueryInterpretation = "plain") -> ScoredIds:
-        return self._index.words(query, limit, only, reading)
+    def search_keywords(
+        self, query: str, limit: int, only: IndexFilter, reading: QueryInterpretation = "plain"
+    ) -> ScoredIds:
+        return self._index.search_keywords(query, limit, only, reading)
 
     @override
-    def worths(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
-        return self._index.worths(query, texts)
+    def bm25_scores(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
+        return self._index.bm25_scores(query, texts)
 
     @override
-    def meaning(self, vector: NDArray[np.float32], limit: int, only: IndexFilter) -> ScoredIds:
-        return self._index.meaning(vector, limit, only)
+    def search_vectors(self, vector: NDArray[np.float32], limit: int, only: IndexFilter) -> ScoredIds:
+        return self._index.search_vectors(vector, limit, only)
 
     @override
     def vectors_of(self, ids: list[str]) -> dict[str, NDArray[np.float32]]:
@@ -89,15 +93,17 @@ class ConflictAwareIndex(IndexDecorator):
         self._heads = heads
 
     @override
-    def words(self, query: str, limit: int, only: IndexFilter, reading: QueryInterpretation = "plain") -> ScoredIds:
+    def search_keywords(
+        self, query: str, limit: int, only: IndexFilter, reading: QueryInterpretation = "plain"
+    ) -> ScoredIds:
         frequencies = self._indexes.keyword.frequencies(query, reading)
-        found = self._heads.words(query, limit, only, reading, frequencies)
-        return _best(super().words(query, limit, only, reading) | found, limit)
+        found = self._heads.search_keywords(query, limit, only, reading, frequencies)
+        return _best(super().search_keywords(query, limit, only, reading) | found, limit)
 
     @override
-    def meaning(self, vector: NDArray[np.float32], limit: int, only: IndexFilter) -> ScoredIds:
-        found = self._heads.meaning(vector, only)
-        return _best(super().meaning(vector, limit, only) | found, limit)
+    def search_vectors(self, vector: NDArray[np.float32], limit: int, only: IndexFilter) -> ScoredIds:
+        found = self._heads.search_vectors(vector, only)
+        return _best(super().search_vectors(vector, limit, only) | found, limit)
 
     @override
     def vectors_of(self, ids: list[str]) -> dict[str, NDArray[np.float32]]:

@@ -523,7 +523,7 @@ def open_export(graph: StoreHandle, valid_at: str | None = None, past: PastMomen
     with ExitStack() as stack:
         leased = stack.enter_context(graph.lease())
         if past is None:
-            leased.accesses.settle()
+            leased.accesses.flush_and_wait()
         moment = VALID_AT_ANY if valid_at is None else valid_at
         reader = stack.enter_context(read_graph(leased, past, moment, links=True))
         return ExportStream(SettingsAndConflictLines(graph, leased), reader, stack.pop_all().close)
@@ -642,7 +642,7 @@ class ConvertedImport:
                         self._importer.flush()
                         time.sleep(fair_pause_seconds(time.perf_counter() - begun, self._other_requests()))
                         begun = time.perf_counter()
-                return conversion.answered(self._importer.finish(faults=conversion.fault_count))
+                return conversion.translate_answer(self._importer.finish(faults=conversion.fault_count))
         except OSError as error:
             raise translate_os_error(error, "reading an import") from error
         finally:

@@ -313,7 +313,9 @@ def list_runs(store: OpenStore, node_type: str, read: Callable[[str], _Item]) ->
                 yield row, read(row.attributes)
 
     wanted = NodeFilter(types=(node_type,))
-    found = store.query_catalog(lambda catalog, rows: [*look(rows, catalog.having(wanted, _MAX_LISTED_RUNS))])
+    found = store.query_catalog(
+        lambda catalog, rows: [*look(rows, catalog.find_matching_ids(wanted, _MAX_LISTED_RUNS))]
+    )
     return sorted(found, key=lambda run: run[0].id, reverse=True)
 
 

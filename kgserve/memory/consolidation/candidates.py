@@ -63,7 +63,10 @@ def build_consolidation_members(store: OpenStore, rows: Iterable[NodeRow], now: 
     """Return memories by id with their effective confidence at `now`, from the last access or the row."""
     found = {row.id: row for row in rows}
     half_lives, accesses = half_lives_of(store.description.memory), store.accesses.of(found)
-    return {key: ClusterMember(row, half_lives.effective(row, accesses.get(key), now)) for key, row in found.items()}
+    return {
+        key: ClusterMember(row, half_lives.decayed_confidence(row, accesses.get(key), now))
+        for key, row in found.items()
+    }
 
 
 class _Candidate(NamedTuple):
@@ -91,7 +94,7 @@ class _CandidateSet:
         self._kinds: dict[str, set[MemoryKind]] = {}
         self._firsts: dict[bytes, list[str]] = {}
 
-    def fill(self, pause: PauseFunction) -> list[str]:
+    def load_candidates(self, pause: PauseFunction) -> list[str]:
         """Load all candidates, or the fresh ones and their equals; return the names of their groups."""
         fresh = self._wanted.fresh
         with self._store.reading() as rows:
@@ -128,7 +131,7 @@ class _CandidateSet:
     def _is_compatible(self, kind: MemoryKind, first: str) -> bool:
         return all(can_consolidate(kind, each) for each in self._kinds[first])
 
-    def look_up(self, ids: Iterable[str]) -> None:
+    def load_neighbours(self, ids: Iterable[str]) -> None:
         """Load memories that were found as neighbours."""
         if self._wanted.fresh is not None:
             with self._store.reading() as rows:
@@ -145,7 +148,9 @@ class _CandidateSet:
 
     def _load_equal_wordings(self, ids: Sequence[str], memories: MemoryIndexFile, rows: RowsSnapshot) -> None:
         wordings = {self.candidates[each].wording for each in ids}
-        matches = {found.id for wording in wordings for found in memories.alike(wording, wording, self._now)}
+        matches = {
+            found.id for wording in wordings for found in memories.memories_with_equal_text(wording, wording, self._now)
+        }
         for row in rows.nodes(matches - self.candidates.keys()).values():
             self.add(row)
 
@@ -155,7 +160,7 @@ def plan_consolidation(
 ) -> ConsolidationPlan:
     """Return the plan of a run. Blocks for its duration; `now` in microseconds."""
     survey = _CandidateSet(store, wanted, now)
-    fresh = survey.fill(pause)
+    fresh = survey.load_candidates(pause)
     near = _find_near_pairs(indexes, survey, fresh, _Pairs(store, wanted), pause)
     pairs = near.passing if near else {}
     linked, left = cluster_complete_linkage(pairs), list[MemoryCluster]()
@@ -246,10 +251,10 @@ def _find_near_pairs(
         pairs.complete = len(indexed) == len(fresh)
         for first in range(0, len(indexed), _NEIGHBOUR_QUERY_BATCH_SIZE):
             started = time.perf_counter()
-            some = indexes.vector.near(
+            some = indexes.vector.find_similar(
                 indexed[first : first + _NEIGHBOUR_QUERY_BATCH_SIZE], pairs.threshold, MAX_CANDIDATE_NEIGHBOURS
             )
-            survey.look_up(hit.id for hits in some.values() for hit in hits)
+            survey.load_neighbours(hit.id for hits in some.values() for hit in hits)
             pairs.add(dict(_iterate_pairs(survey, some, reached)))
             if pairs.full:
                 break

@@ -19,8 +19,8 @@ from kgserve.memory import supersede
 from kgserve.memory.api import CONCEPT_LAYER, FACT_LAYER, AssociatedEntity, StoreMemoryRequest
 from kgserve.memory.consolidation.plan import is_pinned
 from kgserve.memory.deduplication import Deduplicator, MemoryPut
-from kgserve.memory.entities import put_relation, validate_relation
 from kgserve.memory.entities_api import RelationInput
+from kgserve.memory.entity_operations import put_relation, validate_relation
 from kgserve.memory.extraction.extractor import AskFunction, ExtractionResult
 from kgserve.memory.extraction.llm.chat import NoUsableAnswer
 from kgserve.memory.extraction.llm.prompts import (
@@ -136,7 +136,7 @@ def _build_context(indexer: IndexWorker | None, store: OpenStore, source: NodeRo
     near = _find_near(indexer, store, source)
     wanted = MemoryFilter(now=now_in_microseconds(), layer=CONCEPT_LAYER)
     concepts = store.memories.ask(
-        lambda view, _: view.listed(wanted, "created", MemoryPageStart(), MAX_SHOWN_CONCEPTS).ids
+        lambda view, _: view.list_memory_page(wanted, "created", MemoryPageStart(), MAX_SHOWN_CONCEPTS).ids
     )
     with store.reading() as rows:
         found = rows.nodes([*near, *concepts])

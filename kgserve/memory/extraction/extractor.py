@@ -170,9 +170,9 @@ class StoreExtraction(BackgroundProjection):
             **self._counts,
         )
 
-    def again(self, ids: Collection[str] | None) -> int:
+    def requeue(self, ids: Collection[str] | None) -> int:
         """Queue memories for the model, or all failed ones with None; return their number."""
-        count = self._ledger.again(ids, self.store.state.sequence)
+        count = self._ledger.requeue(ids, self.store.state.sequence)
         self.wake()
         return count
 
@@ -477,7 +477,7 @@ class ExtractionQueue:
         with self._transaction() as transaction:
             transaction.execute(_UPDATE_FAILED, values)
 
-    def again(self, ids: Collection[str] | None, sequence: int) -> int:
+    def requeue(self, ids: Collection[str] | None, sequence: int) -> int:
         """Queue memories again, or all failed ones with None; return their number."""
         with self._transaction() as transaction:
             if ids is None:

@@ -78,7 +78,7 @@ class AuditLog:
         """Record a refusal, subject to rate limits."""
         self._record_limited(_record("denied", act, outcome, details))
 
-    def failed(self, act: str, outcome: str, **details: str | None) -> None:
+    def record_failed_action(self, act: str, outcome: str, **details: str | None) -> None:
         """Record a failed administrative action, subject to the same rate limits as refusals."""
         self._record_limited(_record("admin", act, outcome, details))
 

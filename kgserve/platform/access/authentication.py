@@ -59,7 +59,7 @@ class Caller(msgspec.Struct, frozen=True):
         """True if the caller may access every store."""
         return ALL_STORES_PATTERN in self.stores
 
-    def may(self, role: Role) -> bool:
+    def has_role(self, role: Role) -> bool:
         """Return whether the caller's role includes ``role``; admin includes write, write includes read."""
         return _SCOPE_RANKS[self.role] >= _SCOPE_RANKS[role]
 
@@ -71,7 +71,7 @@ class Caller(msgspec.Struct, frozen=True):
 
     def require(self, role: Role) -> None:
         """Raise Forbidden unless the caller's role includes ``role``."""
-        if not self.may(role):
+        if not self.has_role(role):
             raise Forbidden(f"this needs the role {role}; the key {self.name!r} has the role {self.role}")
 
     def require_every_store(self, act: str) -> None:
@@ -613,7 +613,7 @@ class RequestContext:
         self.administers = False
 
     @property
-    def asker(self) -> str:
+    def accounting_name(self) -> str:
         """Name by which shared resources are accounted: the key id, or else the address or network."""
         return self.caller.key_id or _network(self.address)
 
@@ -656,7 +656,7 @@ class RequestContext:
             self.record_refusal(str(status), store=self.hidden)
         elif self.administers and status != _NODE_REDIRECT_STATUS:
             if status is not None and status >= _MIN_FAILURE_STATUS:
-                self._audit.failed(self.act, f"failed: {status}", **self._details(None))
+                self._audit.record_failed_action(self.act, f"failed: {status}", **self._details(None))
             else:
                 self.record_admin_action("cut off" if status is None else "done")
 

@@ -345,7 +345,7 @@ class Telemetry:
         origin = get_request_origin()
         self.slow.note("tool", seconds, origin.parts if origin is not None else {}, tool=tool, outcome=outcome)
 
-    def committed(
+    def record_commit_group(
         self,
         store: str,
         count: StoreWriteCounters,

@@ -37,7 +37,7 @@ from kgserve.storage.model.filters import (
     take_result_page,
 )
 from kgserve.storage.model.rows import NodeRow
-from kgserve.storage.model.type_frequencies import (
+from kgserve.storage.model.type_and_tag_counts import (
     MAX_LISTED_EXAMPLES,
     MAX_LISTED_KINDS,
     MAX_LISTED_PREFIXES,
@@ -319,19 +319,19 @@ class NodeCatalog(ConcurrentDatabase):
             transaction.executemany(sql.INSERT_CATALOG_TALLY, counted + _counts_of_tags(tags))
             transaction.execute(sql.RESET_CATALOG_CURSOR, (sequence,))
 
-    def write_anew(self) -> None:
+    def rewrite_without_deleted_rows(self) -> None:
         """Rewrite the file so that no deleted data remains in it; the index of ended states is dropped."""
         with self._writing, self._reading:
             with self._writer as transaction:
                 attribute_index.drop_ended_index(transaction)
             vacuum_database(self._writer)
 
-    def listed(self, wanted: NodeFilter, place: PagePosition, limit: int) -> ResultPage[str]:
+    def list_matching_ids(self, wanted: NodeFilter, place: PagePosition, limit: int) -> ResultPage[str]:
         """Return a page of the ids of matching nodes, in order. Raises sqlite3.Error for a damaged file."""
         with self._consistent_reader() as reader:
             return _list_ids(reader, wanted, place, limit)
 
-    def having(self, wanted: NodeFilter, limit: int) -> list[str]:
+    def find_matching_ids(self, wanted: NodeFilter, limit: int) -> list[str]:
         """Return the ids of at most ``limit`` matching nodes. Raises sqlite3.Error for a damaged file."""
         with self._consistent_reader() as reader:
             found = _scan_best_index(reader, wanted, sql.build_ids_query, {"limit": limit})

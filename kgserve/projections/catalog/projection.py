@@ -93,7 +93,7 @@ class CatalogProjection(OnDemandProjection[NodeCatalog]):
 
     @override
     def _erase(self, erasure: EraseRequest) -> None:
-        self._opened.write_anew()
+        self._opened.rewrite_without_deleted_rows()
 
     def _read_history(self) -> bool:
         """Index a batch of ended states from the history; return whether more are left."""

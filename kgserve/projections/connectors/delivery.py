@@ -281,7 +281,7 @@ class SinkDeliveries(StoreWorker[FollowedStore, list[SinkDelivery]]):
 
     def of(self, store: FollowedStore) -> list[SinkDelivery]:
         """Return the deliveries of an open store; empty if it is closing."""
-        return self.found(store) or []
+        return self.state_of_store(store) or []
 
     @override
     def close(self) -> None:
@@ -315,7 +315,7 @@ class SinkDeliveries(StoreWorker[FollowedStore, list[SinkDelivery]]):
                 log.warning("syncer_place_not_saved", store=store, syncer=sync.name, error=str(error))
 
     def _open_stores_behind(self, pool: FollowedPool) -> None:
-        for name in pool.here():
+        for name in pool.local_store_names():
             if self._stopping.is_set():
                 return
             if self._is_behind(pool.layout(name)):

@@ -68,7 +68,7 @@ class EngineProcessLimiter:
         self._lock = threading.Lock()
 
     @property
-    def taken(self) -> int:
+    def slots_in_use(self) -> int:
         """Number of slots in use."""
         return len(self._slots)
 
@@ -164,7 +164,7 @@ class EngineProjection(Projection):
         return self._engine is not None
 
     @property
-    def is_asked(self) -> bool:
+    def is_in_demand(self) -> bool:
         """True if a statement arrived within the last minute."""
         return time.monotonic() - self.asked_at < FOLLOW_AFTER_STATEMENT_SECONDS
 
@@ -174,7 +174,7 @@ class EngineProjection(Projection):
         return max(self.journal.last - self.state.sequence, 0)
 
     @property
-    def kept_bytes(self) -> int:
+    def retained_bytes(self) -> int:
         """Estimated memory in bytes that is released only by replacing the engine."""
         return engine.kept_bytes if (engine := self._engine) is not None else 0
 
@@ -184,9 +184,9 @@ class EngineProjection(Projection):
         return engine.waiting if (engine := self._engine) is not None else 0
 
     @property
-    def resident(self) -> int:
+    def private_memory_bytes(self) -> int:
         """Private memory of the engine process in bytes; 0 without a process."""
-        return engine.resident if (engine := self._engine) is not None else 0
+        return engine.private_memory_bytes if (engine := self._engine) is not None else 0
 
     @property
     def width(self) -> ColumnSet:
@@ -215,7 +215,7 @@ class EngineProjection(Projection):
                 if asked:
                     self.asked_at = time.monotonic()
                 engine = self._engine
-                if engine is None or engine.is_lost or self.state.sequence < sequence or engine.width < width:
+                if engine is None or engine.has_died or self.state.sequence < sequence or engine.width < width:
                     engine = self._wait_until_caught_up(sequence, patience, width, asked=asked)
                 with contextlib.suppress(EngineRetired):
                     session = lease.enter_context(engine.reader(timeout))
@@ -241,7 +241,7 @@ class EngineProjection(Projection):
         finally:
             self.commits.release()
 
-    def committed(self, rows: int) -> None:
+    def record_journaled_commits(self, rows: int) -> None:
         """Record that commits with ``rows`` rows were added to the journal. Called by the writing thread."""
         if not rows:  # not worth starting a process; the next statement applies them
             return
@@ -265,13 +265,13 @@ class EngineProjection(Projection):
                     self._close_if_idle("no statements for a minute")
 
     def _is_idle(self) -> bool:
-        return self._engine is not None and not self.is_asked and not self._stays_open
+        return self._engine is not None and not self.is_in_demand and not self._stays_open
 
     def _is_due(self, *, writing: bool) -> bool:
         """Return whether there is something to apply now. Holding ``commits`` needlessly would block `give_way`."""
         engine = self._engine
-        if self.is_asked:
-            return engine is None or engine.is_lost or self.lag > 0
+        if self.is_in_demand:
+            return engine is None or engine.has_died or self.lag > 0
         return self._is_worth_catching_up(writing=writing)
 
     def _is_worth_catching_up(self, *, writing: bool) -> bool:
@@ -323,7 +323,7 @@ class EngineProjection(Projection):
         The content of its file is unknown, so it is rebuilt from the journal.
         """
         engine = self._engine
-        if engine is not None and engine.is_lost:
+        if engine is not None and engine.has_died:
             self.losses += 1
             log.warning("engine_lost", store=self.layout.name, process=engine.process, statements=engine.statements)
             self._engine = None
@@ -364,12 +364,12 @@ class EngineProjection(Projection):
         return self._rebuild_and_replace(reason, width)
 
     def _rebuild_and_replace(self, reason: str, width: ColumnSet) -> EngineHandle:
-        engine = self.rebuilt(self.next_path(), reason, width)
+        engine = self.build_from_journal(self.next_path(), reason, width)
         self.replace(engine)
         self.state = engine.state
         return engine
 
-    def rebuilt(self, path: Path, reason: str, width: ColumnSet) -> EngineHandle:
+    def build_from_journal(self, path: Path, reason: str, width: ColumnSet) -> EngineHandle:
         """Build a file from the journal, and return it open.
 
         Raises StorageFull, Unavailable, JournalDamaged or EngineFailed.
@@ -488,7 +488,7 @@ class EngineProjection(Projection):
         Raises JournalDamaged, StorageFull or Unavailable.
         """
         # Background work takes a slot only if no statement has to wait for it.
-        self.places.acquire(self, self.options.read_timeout if self.is_asked else 0)
+        self.places.acquire(self, self.options.read_timeout if self.is_in_demand else 0)
         mark = self.layout.engine_mark()
         self.layout.remove_engine_marker()
         if mark is not None and (mark.engine != engine_edition(self.options.engine) or self._is_rebuild_cheaper()):
@@ -531,7 +531,7 @@ class EngineProjection(Projection):
             remove_path(path)
         if not files and self.found_damaged is None:
             reason = ""
-        engine = self.rebuilt(self.layout.engine, reason, ColumnSet.PLAIN)
+        engine = self.build_from_journal(self.layout.engine, reason, ColumnSet.PLAIN)
         self.state = engine.state
         self.rebuilds += bool(reason)
         return self._put_in_service(engine, "rebuilt" if reason else "a new file")

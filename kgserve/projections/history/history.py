@@ -25,7 +25,7 @@ from kgserve.platform.gil_yield import iterate_cooperatively
 from kgserve.platform.sqlite_files import ConcurrentDatabase, select_by_values, vacuum_database
 from kgserve.projections.history import row_format
 from kgserve.projections.history import statements as sql
-from kgserve.projections.history.page_checksums import PageChecksumFile, SealHeader, read_wal_frames
+from kgserve.projections.history.page_checksums import PageChecksumFile, PageChecksumHeader, read_wal_frames
 from kgserve.projections.history.salvage import (
     MissingRange,
     SalvagedHistory,
@@ -87,7 +87,7 @@ class HistoryFile(ConcurrentDatabase):
         self._load_gaps()
         if next(read_wal_frames(self._log), None) is not None:
             self._settled = 0
-            self.settle()
+            self.checkpoint_and_seal()
 
     @override
     def close(self) -> None:
@@ -95,7 +95,7 @@ class HistoryFile(ConcurrentDatabase):
         with self._reading:
             self._reader.close()
         try:
-            if not self.settle():
+            if not self.checkpoint_and_seal():
                 # SQLite itself may checkpoint the rest of its log when it closes.
                 self._seal.forget()
             elif not self.is_in_place:
@@ -122,7 +122,7 @@ class HistoryFile(ConcurrentDatabase):
         return self._heads_changed if self._has_heads else 0
 
     @property
-    def settled(self) -> int:
+    def checkpointed_sequence(self) -> int:
         """Last commit in the main file; later ones are only in the log, and lost if that is damaged."""
         return self._settled
 
@@ -210,9 +210,9 @@ class HistoryFile(ConcurrentDatabase):
             self._oldest = sequence
             self._refresh_heads()
             self._load_gaps()
-        self.settle()
+        self.checkpoint_and_seal()
 
-    def fill(self, salvaged: SalvagedHistory) -> None:
+    def load_salvaged_content(self, salvaged: SalvagedHistory) -> None:
         """Write the intact content of a damaged file into this empty one."""
         with self._writing:
             write_salvaged_content(salvaged, self._writer)
@@ -220,7 +220,7 @@ class HistoryFile(ConcurrentDatabase):
             self._oldest = salvaged.oldest
             self._refresh_heads()
             self._load_gaps()
-        self.settle()
+        self.checkpoint_and_seal()
 
     def restore(
         self, nodes: Iterable[NodeRow], edges: Iterable[EdgeRow], links: Iterable[LinkRow], sequence: int, time: int
@@ -250,7 +250,7 @@ class HistoryFile(ConcurrentDatabase):
             self._refresh_heads()
             # Only now, so that concurrent readers are still refused.
             self._load_gaps()
-        self.settle()
+        self.checkpoint_and_seal()
 
     def prune(self, before: int) -> int:
         """Delete the states that had ended by a commit. Return their number. Earlier commits can no longer be read.
@@ -289,7 +289,7 @@ class HistoryFile(ConcurrentDatabase):
         elif 2 * empty > pages:
             self._run_autocommit("VACUUM")
         # Pages that a reader still uses stay in the log until later.
-        self.settle()
+        self.checkpoint_and_seal()
 
     def _run_autocommit(self, statement: str) -> list[tuple[Any, ...]]:
         """Return the rows of a statement that runs outside of transactions."""
@@ -346,11 +346,11 @@ class HistoryFile(ConcurrentDatabase):
             # The log is emptied before the pages can be sealed; after a crash in between, all rows are checked.
             self._seal.forget()
             vacuum_database(self._writer)
-        self.settle(whole=True)
+        self.checkpoint_and_seal(whole=True)
 
     # Pages and checksums
 
-    def settle(self, *, whole: bool = False) -> bool:
+    def checkpoint_and_seal(self, *, whole: bool = False) -> bool:
         """Checkpoint the log and seal the changed pages. Return whether the log was moved completely.
 
         ``whole`` seals all pages. Pages that a reader still uses stay in the log. Raises sqlite3.Error and OSError.
@@ -362,14 +362,14 @@ class HistoryFile(ConcurrentDatabase):
                 return False
             sequence, oldest = self._writer.execute(sql.SELECT_EXTENT).fetchone()
             roots = dict(self._writer.execute(sql.SELECT_ROOT_PAGES))
-            self._seal.seal(SealHeader(sequence, oldest, self._seal.pages, roots), changed)
+            self._seal.seal(PageChecksumHeader(sequence, oldest, self._seal.pages, roots), changed)
             self._seal.record_checkpoint()
             self._settled = sequence
         return True
 
     def _checkpoint_if_long(self) -> None:
         if self._log.stat().st_size >= sql.CHECKPOINT_PAGES * sql.HISTORY_PAGE_BYTES:
-            self.settle()
+            self.checkpoint_and_seal()
 
     def scrub(self, first: int, pages: int) -> tuple[list[int], int]:
         """Compare pages on disk with their checksums. Return those that differ, and the total number of pages.

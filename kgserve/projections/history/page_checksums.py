@@ -1,8 +1,9 @@
 """Page checksums of a history file, in a separate file, so that damage anywhere in the history is detected.
 
 The history is the only copy of the past once the journal is truncated, and SQLite has no page checksums. Pages change
-only at checkpoints, which `History.settle` alone performs. It seals the changed pages before the log may be
-overwritten. So after a crash each page either matches its checksum or is still in the log, whose frames have checksums.
+only at checkpoints, which `HistoryFile.checkpoint_and_seal` alone performs. It seals the changed pages before the log
+may be overwritten. So after a crash each page either matches its checksum or is still in the log, whose frames have
+checksums.
 
 A seal consists of blocks of one page each. The first describes the file as it was sealed; each of the others has the
 checksums of 511 pages. Each block ends with a checksum of its own, which distinguishes a damaged seal from a damaged
@@ -34,7 +35,7 @@ _READ_BATCH_PAGES = 1024
 _WAL_HEADER, _FRAME_HEADER = 32, 24
 
 
-class SealHeader(msgspec.Struct, frozen=True):
+class PageChecksumHeader(msgspec.Struct, frozen=True):
     """Description of a sealed file: last applied and oldest commit, number of pages, and root pages."""
 
     sequence: int
@@ -48,7 +49,7 @@ class PageChecksumFile:
 
     def __init__(self, path: Path) -> None:
         """Open the file. Raises OSError if it cannot be read."""
-        self.path = seal_path(path)
+        self.path = page_checksum_path(path)
         self._target = path
         self._log = path.with_name(f"{path.name}-wal")
         self._file = os.open(path, os.O_RDONLY)
@@ -85,15 +86,15 @@ class PageChecksumFile:
         """Current number of pages in the file, rounded up."""
         return -(-os.fstat(self._file).st_size // HISTORY_PAGE_BYTES)
 
-    def sealed(self) -> SealHeader | None:
+    def sealed(self) -> PageChecksumHeader | None:
         """Return the description in the seal; None if the seal is missing or damaged."""
-        return read_seal_header(self._target)
+        return read_page_checksum_header(self._target)
 
     def forget(self) -> None:
         """Delete the seal."""
         self.path.unlink(missing_ok=True)
 
-    def seal(self, sealed: SealHeader, changed: Iterable[int] | None) -> None:
+    def seal(self, sealed: PageChecksumHeader, changed: Iterable[int] | None) -> None:
         """Record the checksums of the changed pages, of all if None. Durable when it returns. Raises OSError."""
         known = range(1, sealed.pages + 1)
         pages = known if changed is None else sorted(page for page in changed if page in known)
@@ -106,12 +107,12 @@ class PageChecksumFile:
         finally:
             os.close(seal)
 
-    def faults(self, sealed: SealHeader, first: int, last: int) -> list[int]:
+    def faults(self, sealed: PageChecksumHeader, first: int, last: int) -> list[int]:
         """Return the pages in a range that do not match their checksums, without those in the log."""
         found = list(self._mismatches(first, min(last, sealed.pages)))
         return found and sorted({*found} - self.pages_in_log())
 
-    def unknown(self, sealed: SealHeader) -> list[int]:
+    def pages_with_damaged_checksum(self, sealed: PageChecksumHeader) -> list[int]:
         """Return the pages whose checksums are damaged."""
         with _open_seal(self.path) as seal:
             blocks = range(-(-sealed.pages // _HASHES_PER_BLOCK))
@@ -171,17 +172,17 @@ class PageChecksumFile:
             at = end
 
 
-def seal_path(path: Path) -> Path:
+def page_checksum_path(path: Path) -> Path:
     """Return the path of a file's seal."""
     return path.with_name(path.name + PAGE_HASHES_SUFFIX)
 
 
-def read_seal_header(path: Path) -> SealHeader | None:
+def read_page_checksum_header(path: Path) -> PageChecksumHeader | None:
     """Return the description in a file's seal, even if the file is missing; None without an intact seal."""
     try:
-        with _open_seal(seal_path(path)) as seal:
+        with _open_seal(page_checksum_path(path)) as seal:
             content = None if seal is None else _content(seal, 0)
-        return None if content is None else decode_json(content.rstrip(b"\0"), SealHeader)
+        return None if content is None else decode_json(content.rstrip(b"\0"), PageChecksumHeader)
     except (IsADirectoryError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
 

@@ -19,9 +19,9 @@ from kgserve.projections.history.history import HistoryFile
 from kgserve.projections.history.page_checksums import (
     PAGE_HASHES_SUFFIX,
     PageChecksumFile,
-    SealHeader,
-    read_seal_header,
-    seal_path,
+    PageChecksumHeader,
+    page_checksum_path,
+    read_page_checksum_header,
     unused_damaged_path,
 )
 from kgserve.projections.history.salvage import MissingRange, SalvagedHistory, merge_gaps, read_intact_content
@@ -41,7 +41,7 @@ class HistoryFault(msgspec.Struct, frozen=True):
     """Damage of a history file: a description, and the file's last seal."""
 
     reason: str
-    sealed: SealHeader | None
+    sealed: PageChecksumHeader | None
     is_older_copy: bool = False
     """True if all rows are intact and only the last commits are missing."""
 
@@ -56,8 +56,8 @@ def open_history(path: Path, store: str, *, journal_is_complete: bool) -> tuple[
     fault = find_history_fault(path)
     if fault is None:
         history = HistoryFile(path)
-        if not seal_path(path).exists():
-            history.settle(whole=True)
+        if not page_checksum_path(path).exists():
+            history.checkpoint_and_seal(whole=True)
         return history, None
     if fault.is_older_copy:
         log.error("history_older_copy", store=store, reason=fault.reason)
@@ -93,9 +93,9 @@ def find_history_fault(path: Path) -> HistoryFault | None:
     """
     for each in _files(path):
         if each.is_symlink() or (each.exists() and not each.is_file()):
-            return HistoryFault(f"{each.name} is not a regular file", read_seal_header(path))
+            return HistoryFault(f"{each.name} is not a regular file", read_page_checksum_header(path))
     if not path.exists():
-        sealed = read_seal_header(path)
+        sealed = read_page_checksum_header(path)
         return HistoryFault(f"{path.name} is missing", sealed) if sealed is not None else None
     with closing(PageChecksumFile(path)) as seal:
         sealed = seal.sealed()
@@ -103,13 +103,13 @@ def find_history_fault(path: Path) -> HistoryFault | None:
             reason = find_row_fault(path)
             return HistoryFault(reason, None) if reason else None
         faults = seal.faults(sealed, 1, sealed.pages)
-        unknown = seal.unknown(sealed)
+        unknown = seal.pages_with_damaged_checksum(sealed)
     if not faults and not unknown:
         return None
     return _fault_of_pages(path, sealed, faults)
 
 
-def _fault_of_pages(path: Path, sealed: SealHeader, faults: list[int]) -> HistoryFault | None:
+def _fault_of_pages(path: Path, sealed: PageChecksumHeader, faults: list[int]) -> HistoryFault | None:
     """Return the damage of a file with mismatching pages or a damaged seal; None if all rows are intact."""
     reason = find_row_fault(path)
     seen = _last_sequence(path)
@@ -117,20 +117,20 @@ def _fault_of_pages(path: Path, sealed: SealHeader, faults: list[int]) -> Histor
         return HistoryFault(_describe_older_copy(path, seen, sealed), sealed, is_older_copy=True)
     if reason is None and seen >= 0 and (not faults or seen != sealed.sequence):
         log.warning("history_sealed_again", file=path.name, sequence=seen, sealed=sealed.sequence)
-        seal_path(path).unlink(missing_ok=True)
+        page_checksum_path(path).unlink(missing_ok=True)
         return None
     some = ", ".join(map(str, faults[:10])) + (f" and {len(faults) - 10} more" if len(faults) > 10 else "")  # noqa: PLR2004
     return HistoryFault(f"pages do not match their checksums: {some}; {reason or 'all rows are intact'}", sealed)
 
 
 def _open_resealed(path: Path) -> HistoryFile:
-    seal_path(path).unlink(missing_ok=True)
+    page_checksum_path(path).unlink(missing_ok=True)
     history = HistoryFile(path)
-    history.settle(whole=True)
+    history.checkpoint_and_seal(whole=True)
     return history
 
 
-def _describe_older_copy(path: Path, seen: int, sealed: SealHeader) -> str:
+def _describe_older_copy(path: Path, seen: int, sealed: PageChecksumHeader) -> str:
     return f"{path.name} is an older copy: it ends at sequence {seen}, its checksums at sequence {sealed.sequence}"
 
 
@@ -160,15 +160,15 @@ def salvage_history(path: Path) -> tuple[SalvagedHistory, Path | None]:
     for each in (new, *(new.with_name(new.name + suffix) for suffix in (*_LOG_SUFFIXES, PAGE_HASHES_SUFFIX))):
         each.unlink(missing_ok=True)
     with closing(HistoryFile(new)) as history:
-        history.fill(found)
+        history.load_salvaged_content(found)
     if path.stat().st_size:
         aside = unused_damaged_path(path)
         os.link(path, aside)
     # If the process ends here, the old file is still complete, only without its seal.
-    seal_path(path).unlink(missing_ok=True)
+    page_checksum_path(path).unlink(missing_ok=True)
     _move_logs(path, aside)
     new.replace(path)
-    seal_path(new).replace(seal_path(path))
+    page_checksum_path(new).replace(page_checksum_path(path))
     sync_folder(path.parent)
     return found, aside
 
@@ -180,7 +180,7 @@ def move_history_aside(path: Path) -> Path | None:
         aside = unused_damaged_path(path)
         path.rename(aside)
     _move_logs(path, aside)
-    seal = seal_path(path)
+    seal = page_checksum_path(path)
     if seal.is_dir() and not seal.is_symlink():
         seal.rename(unused_damaged_path(seal))
     seal.unlink(missing_ok=True)

@@ -18,8 +18,8 @@ import msgspec
 
 from kgserve.projections.history import row_format
 from kgserve.projections.history import statements as sql
-from kgserve.projections.history.page_checksums import PageChecksumFile, SealHeader
-from kgserve.projections.history.sqlite_file_reader import DatabasePages, PageRow, RecordValues, UnreadablePage
+from kgserve.projections.history.damaged_sqlite_reader import DatabasePages, PageRow, RecordValues, UnreadablePage
+from kgserve.projections.history.page_checksums import PageChecksumFile, PageChecksumHeader
 from kgserve.storage.model.digest import checksum_63bit
 
 MAX_GAPS_WITH_ID = 10_000
@@ -80,10 +80,10 @@ _TABLES = {
 _BY_COLUMNS = {table.columns: name for name, table in _TABLES.items()}
 
 
-def read_intact_content(path: Path, seal: PageChecksumFile, sealed: SealHeader | None) -> SalvagedHistory:
+def read_intact_content(path: Path, seal: PageChecksumFile, sealed: PageChecksumHeader | None) -> SalvagedHistory:
     """Return all intact content of a file. Raises OSError."""
     damaged = frozenset(seal.faults(sealed, 1, sealed.pages)) if sealed else frozenset[int]()
-    suspect = damaged | frozenset(seal.unknown(sealed) if sealed else ())
+    suspect = damaged | frozenset(seal.pages_with_damaged_checksum(sealed) if sealed else ())
     return _SalvageReader(DatabasePages(path, damaged), damaged, suspect, sealed).all()
 
 
@@ -108,13 +108,13 @@ class _SalvageReader:
     """Reader that salvages one file."""
 
     def __init__(
-        self, pages: DatabasePages, damaged: frozenset[int], suspect: frozenset[int], sealed: SealHeader | None
+        self, pages: DatabasePages, damaged: frozenset[int], suspect: frozenset[int], sealed: PageChecksumHeader | None
     ) -> None:
         self._pages = pages
         self._damaged = damaged
         # Without a seal every page may be damaged.
         self._is_suspect: Callable[[int], bool] = suspect.__contains__ if sealed else lambda _: True
-        self._roots = {**(sealed.roots if sealed else {}), **pages.roots()}
+        self._roots = {**(sealed.roots if sealed else {}), **pages.root_pages()}
         self._sealed = sealed
         self._found = SalvagedHistory(damaged_pages=len(damaged))
         self._earliest = 0
@@ -138,7 +138,7 @@ class _SalvageReader:
 
     def _read_leaves(self) -> None:
         """Collect the rows on all leaf pages; the number of columns determines the table."""
-        for number in self._pages.leaves():
+        for number in self._pages.leaf_pages():
             for cell in self._pages.cells(number):
                 name = _BY_COLUMNS.get(len(cell.values))
                 if name is not None:

@@ -52,7 +52,7 @@ class LinkReader:
         return LinksState(*found)
 
     @property
-    def changed(self) -> int:
+    def last_change_sequence(self) -> int:
         """Last commit that changed links."""
         [(found,)] = self._connection.execute("SELECT changed FROM cursor")
         return found
@@ -74,7 +74,7 @@ class LinkReader:
         """Return at most ``limit`` links to a node of another store."""
         return [*self._rows(sql.SELECT_LINKS_TO_TARGET, {"store": store, "target": target, "limit": limit})]
 
-    def all(self) -> Iterator[list[LinkRow]]:
+    def iterate_links(self) -> Iterator[list[LinkRow]]:
         """Yield all links in key order, in batches."""
         after = LinkKey("", ("", "", ""))
         while rows := [*self._rows(sql.SELECT_LINKS_AFTER, {**link_key_columns(after), "limit": _LINK_PAGE_ROWS})]:
@@ -131,7 +131,7 @@ class LinkIndex(LinkReader):
             transaction.executemany(sql.UPSERT_LINK, map(encode_link_row, put))
             transaction.execute(sql.UPDATE_LINKS_CURSOR, (sequence, state.count, state.digest))
 
-    def moved(self, sequence: int) -> None:
+    def advance_to(self, sequence: int) -> None:
         """Record that all commits up to ``sequence`` are applied; later ones than the last applied changed no links."""
         with self._connection as transaction:
             transaction.execute("UPDATE cursor SET sequence = ?", (sequence,))
@@ -151,7 +151,7 @@ class LinkIndex(LinkReader):
         vacuum_database(self._connection)
 
     @contextmanager
-    def beside(self) -> Generator[LinkReader]:
+    def open_snapshot(self) -> Generator[LinkReader]:
         """Yield a reader with a snapshot of the links, usable in any thread while commits continue."""
         connection = sqlite3.connect(self.path, check_same_thread=False, isolation_level=None)
         try:

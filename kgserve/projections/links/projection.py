@@ -112,7 +112,7 @@ class LinkProjection(OnDemandProjection[LinkIndex]):
                 return None
             try:
                 found, stated = LinksState(), links.state
-                for some in links.all():
+                for some in links.iterate_links():
                     found = shift_links(found, some, ())
             except sqlite3.Error as error:
                 return str(error)
@@ -121,7 +121,7 @@ class LinkProjection(OnDemandProjection[LinkIndex]):
     # Methods below require the lock
 
     def _reader(self, rows: RowsSnapshot) -> AbstractContextManager[LinkReader]:
-        return self._caught_up(rows).beside()
+        return self._caught_up(rows).open_snapshot()
 
     @override
     def _open(self) -> int:
@@ -136,7 +136,7 @@ class LinkProjection(OnDemandProjection[LinkIndex]):
     def _advance(self, last: int) -> None:
         if self.sequence < last:
             super()._advance(last)
-            self._opened.moved(self.sequence)
+            self._opened.advance_to(self.sequence)
 
     @override
     def _apply(self, changes: Iterable[LinkChange | ChangeSet], sequence: int) -> None:
@@ -157,5 +157,5 @@ class LinkProjection(OnDemandProjection[LinkIndex]):
     def _release(self) -> None:
         if self._file is not None and self.sequence >= 0:
             with suppress(sqlite3.Error):
-                self._file.moved(self.sequence)
+                self._file.advance_to(self.sequence)
         super()._release()

@@ -95,12 +95,12 @@ class HalfLives(NamedTuple):
         return None if own is None else round(own * DAY_MICROSECONDS)
 
     @property
-    def all(self) -> list[int]:
+    def all_half_lives(self) -> list[int]:
         """All half-lives that memories may have, in microseconds; 0 for no decay."""
         types = ("", *self.by_type)
         return sorted({self.of(each) or 0 for each in types})
 
-    def effective(self, row: NodeRow, access: AccessRecord | None, now: int) -> float:
+    def decayed_confidence(self, row: NodeRow, access: AccessRecord | None, now: int) -> float:
         """Return the confidence of a memory at a moment, in microseconds."""
         return decayed_confidence(confidence_of(row, access), now, self.of(row.type))
 

@@ -59,7 +59,7 @@ class MemoryEntry(NamedTuple):
     start: int | None
     stop: int | None
 
-    def after(self, access: AccessRecord | None, half_lives: HalfLives) -> MemoryEntry:
+    def with_access(self, access: AccessRecord | None, half_lives: HalfLives) -> MemoryEntry:
         """Return the entry after an access, with the half-lives of a store."""
         used = Confidence(access.confidence, access.last) if access else None
         worth, half = latest_confidence(Confidence(self.stated, self.stated_at), used), half_lives.of(self.type)
@@ -105,7 +105,7 @@ class MemoryState(NamedTuple):
         """Return whether the memory is valid at a moment of valid time."""
         return (self.start is None or self.start <= moment) and (self.stop is None or moment < self.stop)
 
-    def after(self, access: AccessRecord | None) -> MemoryState:
+    def with_access(self, access: AccessRecord | None) -> MemoryState:
         """Return the memory after an access that is not in the index yet."""
         if access is None:
             return self
@@ -158,7 +158,7 @@ def memory_entry_of(row: NodeRow, access: AccessRecord | None, half_lives: HalfL
         extras.valid_from,
         extras.valid_to,
     )
-    return entry.after(access, half_lives)
+    return entry.with_access(access, half_lives)
 
 
 class AggregateChanges:

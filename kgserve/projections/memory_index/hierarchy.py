@@ -100,7 +100,7 @@ class _ParentEdge(NamedTuple):
 
 
 class HierarchyWriter:
-    """Writer of the hierarchy within one transaction; `settle` applies the collected changes."""
+    """Writer of the hierarchy within one transaction; `apply_pending_moves` applies the collected changes."""
 
     def __init__(self, transaction: sqlite3.Connection) -> None:
         self._run = transaction.execute
@@ -126,7 +126,7 @@ class HierarchyWriter:
             if key[2] == CHILD_OF_RELATION:
                 self._drop(key)
 
-    def changed(self, node_id: str) -> None:
+    def record_activation_change(self, node_id: str) -> None:
         """Record that a memory has become active or inactive."""
         self._changed.add(node_id)
 
@@ -143,7 +143,7 @@ class HierarchyWriter:
         self._moved.update(children)
         self._moved.discard(number)
 
-    def settle(self) -> None:
+    def apply_pending_moves(self) -> None:
         """Update parents and closure pairs."""
         moved = self._moved | self._numbers(self._children)
         for number in self._numbers(self._changed):
@@ -438,12 +438,12 @@ class HierarchyLookups:
             last = node_id
         return DescendantPage(found, None)
 
-    def above(self, memory_id: str, now: int, layer: int | None = None) -> list[HierarchyNode]:
+    def ancestors_of(self, memory_id: str, now: int, layer: int | None = None) -> list[HierarchyNode]:
         """Return the ancestors valid at a moment, nearest first."""
         values = {"id": memory_id, "now": now, "layer": layer, "most": MAX_HIERARCHY_DEPTH}
         return [HierarchyNode(node_id, depth) for node_id, depth, fits in self._run(_SELECT_PATH_UP, values) if fits]
 
-    def children(self, memory_id: str, now: int) -> int:
+    def count_children(self, memory_id: str, now: int) -> int:
         """Return the number of children of a memory that are valid at a moment."""
         return self._run(_COUNT_CHILDREN_UP_TO, {"id": memory_id, "now": now}).fetchone()[0]
 
@@ -461,7 +461,7 @@ class HierarchyLookups:
         query = f"SELECT m.id {from_descendants_clause(self._connection)} 1 LIMIT :limit"
         return [node_id for (node_id,) in self._run(query, {"under": memory_id, "limit": limit})]
 
-    def more_general(self, memory_id: str, layer: int, limit: int) -> list[str]:
+    def more_general_children(self, memory_id: str, layer: int, limit: int) -> list[str]:
         """Return up to ``limit`` children of a memory whose layer is more general than ``layer``."""
         values = {"id": memory_id, "layer": layer, "most": limit}
         return [node_id for (node_id,) in self._run(_SELECT_CHILDREN_BELOW_LAYER, values)]

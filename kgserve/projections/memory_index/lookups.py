@@ -90,7 +90,9 @@ class MemoryIndexReader(HierarchyLookups):
         """Return the journaled accesses of some nodes."""
         return {row[0]: AccessRecord(*row) for row in select_by_values(self._run, sql.SELECT_ACCESSES, [*ids])}
 
-    def alike(self, hash_: bytes, print_: bytes, now: int, limit: int = MAX_EQUAL_MEMORIES) -> list[MemoryState]:
+    def memories_with_equal_text(
+        self, hash_: bytes, print_: bytes, now: int, limit: int = MAX_EQUAL_MEMORIES
+    ) -> list[MemoryState]:
         """Return the memories in force with equal text, oldest first: those with equal hash, then equal fingerprint."""
         found: dict[str, MemoryState] = {}
         for query, value in ((sql.SELECT_LIVE_BY_HASH, hash_), (sql.SELECT_LIVE_BY_FINGERPRINT, print_)):
@@ -98,7 +100,7 @@ class MemoryIndexReader(HierarchyLookups):
                 found.setdefault(row[0], MemoryState(*row))
         return [*found.values()][:limit]
 
-    def saying(self, hash_: bytes, print_: bytes, now: int) -> list[str]:
+    def ids_with_equal_text(self, hash_: bytes, print_: bytes, now: int) -> list[str]:
         """Return the ids of the memories in force with equal text, in one statement.
 
         A single statement matters for the writing thread, which may lose the interpreter's lock at each one.
@@ -119,7 +121,7 @@ class MemoryIndexReader(HierarchyLookups):
         """Return those of some folded names that any node has."""
         return {fold for (fold,) in select_by_values(self._run, sql.SELECT_KNOWN_NAMES, [*folds])}
 
-    def named(self, name: str) -> list[NameMatch]:
+    def nodes_named(self, name: str) -> list[NameMatch]:
         """Return the nodes with a name: exact matches first, then matches after folding, then aliases."""
         rows = self._run(sql.SELECT_ENTITIES_NAMED, (normalize_name(name), MAX_ENTITIES_PER_NAME)).fetchall()
         found = [NameMatch(row[0], row[1], row[2], _match(name, row[3], row[4]), bool(row[5])) for row in rows]
@@ -147,7 +149,7 @@ class MemoryIndexReader(HierarchyLookups):
             page.append(place)
         return EntityIdPage([node_id for _, node_id in page], None)
 
-    def names_like(self, name: str) -> list[str]:
+    def similar_names(self, name: str) -> list[str]:
         """Return up to three names of entities similar to an unknown name, nearest first.
 
         Candidates are names with the same beginning, and the neighbours in sort order.

@@ -92,10 +92,10 @@ class MemoryIndexUpdate:
         self.put_edges([*net.edges_created.values(), *net.edges_updated.values()])
         for node_id in adopted:
             self.put_edges([*self._edges_of(node_id)])
-        self._hierarchy.settle()
+        self._hierarchy.apply_pending_moves()
         self._write_aggregates()
 
-    def fill(self, rows: Iterable[NodeRow]) -> None:
+    def add_missing_rows(self, rows: Iterable[NodeRow]) -> None:
         """Add rows of nodes that the index does not contain."""
         self._add(list(rows))
         self._write_aggregates()
@@ -134,7 +134,7 @@ class MemoryIndexUpdate:
         while rows := self._run(sql.SELECT_ENTRIES_AFTER, (number, _REKEY_BATCH_ROWS)).fetchall():
             number = rows[-1][0]
             before = [MemoryEntry(*row[1:]) for row in rows]
-            after = [each.after(self._access(each.id), self._half_lives) for each in before]
+            after = [each.with_access(self._access(each.id), self._half_lives) for each in before]
             self._run_many(sql.UPDATE_DECAY_KEY, [(each.half, each.key, each.id) for each in after])
             for old, new in zip(before, after, strict=True):
                 self._aggregates.add_memory(old, (), -1)
@@ -205,7 +205,7 @@ class MemoryIndexUpdate:
             if entry != before:
                 puts.append(entry)
             if before.active != entry.active:
-                self._hierarchy.changed(row.id)
+                self._hierarchy.record_activation_change(row.id)
                 if entry.active:
                     activated.append(row.id)
                 else:
@@ -241,7 +241,7 @@ class MemoryIndexUpdate:
     def _apply_accesses(self, ids: Iterable[str]) -> None:
         """Apply accesses to memories whose rows have not changed."""
         for before in filter(None, map(self._entry, ids)):
-            after = before.after(self._access(before.id), self._half_lives)
+            after = before.with_access(self._access(before.id), self._half_lives)
             self._run(sql.UPSERT_MEMORY, after)
             self._aggregates.add_memory(before, (), -1)
             self._aggregates.add_memory(after, (), 1)
@@ -437,7 +437,7 @@ class MemoryIndexFile(MemoryIndexReader):
         self._connection.commit()
         return self.sequence
 
-    def write_anew(self) -> None:
+    def rewrite_without_deleted_rows(self) -> None:
         """Rewrite the file without deleted content; all changes must be committed."""
         vacuum_database(self._connection)
 
@@ -458,7 +458,7 @@ class MemoryIndexFile(MemoryIndexReader):
                 transaction.executemany(sql.INSERT_ACCESS, [(a.id, a.count, a.last, a.confidence) for a in some])
             follower = MemoryIndexUpdate(transaction, self.half_lives, lambda _: ())
             for rows in batched_rows(nodes):
-                follower.fill(rows)
+                follower.add_missing_rows(rows)
             for rows in batched_rows(edges):
                 follower.put_edges(rows)
             for statement in sql.CREATE_MEMORY_INDEXES:
@@ -505,7 +505,7 @@ class MemoryIndexFile(MemoryIndexReader):
         """Return the newest memories in force with importance 1."""
         return [memory_id for (memory_id,) in self._run(sql.SELECT_PINNED, {"now": now, "limit": limit})]
 
-    def listed(
+    def list_memory_page(
         self,
         wanted: MemoryFilter,
         sort: MemorySortKey,
@@ -583,7 +583,7 @@ class MemoryIndexFile(MemoryIndexReader):
         last = self._run(sql.SELECT_LAST_CREATED).fetchone()
         return (first[0], last[0]) if first and last else None
 
-    def worth(self, now: int) -> float:
+    def decayed_confidence_of(self, now: int) -> float:
         """Return the sum of the confidences of all memories at a moment."""
         found = sum(self._confidence_sum(half, now) for half in self._half_life_values())
         for half, key, confidence in self._future_memories(now):
@@ -626,7 +626,7 @@ class MemoryIndexFile(MemoryIndexReader):
         return self._run(sql.SELECT_FUTURE_MEMORIES, (now,))
 
     def _half_life_values(self) -> list[int]:
-        return self.half_lives.all
+        return self.half_lives.all_half_lives
 
 
 def _epoch(half: int, now: int) -> int:

@@ -99,7 +99,7 @@ class RecentCommits:
                 self._drop(self._commits.popleft())
             self.since = max(self.since, sequence)
 
-    def having(self, keys: Iterable[_Key]) -> tuple[list[str], int]:
+    def find_ids(self, keys: Iterable[_Key]) -> tuple[list[str], int]:
         """Return the nodes that recent commits gave one of these keys, oldest first, and ``since``."""
         with self._lock:
             return [*dict.fromkeys(node_id for key in keys for node_id in self._by_key.get(key, ()))], self.since
@@ -186,7 +186,7 @@ class MemoryProjection(OnDemandProjection[MemoryIndexFile]):
         super().__init__(layout.memories, layout, journal, rows)
         self._half_lives = half_lives
         self._empty_index: MemoryIndexFile | None = None
-        self.is_asked = False
+        self.is_in_demand = False
         self._recent = RecentCommits(rows.state.sequence)
         # Last commit on disk, guarded by `_reading` only, for reads through `_reader`.
         self._committed, self._committed_at = -1, 0.0
@@ -196,7 +196,7 @@ class MemoryProjection(OnDemandProjection[MemoryIndexFile]):
     @override
     def ask(self, question: Callable[[MemoryIndexFile, RowsSnapshot], Found]) -> Found:
         # Set before rows are read: commits that are not reported from now on are included in them.
-        self.is_asked = True
+        self.is_in_demand = True
         return super().ask(question)
 
     def accesses(self, ids: Collection[str]) -> dict[str, AccessRecord]:
@@ -206,13 +206,13 @@ class MemoryProjection(OnDemandProjection[MemoryIndexFile]):
         known = self._look_up(lambda file: file.accesses(rest), since) if rest else {}
         return known | {node_id: access for node_id, access in recent.items() if access is not None}
 
-    def alike(self, hash_: bytes, print_: bytes, now: int) -> list[str]:
+    def memories_with_equal_text(self, hash_: bytes, print_: bytes, now: int) -> list[str]:
         """Return candidates for memories with equal text; the caller must check the rows. Raises Unavailable."""
-        recent, since = self._recent.having((hash_, print_))
-        known = self._look_up(lambda file: file.saying(hash_, print_, now), since)
+        recent, since = self._recent.find_ids((hash_, print_))
+        known = self._look_up(lambda file: file.ids_with_equal_text(hash_, print_, now), since)
         if recent and len(known) >= MAX_EQUAL_MEMORIES:
             # Some of them may have changed, and have displaced others within the limit.
-            known = self.ask(lambda memories, _: memories.saying(hash_, print_, now))
+            known = self.ask(lambda memories, _: memories.ids_with_equal_text(hash_, print_, now))
         return [*known, *recent]
 
     def candidates_with_equal_texts(
@@ -222,27 +222,28 @@ class MemoryProjection(OnDemandProjection[MemoryIndexFile]):
         recent: dict[tuple[bytes, bytes], list[str]] = {}
         since = -1
         for key in keys:
-            recent[key], since = self._recent.having(key)
+            recent[key], since = self._recent.find_ids(key)
         said = self._look_up(lambda file: file.said(keys), since) if keys else set[bytes]()
         return {
-            key: found if said.isdisjoint(key) else self.alike(key[0], key[1], now) for key, found in recent.items()
+            key: found if said.isdisjoint(key) else self.memories_with_equal_text(key[0], key[1], now)
+            for key, found in recent.items()
         }
 
-    def named(self, name: str) -> list[str]:
+    def candidates_named(self, name: str) -> list[str]:
         """Return candidates for nodes with a name; the caller must check the rows. Raises Unavailable."""
-        recent, since = self._recent.having((normalize_name(name),))
-        known = self._look_up(lambda file: [each.id for each in file.named(name)], since)
+        recent, since = self._recent.find_ids((normalize_name(name),))
+        known = self._look_up(lambda file: [each.id for each in file.nodes_named(name)], since)
         if recent and len(known) >= MAX_ENTITIES_PER_NAME:
-            known = self.ask(lambda memories, _: [each.id for each in memories.named(name)])
+            known = self.ask(lambda memories, _: [each.id for each in memories.nodes_named(name)])
         return [*known, *recent]
 
     def known_names(self, folds: Collection[str]) -> dict[str, list[str]]:
         """Return candidates for nodes, by those of some folded names that any node has. Raises Unavailable."""
         recent, since = self._recent.called(folds)
         known = self._look_up(lambda file: file.known_names(folds), since)
-        return {fold: self.named(fold) for fold in known | recent}
+        return {fold: self.candidates_named(fold) for fold in known | recent}
 
-    def committed(self, changes: Iterable[ChangeSet]) -> None:
+    def record_commits(self, changes: Iterable[ChangeSet]) -> None:
         """Record new commits, after the first query. For the writing thread."""
         for change in changes:
             self._recent.add(change)
@@ -313,8 +314,8 @@ class MemoryProjection(OnDemandProjection[MemoryIndexFile]):
     @override
     def _apply_all(self, rows: RowsSnapshot) -> int:
         accesses = read_all_accesses(self._layout, self._journal, rows.at)
-        nodes = chain.from_iterable(map(rows.rows_of_nodes, rows.wide_nodes()))
-        found = (rows.around(numbers, outgoing=True) for numbers in rows.wide_nodes())
+        nodes = chain.from_iterable(map(rows.rows_of_nodes, rows.memory_and_named_nodes()))
+        found = (rows.edges_around(numbers, outgoing=True) for numbers in rows.memory_and_named_nodes())
         edges = chain.from_iterable(map(rows.rows_of, found))
         self._opened.rebuild(nodes, edges, accesses, rows.at)
         self._commit(self._opened)
@@ -324,7 +325,7 @@ class MemoryProjection(OnDemandProjection[MemoryIndexFile]):
     def _erase(self, erasure: EraseRequest) -> None:
         self._commit(self._opened)
         with self._reading:
-            self._opened.write_anew()
+            self._opened.rewrite_without_deleted_rows()
 
     @override
     def _release(self) -> None:

@@ -196,7 +196,7 @@ class VectorIndex:
         aside.mkdir(parents=True)
         # No lock: only this thread changes the index, and saving a large graph takes half a second.
         columns = self._columns
-        entities = _EntityTable(self._ids, columns.types, columns.since.tolist(), columns.facets())
+        entities = _EntityTable(self._ids, columns.types, columns.changed_since.tolist(), columns.facets())
         (aside / _ENTITIES_FILE).write_bytes(msgspec.msgpack.encode(entities))
         # A text can be inferred from its vector, so deleted vectors are blanked.
         unused = np.array([label for label, node_id in enumerate(self._ids) if not node_id], np.int64)
@@ -222,7 +222,7 @@ class VectorIndex:
             known = self._labels
             labels = [known[node_id] for node_id in ids if node_id in known]
             if as_of is not None:
-                labels = [label for label in labels if self._columns.since[label] <= as_of]
+                labels = [label for label in labels if self._columns.changed_since[label] <= as_of]
             rows = self._rows.values[np.asarray(labels, np.intp)]
             return dict(zip([self._ids[label] for label in labels], rows, strict=True))
 
@@ -232,7 +232,7 @@ class VectorIndex:
             labels = np.flatnonzero(self._passing(only))
             return None if len(labels) > most else [self._ids[label] for label in labels]
 
-    def near(self, ids: Sequence[str], above: float, most: int) -> dict[str, list[VectorHit]]:
+    def find_similar(self, ids: Sequence[str], above: float, most: int) -> dict[str, list[VectorHit]]:
         """Return for each known entity the others more similar than ``above``, nearest first and at most ``most``.
 
         Uses stored vectors only. Concurrent searches wait a few milliseconds.
@@ -366,7 +366,7 @@ class VectorIndex:
         columns, facets = FilterColumns(), self._columns.facets()
         columns.add(
             [types[label] for label in labels],
-            self._columns.since[labels],
+            self._columns.changed_since[labels],
             {place: facets[label] for place, label in enumerate(labels.tolist()) if label in facets},
         )
         rows = VectorRows(self._folder.parent, self._dimensions)

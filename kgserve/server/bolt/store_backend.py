@@ -93,7 +93,7 @@ class StoreBackend(BoltBackend):
             caller = self._authenticator.authenticate("bolt", b"", given)
         except Unauthenticated as error:
             if isinstance(error, InvalidCredentials):
-                self._rates.failed(request.remote)
+                self._rates.count_wrong_key(request.remote)
             self._audit.record_refusal("bolt.authenticate", "401", caller=None, address=request.remote)
             raise
         return BoltCaller(name=caller.name, roles=(caller.role,), identity=(caller, request.remote))

@@ -18,7 +18,7 @@ from litestar import Request, Response
 
 from kgserve.api.operation import STORE_PARAMETER, UseCase
 from kgserve.errors import NoStore
-from kgserve.graph.compat.versioned_field_names import VERSIONED_JSON_MEDIA_TYPE, rename_json_fields
+from kgserve.graph.compat.versioned_nodes_field_names import VERSIONED_JSON_MEDIA_TYPE, rename_json_fields
 from kgserve.platform.codecs import unwrap_type
 from kgserve.platform.media_types import JSON_MEDIA_TYPE
 from kgserve.server.http.error_responses import VERSIONED_NAMES_STATE_KEY
@@ -137,7 +137,7 @@ class OperationEndpoint:
         if rows is None or rows > MAX_INLINE_WRITE_ROWS:
             return None
         with suppress(StoreNotOpen, TraversalTooLong):
-            return case.run(target.at_once(), request) if case.of_store else case.run(target)
+            return case.run(target.nonblocking_handle(), request) if case.of_store else case.run(target)
         return None
 
     def _ask(self, target: Any, request: Any) -> Any:

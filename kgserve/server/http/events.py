@@ -17,7 +17,7 @@ from litestar.response.base import ASGIResponse
 from typing_extensions import override
 
 from kgserve.api import examples
-from kgserve.api.operation import COMMON_ERRORS, ExampleBody, Operation, operation_opt
+from kgserve.api.operation import COMMON_ERRORS, ExampleBody, Operation, build_litestar_opt
 from kgserve.errors import Gone, KgserveError, ServedElsewhere, TooLarge
 from kgserve.graph.events import START_POSITION, EventDelivery, EventPage, EventReader, EventSubscription
 from kgserve.platform.access.authentication import KEY_RECHECK_SECONDS
@@ -111,7 +111,7 @@ _EVENTS = Operation(
 )
 
 
-@get("/api/memory/{store:str}/events", media_type=EVENT_STREAM_MEDIA_TYPE, opt=operation_opt(_STORE_EVENTS))
+@get("/api/memory/{store:str}/events", media_type=EVENT_STREAM_MEDIA_TYPE, opt=build_litestar_opt(_STORE_EVENTS))
 async def store_events(request: Request[Any, Any, Any]) -> ASGIResponse:
     """Stream one event per changed row, after the commit and in order: its data is the row, its id `sequence-index`.
 
@@ -128,7 +128,7 @@ async def store_events(request: Request[Any, Any, Any]) -> ASGIResponse:
     )
 
 
-@get("/api/events", media_type=EVENT_STREAM_MEDIA_TYPE, opt=operation_opt(_EVENTS))
+@get("/api/events", media_type=EVENT_STREAM_MEDIA_TYPE, opt=build_litestar_opt(_EVENTS))
 async def events(request: Request[Any, Any, Any]) -> ASGIResponse:
     """Stream the events of several stores; ids contain the position in every store: `a:12-3,b:4`.
 
@@ -172,7 +172,7 @@ class EventStreamResponse(ASGIResponse):
         is_node = (
             self._elsewhere is None and HOPS_HEADER.encode() in dict(scope["headers"]) and context.caller.key_id is None
         )
-        with streams.open(None if is_node else context.asker) as stream:
+        with streams.open(None if is_node else context.accounting_name) as stream:
             merged = self._merged(stream, context)
             own = EventReader(self._service.graphs, self._wanted, stream.wake, merged and merged.resume_position)
             try:
@@ -226,7 +226,7 @@ class _StreamWriter:
     async def run(self) -> None:
         """Send events until no followed store is left, the server stops, or the client is too slow."""
         try:
-            await self._write(sse.encode_greeting(self._reader.place))
+            await self._write(sse.encode_sse_preamble(self._reader.place))
             while not self._stream.stopped and await self._step():
                 pass
             await self._write(b"", more=False)
@@ -241,7 +241,7 @@ class _StreamWriter:
             await self._drop("the key is no longer valid")
             return False
         try:
-            page = self._reader.read_now() or await self._streams.call(self._reader.read)
+            page = self._reader.read_without_waiting() or await self._streams.call(self._reader.read)
         except (KgserveError, OSError) as error:
             log.warning("event_stream_ended", error=str(error))
             self._dropped.add("failed")
@@ -257,17 +257,17 @@ class _StreamWriter:
 
     async def _write_page(self, page: EventPage) -> None:
         if page.deliveries:
-            await self._write(b"".join(sse.encode_event(each.kind, each.data, each.id) for each in page.deliveries))
+            await self._write(b"".join(sse.encode_sse_event(each.kind, each.data, each.id) for each in page.deliveries))
 
     async def _drop(self, reason: str) -> None:
-        await self._write(sse.encode_dropped_event(self._reader.place, reason))
+        await self._write(sse.encode_sse_dropped_event(self._reader.place, reason))
 
     async def _wait_for_events(self) -> None:
         """Wait for events, at most until the next check of the key; send a heartbeat when it is due."""
         silent = anyio.current_time() - self._written_at
         left = self._settings.event_heartbeat - silent
         if not await self._stream.wait(min(left, KEY_RECHECK_SECONDS)) and left <= KEY_RECHECK_SECONDS:
-            await self._write(sse.encode_heartbeat(self._reader.place))
+            await self._write(sse.encode_sse_heartbeat(self._reader.place))
 
     async def _write(self, block: bytes, *, more: bool = True) -> None:
         """Send a block and measure whether the client is slow. Raises TimeoutError."""
@@ -281,7 +281,7 @@ class _StreamWriter:
         self._written_at = anyio.current_time()
         waited = self._written_at - begun
         self._slow = self._slow or (
-            waited > SLOW_CLIENT_WRITE_SECONDS and self._reader.behind > self._settings.event_queue
+            waited > SLOW_CLIENT_WRITE_SECONDS and self._reader.unread_event_count > self._settings.event_queue
         )
 
 
@@ -375,7 +375,7 @@ class MergedEventReader:
         self._places = {name: at for name, at in positions.items() if name != EVERY_OTHER_STORE}
         self._rest = positions.get(EVERY_OTHER_STORE)
         self._advance(own.positions)
-        others = self._placement.others()
+        others = self._placement.other_node_urls()
         self._awaited = {*others}
         self._follow(others)
         self._watching = asyncio.create_task(self._watch())
@@ -401,18 +401,18 @@ class MergedEventReader:
         return format_positions({**self._places, EVERY_OTHER_STORE: START_POSITION})
 
     @property
-    def behind(self) -> int:
+    def unread_event_count(self) -> int:
         """Number of pending events of this node; only few of other nodes are fetched ahead."""
-        return self._own.behind
+        return self._own.unread_event_count
 
-    def read_now(self) -> EventPage | None:
+    def read_without_waiting(self) -> EventPage | None:
         """Return the next page that needs no file access, or None. Alternates between this node and the others."""
         if self._failure is not None:
             raise self._failure
         if not self._own_turn and (blocks := self._received()):
             self._own_turn = True
             return EventPage([delivery for block in blocks for delivery in self._merged(block)])
-        return self._merge_page(self._own.read_now())
+        return self._merge_page(self._own.read_without_waiting())
 
     def read(self) -> EventPage:
         """Read and return the next page of this node's events."""
@@ -479,7 +479,7 @@ class MergedEventReader:
         """Follow changes of cluster membership."""
         while True:
             await asyncio.sleep(_NODE_POLL_SECONDS)
-            self._follow(self._placement.others())
+            self._follow(self._placement.other_node_urls())
 
     def _follow(self, others: Mapping[str, str]) -> None:
         for node in self._nodes.keys() - others.items():
@@ -502,7 +502,7 @@ class MergedEventReader:
         if node.node not in self._awaited:
             positions = self._places.copy() if self._rest is None else {**self._places, EVERY_OTHER_STORE: self._rest}
             headers = {**headers, POSITION_HEADER: format_positions(positions), RESUMED_STREAM_HEADER: "1"}
-        async with self._forwarder.asked(node, ("GET", self._asked.target), headers, b"") as response:
+        async with self._forwarder.send_request(node, ("GET", self._asked.target), headers, b"") as response:
             if response.status != _OK:
                 self._handle_refusal(response.status, await response.read())
                 return

@@ -91,7 +91,7 @@ class ForwardingMiddleware:
             or not _UNFORWARDED_HEADERS.isdisjoint(headers)
         ):
             return None
-        return self._forwarder.known(path[len(_STORES_PATH) :].partition("/")[0])
+        return self._forwarder.find_cached_owner(path[len(_STORES_PATH) :].partition("/")[0])
 
     async def _forward_to_cached(self, owner: ServedElsewhere, scope: HTTPScope, receive: Receive, send: Send) -> bool:
         """Forward a request to the cached owner; return False, with nothing sent, if it is not available.
@@ -164,7 +164,7 @@ async def _answer(
     send: Send,
 ) -> None:
     request = passed.scope["method"], request_target(passed.scope)
-    async with forwarder.asked(served, request, _headers(passed), body) as response:
+    async with forwarder.send_request(served, request, _headers(passed), body) as response:
         kept = [
             (name.lower(), value) for name, value in response.raw_headers if name.lower() in _FORWARDED_ANSWER_HEADERS
         ]

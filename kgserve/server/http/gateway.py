@@ -25,9 +25,9 @@ from litestar import Request, Response
 from litestar.enums import ScopeType
 from litestar.handlers import HTTPRouteHandler
 
-from kgserve.api.operation import ALIAS_OPT_KEY, OPERATION_OPT_KEY, Operation, UseCase, operation_opt
+from kgserve.api.operation import ALIAS_OPT_KEY, OPERATION_OPT_KEY, Operation, UseCase, build_litestar_opt
 from kgserve.errors import ConflictManual, NotFound, Unauthenticated, Unavailable
-from kgserve.graph.compat.versioned_field_names import rename_json_fields
+from kgserve.graph.compat.versioned_nodes_field_names import rename_json_fields
 from kgserve.platform.access.authentication import ANONYMOUS_CALLER, HiddenStore, InvalidCredentials, RequestContext
 from kgserve.platform.media_types import EVENT_STREAM_MEDIA_TYPE, JSON_MEDIA_TYPE
 from kgserve.platform.metrics.telemetry import (
@@ -251,18 +251,18 @@ class Gateway:
         try:
             caller = self._authenticator.authenticate(scope["path"], scope["query_string"], scope["headers"])
         except InvalidCredentials:
-            self.rates.failed(context.address)
+            self.rates.count_wrong_key(context.address)
             raise
         except Unauthenticated:
             if not is_local(context.address):
                 self.rates.admit(ANONYMOUS_CALLER, context.address)
             raise
         context.caller = caller
-        current_caller.set(context.asker)
+        current_caller.set(context.accounting_name)
         if caller.key_id is not None or not is_local(context.address):
             self.rates.admit(caller, context.address)
         if _is_use(scope["method"], scope["path"], headers):
-            self._service.admission.callers.record_request(context.asker)
+            self._service.admission.callers.record_request(context.accounting_name)
 
 
 def _is_use(method: str, path: str, headers: Mapping[bytes, bytes]) -> bool:
@@ -590,7 +590,7 @@ class RouteTable:
 
 def _handler(endpoint: OperationEndpoint, method: Method) -> HTTPRouteHandler:
     case = endpoint.case
-    opt = operation_opt(case.operation) | {ENDPOINT_OPT_KEY: endpoint, ALIAS_OPT_KEY: method != case.method}
+    opt = build_litestar_opt(case.operation) | {ENDPOINT_OPT_KEY: endpoint, ALIAS_OPT_KEY: method != case.method}
     path, status = case.path.replace("}", ":str}"), case.operation.statuses[0]
     route = HTTPRouteHandler(path, http_method=method, status_code=status, opt=opt)
 

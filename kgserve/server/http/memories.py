@@ -12,7 +12,7 @@ from litestar import Request, Response, get, post
 
 from kgserve.api import examples, memory_examples
 from kgserve.api.memory_table import EMPTY_RECALL
-from kgserve.api.operation import READ_ERRORS, ExampleBody, Operation, operation_opt
+from kgserve.api.operation import READ_ERRORS, ExampleBody, Operation, build_litestar_opt
 from kgserve.errors import InvalidInput, NoStore
 from kgserve.graph import history_queries
 from kgserve.graph.answers import EntityVersion
@@ -85,7 +85,7 @@ _RECALL_MEMORIES_BY = _RECALL_MEMORIES._replace(
 )
 
 
-@get("/api/memories/search", opt=operation_opt(_SEARCH_MEMORIES))
+@get("/api/memories/search", opt=build_litestar_opt(_SEARCH_MEMORIES))
 async def search_memories(request: Request[Any, Any, Any]) -> Response[bytes]:
     """Return the memories that match a question, ranked by relevance and confidence: the `hits` of POST.
 
@@ -94,7 +94,7 @@ async def search_memories(request: Request[Any, Any, Any]) -> Response[bytes]:
     return await _array(request, _recall_request(request, RecallQuery))
 
 
-@get("/api/v1/recall", opt=operation_opt(_RECALL_MEMORIES))
+@get("/api/v1/recall", opt=build_litestar_opt(_RECALL_MEMORIES))
 async def recall_memories(request: Request[Any, Any, Any]) -> Response[bytes]:
     """Return the ten memories that match a question best, with their neighbours in the graph, up to 2,000 tokens.
 
@@ -103,7 +103,7 @@ async def recall_memories(request: Request[Any, Any, Any]) -> Response[bytes]:
     return await _array(request, _recall_request(request, AgentRecallQuery))
 
 
-@post("/api/v1/recall", status_code=200, opt=operation_opt(_RECALL_MEMORIES_BY))
+@post("/api/v1/recall", status_code=200, opt=build_litestar_opt(_RECALL_MEMORIES_BY))
 async def recall_memories_by(request: Request[Any, Any, Any]) -> Response[bytes]:
     """Return the same answer as GET, for questions that are too long for a URL."""
     service = get_services(request)
@@ -173,7 +173,7 @@ _ENTITY_HISTORY = Operation(
 )
 
 
-@get("/api/v1/entities/{id:str}/history", opt=operation_opt(_ENTITY_HISTORY))
+@get("/api/v1/entities/{id:str}/history", opt=build_litestar_opt(_ENTITY_HISTORY))
 async def entity_history(request: Request[Any, Any, Any]) -> Response[bytes]:
     """List the versions of an entity with the time in which each was true; an end of null means that it still is.
 
@@ -230,13 +230,13 @@ _DESCENDANTS = _operation(
 _ANCESTORS = _operation("ancestorsOfMemory", "List the memories above one, nearest first", HierarchyQuery, paged=False)
 
 
-@get(f"{_MEMORY_PATH}/children", opt=operation_opt(_CHILDREN))
+@get(f"{_MEMORY_PATH}/children", opt=build_litestar_opt(_CHILDREN))
 async def children(request: Request[Any, Any, Any]) -> Response[bytes]:
     """List the memories directly below one that are true now, or at the time of `as_of`, ordered by id."""
     return await _page(request, "children", hierarchy.list_children)
 
 
-@get(f"{_MEMORY_PATH}/descendants", opt=operation_opt(_DESCENDANTS))
+@get(f"{_MEMORY_PATH}/descendants", opt=build_litestar_opt(_DESCENDANTS))
 async def descendants(request: Request[Any, Any, Any]) -> Response[bytes]:
     """List the memories below one that are true now, or at the time of `as_of`, ordered by id, with their depth.
 
@@ -246,7 +246,7 @@ async def descendants(request: Request[Any, Any, Any]) -> Response[bytes]:
     return await _page(request, "descendants", hierarchy.list_descendants)
 
 
-@get(f"{_MEMORY_PATH}/ancestors", opt=operation_opt(_ANCESTORS))
+@get(f"{_MEMORY_PATH}/ancestors", opt=build_litestar_opt(_ANCESTORS))
 async def ancestors(request: Request[Any, Any, Any]) -> Response[bytes]:
     """List the memories above one that are true now, or at the time of `as_of`, nearest first, at most 100."""
     wanted, service = (

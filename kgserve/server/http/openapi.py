@@ -24,11 +24,11 @@ from kgserve.api.operation import (
     STORE_PARAMETER,
     ExampleBody,
     Operation,
-    operation_opt,
+    build_litestar_opt,
 )
 from kgserve.graph.answers import Problem
-from kgserve.graph.compat.versioned_api import EdgeSpec, NodeSpec
-from kgserve.graph.compat.versioned_field_names import (
+from kgserve.graph.compat.versioned_nodes_api import EdgeSpec, NodeSpec
+from kgserve.graph.compat.versioned_nodes_field_names import (
     FIELD_NAMES_PARAMETER,
     VERSIONED_FIELD_NAMES,
     VERSIONED_JSON_MEDIA_TYPE,
@@ -298,13 +298,13 @@ _DOCS_POLICY = {
 """Response headers of the documentation pages. ``no-cache``: browsers revalidate them by ETag."""
 
 
-@get("/openapi.json", opt=operation_opt(_OPENAPI))
+@get("/openapi.json", opt=build_litestar_opt(_OPENAPI))
 async def openapi_31(request: Request[Any, Any, Any]) -> Response[bytes]:
     """Return an OpenAPI 3.1 document of every operation, with schemas and examples."""
     return _document(await _cached_document(request.app))
 
 
-@get("/openapi-3.0.json", opt=operation_opt(_OPENAPI_30))
+@get("/openapi-3.0.json", opt=build_litestar_opt(_OPENAPI_30))
 async def openapi_30(request: Request[Any, Any, Any]) -> Response[bytes]:
     """Return the document in OpenAPI 3.0, for client generators without support for 3.1; it is more lenient."""
     state = request.app.state
@@ -340,7 +340,7 @@ _HTML, _CSS, _SCRIPT = (
 )
 
 
-@get("/docs", opt=operation_opt(_DOCS))
+@get("/docs", opt=build_litestar_opt(_DOCS))
 async def docs_page() -> Response[bytes]:
     """Return a page that renders the API reference in the browser. It loads nothing from other sites."""
     return _HTML

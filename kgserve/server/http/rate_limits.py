@@ -75,7 +75,7 @@ class RateLimiter:
         if wait:
             raise RateLimited(f"more than {self.rate:g} requests per second from {who}; slow down", math.ceil(wait))
 
-    def failed(self, address: str) -> None:
+    def count_wrong_key(self, address: str) -> None:
         """Count a request with a wrong key. Raises Limited when an address sends too many.
 
         The limit never applies to valid keys, so that one program with an old key cannot lock out others behind the

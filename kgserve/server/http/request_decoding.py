@@ -16,7 +16,7 @@ from litestar import Request
 
 from kgserve.api.operation import SEQUENCE_HEADER, STORE_HEADER, STORE_PARAMETER, Operation
 from kgserve.errors import FieldError, InvalidInput, NoStore, TooLarge, Unsupported
-from kgserve.graph.compat.versioned_field_names import FIELD_NAMES_PARAMETER, VERSIONED_FIELD_NAMES
+from kgserve.graph.compat.versioned_nodes_field_names import FIELD_NAMES_PARAMETER, VERSIONED_FIELD_NAMES
 from kgserve.graph.store_handle import StoreHandles
 from kgserve.platform.access.authentication import HiddenStore
 from kgserve.platform.codecs import convert, decode_json, find_lone_surrogate, locate_validation_error

@@ -13,7 +13,7 @@ from litestar.params import FromPath
 
 from kgserve.admin import metrics as ops
 from kgserve.api import examples
-from kgserve.api.operation import COMMON_ERRORS, ExampleBody, Operation, operation_opt
+from kgserve.api.operation import COMMON_ERRORS, ExampleBody, Operation, build_litestar_opt
 from kgserve.api.table import USE_CASES
 from kgserve.errors import NotFound
 from kgserve.graph.answers import BrowserKey, BrowserKeyRequest
@@ -47,7 +47,7 @@ _METRICS = Operation(
 )
 
 
-@get("/metrics", media_type=_PROMETHEUS, opt=operation_opt(_METRICS))
+@get("/metrics", media_type=_PROMETHEUS, opt=build_litestar_opt(_METRICS))
 async def metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
     """Return metrics in Prometheus' text format, or in OpenMetrics' if the client accepts it. Opens no store.
 
@@ -163,7 +163,7 @@ _BROWSER_KEY = Operation(
 )
 
 
-@post("/api/browser-key", status_code=200, opt=operation_opt(_BROWSER_KEY))
+@post("/api/browser-key", status_code=200, opt=build_litestar_opt(_BROWSER_KEY))
 async def browser_key(request: Request[Any, Any, Any]) -> Response[bytes]:
     """Create an API key for the same stores. It expires after 12 hours, with the calling key, or with the server.
 

@@ -28,25 +28,25 @@ RECONNECT_DELAY_MILLISECONDS = 1_000
 _READER_THREADS = 4
 
 
-def encode_event(kind: str, data: bytes, position: str | None) -> bytes:
+def encode_sse_event(kind: str, data: bytes, position: str | None) -> bytes:
     """Encode one event; ``data`` must be one line."""
     name = f"id: {position}\nevent: {kind}\ndata: " if position is not None else f"event: {kind}\ndata: "
     return name.encode() + data + b"\n\n"
 
 
-def encode_greeting(position: str) -> bytes:
+def encode_sse_preamble(position: str) -> bytes:
     """Encode the first block of a stream: the reconnection delay and the position at which the stream begins."""
     return f"retry: {RECONNECT_DELAY_MILLISECONDS}\n{_id(position)}\n".encode()
 
 
-def encode_heartbeat(position: str) -> bytes:
+def encode_sse_heartbeat(position: str) -> bytes:
     """Encode a heartbeat: a comment and the current position."""
     return f": heartbeat\n{_id(position)}\n".encode()
 
 
-def encode_dropped_event(position: str, reason: str) -> bytes:
+def encode_sse_dropped_event(position: str, reason: str) -> bytes:
     """Encode the last event of a stream that the server ends: the reason, and the id from which to resume."""
-    return encode_event("dropped", msgspec.json.encode({"reason": reason, "resume": position}), position or None)
+    return encode_sse_event("dropped", msgspec.json.encode({"reason": reason, "resume": position}), position or None)
 
 
 def _id(position: str) -> str:
@@ -124,7 +124,7 @@ class EventStreamRegistry:
             raise Unavailable("the server is stopping")
         if owner is not None and len(self._open) >= self._most:
             raise RateLimited(f"{self._most} event streams are already open; close one first", RETRY_AFTER_SECONDS)
-        with nullcontext() if owner is None else self.quota.one(owner):
+        with nullcontext() if owner is None else self.quota.take_one(owner):
             self._rounds.begin()
             stream = EventStreamHandle(self._rounds, owner or "")
             self._open.add(stream)

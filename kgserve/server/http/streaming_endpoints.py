@@ -16,7 +16,7 @@ from litestar.response.base import ASGIResponse
 from typing_extensions import override
 
 from kgserve.api import examples
-from kgserve.api.operation import READ_ERRORS, WRITE_ERRORS, ExampleBody, Operation, operation_opt
+from kgserve.api.operation import READ_ERRORS, WRITE_ERRORS, ExampleBody, Operation, build_litestar_opt
 from kgserve.errors import Unsupported
 from kgserve.graph.answers import CypherAnswer, ImportAnswer
 from kgserve.graph.cypher.read_statements import StatementCancellation
@@ -153,7 +153,7 @@ _EXPORT = Operation(
 )
 
 
-@post("/api/memory/{store:str}/import", status_code=200, opt=operation_opt(_IMPORT))
+@post("/api/memory/{store:str}/import", status_code=200, opt=build_litestar_opt(_IMPORT))
 async def import_store(request: Request[Any, Any, Any]) -> Response[bytes]:
     """Import one JSON object per line, `"kind": "node"` or `"kind": "edge"`, nodes before the edges that need them.
 
@@ -201,7 +201,7 @@ async def _import_converted(request: Request[Any, Any, Any], kind: str) -> Respo
 def _others(request: Request[Any, Any, Any]) -> Callable[[], int]:
     """Return a function that counts the other callers that are active during this request."""
     use = cast("Gateway", request.app.state["edge"]).use
-    return partial(use.others, current_caller.get(), use.begun)
+    return partial(use.count_other_callers, current_caller.get(), use.begun)
 
 
 @asynccontextmanager
@@ -227,7 +227,7 @@ def _sent_format(request: Request[Any, Any, Any], wanted: str | None) -> str:
     return ARCHIVE_FORMAT if wanted in {"csv", "parquet"} else wanted
 
 
-@get("/api/memory/{store:str}/export", media_type=NDJSON_MEDIA_TYPE, opt=operation_opt(_EXPORT))
+@get("/api/memory/{store:str}/export", media_type=NDJSON_MEDIA_TYPE, opt=build_litestar_opt(_EXPORT))
 async def export_store(request: Request[Any, Any, Any]) -> ASGIResponse:
     """Export a store as lines that import accepts; importing them elsewhere gives an equal store.
 
@@ -240,7 +240,9 @@ async def export_store(request: Request[Any, Any, Any]) -> ASGIResponse:
     wanted = decode_query(request.scope["query_string"], ExportQuery)
     kind = wanted.format or _accepted(request.headers.get("accept", ""))
     with service.admission.transfer_slot():
-        stream = await service.admission.run("transfers", open_export, graph, wanted.valid_at, graph.past(wanted.as_of))
+        stream = await service.admission.run(
+            "transfers", open_export, graph, wanted.valid_at, graph.resolve_as_of(wanted.as_of)
+        )
         if kind == "ndjson":
             return ExportResponse(service, graph.name, stream)
         converted = await service.admission.run("transfers", ConvertedExport, graph, stream, kind)
@@ -334,7 +336,7 @@ _CYPHER = Operation(
 )
 
 
-@post("/api/memory/{store:str}/cypher", status_code=200, opt=operation_opt(_CYPHER))
+@post("/api/memory/{store:str}/cypher", status_code=200, opt=build_litestar_opt(_CYPHER))
 async def cypher(request: Request[Any, Any, Any]) -> ASGIResponse:
     """Run a Cypher statement that reads or, with `"mode": "write"`, changes the graph in one atomic write.
 

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from kgserve.graph import request_bodies
-from kgserve.graph.compat.versioned_field_names import FieldNames, copy_field
+from kgserve.graph.compat.versioned_nodes_field_names import FieldNames, copy_field
 from kgserve.server.mcp.input_schema import UNLISTED_SCHEMA_KEY
 from kgserve.storage.model.attributes import AttributeConditionsInput
 from kgserve.storage.model.fields import MAX_ID_BYTES

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, UnsetType, inspect
 
 from kgserve.errors import FieldError, InvalidInput, KgserveError, NoStore
-from kgserve.graph.compat.versioned_api import UndecodedItem
+from kgserve.graph.compat.versioned_nodes_api import UndecodedItem
 from kgserve.platform.codecs import convert, decode_json, locate_validation_error, unwrap_type
 from kgserve.platform.timestamps import complete_time, has_time_zone, is_rfc3339, parse_time
 from kgserve.storage.model.fields import EDGE, NODE, TIMESTAMP_TYPE

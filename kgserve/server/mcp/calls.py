@@ -27,7 +27,7 @@ from mcp.server.context import ServerRequestContext
 from mcp.shared.inbound import encode_header_value
 
 from kgserve import errors
-from kgserve.graph.compat.versioned_field_names import FIELD_NAMES_PARAMETER, rename_fields
+from kgserve.graph.compat.versioned_nodes_field_names import FIELD_NAMES_PARAMETER, rename_fields
 from kgserve.graph.search import node_search
 from kgserve.graph.store_handle import StoreHandle, StoreHandles
 from kgserve.platform.access.authentication import CALLER_HEADER, Caller, HiddenStore, RequestContext
@@ -175,7 +175,7 @@ async def forward_method(
         "mcp-method": method,
         "mcp-name": encode_header_value(params.get("name") or params["uri"]),
     }
-    async with forwarder.asked(served, ("POST", "/mcp"), sent, msgspec.json.encode(request)) as response:
+    async with forwarder.send_request(served, ("POST", "/mcp"), sent, msgspec.json.encode(request)) as response:
         answer = _decode(await response.read())
     if answer.error is not None:
         raise MCPError(answer.error.code, answer.error.message, answer.error.data)
@@ -220,7 +220,7 @@ class ToolCall(NamedTuple):
     arguments: Mapping[str, Any] | None
     wishes: McpConnectionOptions
     visit: RequestContext
-    asker: str
+    accounting_name: str
     notes: list[str]
     headers: Mapping[str, str]
 
@@ -244,7 +244,7 @@ class LastWrites:
     def __init__(self) -> None:
         self._last: OrderedDict[tuple[str, str], int] = OrderedDict()
 
-    def remember(self, asker: str, store: str, answer: object) -> None:
+    def record_write(self, asker: str, store: str, answer: object) -> None:
         """Remember the commit sequence in the answer to a write."""
         sequence = getattr(answer, "sequence", None)
         if isinstance(sequence, int):
@@ -294,7 +294,7 @@ class ToolDispatcher:
             tool, params.arguments, wishes, request_context_of(context), _asker(context), [], _headers(context)
         )
         made = idempotency_key_of(_headers(context), tool.name, params.arguments) if call.writes else None
-        answering = self._repeats.run_once(call.visit.asker, made, partial(self._measure, call))
+        answering = self._repeats.run_once(call.visit.accounting_name, made, partial(self._measure, call))
         if context.meta is None or context.meta.get("progress_token") is None:
             return await answering
         return await _report_progress(context, tool, answering)
@@ -358,15 +358,17 @@ class ToolDispatcher:
     async def _run(self, call: ToolCall, graphs: StoreHandles) -> dict[str, Any]:
         begin = partial(self._begin, graphs, call)
         if call.tool.runs_statement:
-            return await self._threads.kinds["statements"].run(lambda: _present_result(call, *begin()), call.asker)
+            return await self._threads.kinds["statements"].run(
+                lambda: _present_result(call, *begin()), call.accounting_name
+            )
         if not call.writes:
             return await self._threads.read(lambda: _present_result(call, *begin()))
-        async with self._threads.turns.one(call.asker):
+        async with self._threads.turns.one(call.accounting_name):
             answer, given, store = await self._threads.kinds["writes"].run(begin)
             if isinstance(answer, Future):
                 # Shielded: a disconnect must not cancel a write that the store has accepted.
                 answer = await asyncio.shield(asyncio.wrap_future(answer))
-        self._written.remember(call.asker, store, answer)
+        self._written.record_write(call.accounting_name, store, answer)
         return _present_result(call, answer, given, store)
 
     def _begin(self, graphs: StoreHandles, call: ToolCall) -> tuple[Any, msgspec.Struct, str]:
@@ -390,7 +392,7 @@ class ToolDispatcher:
     ) -> Any:
         """Run a search after waiting for the indexes to include the caller's last write."""
         for name in (graph.name, *(getattr(given, "also", None) or ())):
-            if last := self._written.last(call.asker, name):
+            if last := self._written.last(call.accounting_name, name):
                 node_search.wait_for_indexes(graphs.graph(name), last, READ_YOUR_WRITES_TIMEOUT_SECONDS)
         answer: Any = call.tool.run(graph, given)
         return SearchWithLag(answer, node_search.count_unindexed_commits(graph, answer.index_sequence))
@@ -439,7 +441,7 @@ def request_context_of(context: Context) -> RequestContext:
 def _asker(context: Context) -> str:
     """Return the identity for admission control; each session counts as a caller of its own."""
     session = _headers(context).get("mcp-session-id", "")
-    return f"{request_context_of(context).asker} {session}"
+    return f"{request_context_of(context).accounting_name} {session}"
 
 
 def _headers(context: Context) -> Mapping[str, str]:

@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, UnsetType, field
 
 from kgserve.graph.request_bodies import SearchMode
 from kgserve.memory import analytics, recall_stores, store_memory
-from kgserve.memory import entities as named
+from kgserve.memory import entity_operations as named
 from kgserve.memory.api import (
     ConsolidateRequest,
     ConsolidationReport,

@@ -102,7 +102,7 @@ class ResourceWatcher:
                 if not store.watched:
                     self._stores.pop(place.store).close()
 
-    def announced(self, store: str) -> None:
+    def record_store_change(self, store: str) -> None:
         """Record that a store was created, dropped or reconfigured."""
         self._announced.add(store)
         self.has_changes.set()
@@ -143,7 +143,7 @@ class ResourceWatcher:
             return await self._announced_changes(name)  # the store has moved to another node
         wanted = frozenset(place.node for place in store.watched if place.node is not None)
         try:
-            nodes = await anyio.to_thread.run_sync(lambda: commits.since(wanted), limiter=self._thread)
+            nodes = await anyio.to_thread.run_sync(lambda: commits.touched_nodes(wanted), limiter=self._thread)
         except KgserveError:
             return set()  # the store was dropped, which is announced
         if nodes is None:
@@ -209,7 +209,7 @@ class CommitListener:
             self._unlisten()
             raise
 
-    def since(self, wanted: AbstractSet[str]) -> set[str] | None:
+    def touched_nodes(self, wanted: AbstractSet[str]) -> set[str] | None:
         """Return those of the ``wanted`` nodes that were touched since the last call; None if no node was.
 
         Returns all of them if the commits can no longer be read, so that no change is missed. Blocks. Raises NotFound
@@ -406,7 +406,7 @@ class NotificationService:
     def _add(self, store: str) -> None:
         self._changed.add(store)
         self._some_changed.set()
-        self._watching.announced(store)
+        self._watching.record_store_change(store)
 
     async def _notify_of_stores(self) -> None:
         await self._some_changed.wait()
@@ -425,7 +425,7 @@ class NotificationService:
         concerned = [
             _send_updates(each.stream, uris)
             for each in self._sessions.values()
-            if each.stream and (uris := each.concerned(news))
+            if each.stream and (uris := each.changed_uris(news))
         ]
         await asyncio.gather(*concerned)
 
@@ -457,7 +457,7 @@ class _Bus:
     async def publish_updates(self, news: ChangeNotification) -> None:
         """Notify each listener of changes to the resources that it subscribed to."""
         for subscriber, listener in list(self._listeners.values()):
-            for uri in subscriber.concerned(news):
+            for uri in subscriber.changed_uris(news):
                 listener(ResourceUpdated(uri))
         await asyncio.sleep(0)
 
@@ -519,7 +519,7 @@ class NotificationSubscriber:
         self.stream = stream
         self.places: dict[str, ResourceAddress] = {}
 
-    def concerned(self, news: ChangeNotification) -> list[str]:
+    def changed_uris(self, news: ChangeNotification) -> list[str]:
         """Return the subscribed URIs that changed; empty if the key is no longer valid."""
         found = [uri for uri, place in self.places.items() if self._has_changed(place, news)]
         return found if found and self.visit.still_valid else []

@@ -214,7 +214,7 @@ def complete_ids(graph: StoreHandle, start: str) -> list[str]:
     if not _is_valid_prefix(start):
         return []
     with graph.lease() as store, store.reading() as rows:
-        later = takewhile(lambda node_id: node_id.startswith(start), rows.ids_behind(start))
+        later = takewhile(lambda node_id: node_id.startswith(start), rows.ids_after(start))
         return list(islice(chain([start] if rows.has(start) else [], later), MAX_COMPLETIONS + 1))
 
 

@@ -24,7 +24,7 @@ from kgserve.admin.api import StoreSummary
 from kgserve.errors import InvalidInput, NotFound, ServedElsewhere
 from kgserve.graph import node_reads
 from kgserve.graph.answers import Edge, Node, NodeAnswer
-from kgserve.graph.compat.versioned_api import EdgeList
+from kgserve.graph.compat.versioned_nodes_api import EdgeList
 from kgserve.graph.context_rendering import count_tokens
 from kgserve.graph.query_parameters import MAX_EDGES_OFFSET, EdgesRequest, NodeRequest
 from kgserve.graph.store_handle import StoreHandle, StoreHandles, to_answer_struct
@@ -405,7 +405,7 @@ def build_memory_digest(graph: StoreHandle) -> str:
     with graph.lease() as store:
         wanted = MemoryFilter(now, min_confidence=store.description.memory.min_confidence)
         # The view does not contain accesses that are not journaled yet.
-        store.accesses.settle()
+        store.accesses.flush_and_wait()
 
         def read_sections(memories: MemoryIndexFile, rows: RowsSnapshot) -> list[ResourceSection]:
             listed = set[str]()
@@ -424,7 +424,9 @@ def build_memory_digest(graph: StoreHandle) -> str:
 
 def _list_sections(memories: MemoryIndexFile, wanted: MemoryFilter) -> Iterator[tuple[str, list[str]]]:
     def listed(sort: MemorySortKey, limit: int, *types: str) -> list[str]:
-        return memories.listed(msgspec.structs.replace(wanted, types=types), sort, _FIRST_MEMORY_PLACE, limit).ids
+        return memories.list_memory_page(
+            msgspec.structs.replace(wanted, types=types), sort, _FIRST_MEMORY_PLACE, limit
+        ).ids
 
     yield "Pinned", memories.pinned(wanted.now, 20)
     yield "Preferences", listed("created", 10, "preference")

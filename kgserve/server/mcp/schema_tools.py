@@ -20,8 +20,8 @@ from kgserve.server.mcp.replies import (
 )
 from kgserve.server.mcp.reply_values import take_fitting, take_fitting_lines
 from kgserve.server.mcp.tool_definition import McpTool
-from kgserve.storage.model import type_frequencies
-from kgserve.storage.model.type_frequencies import MAX_LISTED_TAGS
+from kgserve.storage.model import type_and_tag_counts
+from kgserve.storage.model.type_and_tag_counts import MAX_LISTED_TAGS
 
 
 class DescribeSchemaArguments(FieldNameArguments, kw_only=True):
@@ -70,7 +70,7 @@ def _list_tags_reply(found: answers.TagList, given: ListTagsArguments, _store: s
     return ToolReply("\n".join([head, *lines]), {"tags": msgspec.to_builtins(tags[: len(lines)])}, more)
 
 
-def _tag_line(each: type_frequencies.TagFreq) -> str:
+def _tag_line(each: type_and_tag_counts.TagFreq) -> str:
     return f"  {quote_text(each.tag)}: {each.count:,}"
 
 

@@ -45,7 +45,7 @@ from kgserve.server.mcp.reply_values import (
 from kgserve.server.mcp.tool_definition import McpTool
 from kgserve.storage.model.fields import MAX_ID_BYTES
 from kgserve.storage.model.store_settings import MAX_DISPLAY_NAME_BYTES, ConflictPolicy
-from kgserve.storage.model.type_frequencies import TagFreq
+from kgserve.storage.model.type_and_tag_counts import TagFreq
 
 _MAX_TYPES_WITH_EXAMPLES = 20
 _EXAMPLES_PER_TYPE = 3

@@ -17,7 +17,7 @@ from kgserve import errors
 from kgserve.platform.codecs import convert
 from kgserve.server.mcp.cypher_tools import CYPHER_TOOLS
 from kgserve.server.mcp.entity_memory_tools import ENTITY_MEMORY_TOOLS
-from kgserve.server.mcp.entity_tools import ENTITY_TOOLS
+from kgserve.server.mcp.entity_read_tools import ENTITY_TOOLS
 from kgserve.server.mcp.history_tools import HISTORY_TOOLS
 from kgserve.server.mcp.input_schema import build_input_schema
 from kgserve.server.mcp.memory_server_tools import MEMORY_SERVER_TOOLS

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from kgserve.errors import ConflictManual
 from kgserve.graph import answers, versioned_writes
-from kgserve.graph.compat import versioned_api
-from kgserve.graph.compat.versioned_api import EdgeResult, NodeResult, PutNodeAnswer, PutSubgraphAnswer
+from kgserve.graph.compat import versioned_nodes_api
+from kgserve.graph.compat.versioned_nodes_api import EdgeResult, NodeResult, PutNodeAnswer, PutSubgraphAnswer
 from kgserve.server.mcp.argument_fields import (
     UNLISTED_FIELD,
     Arguments,
@@ -43,7 +43,7 @@ _MAX_ERROR_CHARS = 120
 _Based = Annotated[int, Meta(ge=0, lt=1 << 53, description="The version that you read; omitted: overwrite any")] | None
 
 
-@add_fields_of(versioned_api.PutNodeRequest, "graph_id", "lineage_id", "kind", "metadata")
+@add_fields_of(versioned_nodes_api.PutNodeRequest, "graph_id", "lineage_id", "kind", "metadata")
 class PutNodeArguments(FieldNameArguments, kw_only=True):
     """Complete version of a node: omitted fields become empty."""
 
@@ -64,7 +64,7 @@ class PutNodeArguments(FieldNameArguments, kw_only=True):
     metadata: Annotated[dict[str, Any] | UnsetType, UNLISTED_FIELD] = UNSET
 
 
-class SubgraphNodeArguments(versioned_api.NodeSpec, kw_only=True):
+class SubgraphNodeArguments(versioned_nodes_api.NodeSpec, kw_only=True):
     """Complete node of a subgraph: omitted fields become empty. Without an id a new node is created."""
 
     ref: Annotated[NameField, Meta(description="Name for relations of this call")] | None = None
@@ -76,7 +76,7 @@ class SubgraphNodeArguments(versioned_api.NodeSpec, kw_only=True):
     metadata: Annotated[dict[str, Any] | None, UNLISTED_FIELD] = None
 
 
-class SubgraphEdgeArguments(versioned_api.EdgeSpec, kw_only=True):
+class SubgraphEdgeArguments(versioned_nodes_api.EdgeSpec, kw_only=True):
     """Relation of a subgraph."""
 
     source: Annotated[NameField, Meta(description="A ref of this call, or an existing id")] | None = field(
@@ -96,31 +96,37 @@ class SubgraphEdgeArguments(versioned_api.EdgeSpec, kw_only=True):
 class PutSubgraphArguments(Arguments, kw_only=True):
     """Nodes, then edges, each written independently."""
 
-    nodes: Annotated[list[SubgraphNodeArguments], Meta(description=f"At most {versioned_api.MAX_SUBGRAPH_NODES}")] = []  # noqa: RUF012 - msgspec copies it
-    edges: Annotated[list[SubgraphEdgeArguments], Meta(description=f"At most {versioned_api.MAX_SUBGRAPH_EDGES}")] = []  # noqa: RUF012 - msgspec copies it
+    nodes: Annotated[
+        list[SubgraphNodeArguments], Meta(description=f"At most {versioned_nodes_api.MAX_SUBGRAPH_NODES}")
+    ] = []  # noqa: RUF012 - msgspec copies it
+    edges: Annotated[
+        list[SubgraphEdgeArguments], Meta(description=f"At most {versioned_nodes_api.MAX_SUBGRAPH_EDGES}")
+    ] = []  # noqa: RUF012 - msgspec copies it
     apart: ClassVar[Mapping[str, type[msgspec.Struct]]] = {
         "nodes": SubgraphNodeArguments,
         "edges": SubgraphEdgeArguments,
     }
 
 
-def build_subgraph_request(given: PutSubgraphArguments) -> versioned_api.PutSubgraphRequest:
+def build_subgraph_request(given: PutSubgraphArguments) -> versioned_nodes_api.PutSubgraphRequest:
     """Return the request for the arguments, with the field names of versioned writes."""
-    nodes: list[SubgraphNodeArguments | versioned_api.UndecodedItem] = [*given.nodes]
-    edges: list[SubgraphEdgeArguments | versioned_api.UndecodedItem] = [*given.edges]
+    nodes: list[SubgraphNodeArguments | versioned_nodes_api.UndecodedItem] = [*given.nodes]
+    edges: list[SubgraphEdgeArguments | versioned_nodes_api.UndecodedItem] = [*given.edges]
     refs = {node.ref for node in nodes if node.ref}
-    return versioned_api.PutSubgraphRequest(
-        nodes=[node if isinstance(node, versioned_api.UndecodedItem) else _node_spec(node) for node in nodes],
-        edges=[edge if isinstance(edge, versioned_api.UndecodedItem) else _edge_spec(edge, refs) for edge in edges],
+    return versioned_nodes_api.PutSubgraphRequest(
+        nodes=[node if isinstance(node, versioned_nodes_api.UndecodedItem) else _node_spec(node) for node in nodes],
+        edges=[
+            edge if isinstance(edge, versioned_nodes_api.UndecodedItem) else _edge_spec(edge, refs) for edge in edges
+        ],
     )
 
 
-def _node_spec(node: SubgraphNodeArguments) -> versioned_api.NodeSpec:
-    return _spec(versioned_api.NodeSpec, node, {"lineage_id": node.id, **_named(node.type, node)})
+def _node_spec(node: SubgraphNodeArguments) -> versioned_nodes_api.NodeSpec:
+    return _spec(versioned_nodes_api.NodeSpec, node, {"lineage_id": node.id, **_named(node.type, node)})
 
 
-def _edge_spec(edge: SubgraphEdgeArguments, refs: AbstractSet[str | None]) -> versioned_api.EdgeSpec:
-    return _spec(versioned_api.EdgeSpec, edge, _ends(edge, refs) | _named(edge.relation_type, edge))
+def _edge_spec(edge: SubgraphEdgeArguments, refs: AbstractSet[str | None]) -> versioned_nodes_api.EdgeSpec:
+    return _spec(versioned_nodes_api.EdgeSpec, edge, _ends(edge, refs) | _named(edge.relation_type, edge))
 
 
 def _named(kind: str | None, given: SubgraphNodeArguments | SubgraphEdgeArguments) -> dict[str, Any]:
@@ -222,7 +228,7 @@ VERSION_TOOLS: tuple[McpTool[Any], ...] = (
         "it, or, if the store's conflict policy is manual, keeps both and explains how to resolve the conflict.",
         PutNodeArguments,
         "writing the entity",
-        lambda graph, given: versioned_writes.put_node(graph, to_request(versioned_api.PutNodeRequest, given)),
+        lambda graph, given: versioned_writes.put_node(graph, to_request(versioned_nodes_api.PutNodeRequest, given)),
         "overwrites",
         retry_hint="get_entity, or search_knowledge with its words, shows whether it was written",
     ),

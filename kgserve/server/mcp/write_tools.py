@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from kgserve.errors import InvalidInput
 from kgserve.graph import answers, merge, mutations, node_reads, query_parameters, request_bodies
-from kgserve.graph.compat import versioned_api
-from kgserve.graph.compat.versioned_api import RetireAnswer
+from kgserve.graph.compat import versioned_nodes_api
+from kgserve.graph.compat.versioned_nodes_api import RetireAnswer
 from kgserve.graph.merge_api import MergeAnswer, MergeNodeRequest, UnmergeAnswer, UnmergeNodeRequest
 from kgserve.graph.query_parameters import MAX_PAGE_ROWS
 from kgserve.graph.store_handle import StoreHandle
@@ -110,7 +110,7 @@ class DeleteRelationArguments(Arguments, kw_only=True):
     to_graph: TargetStoreField = UNSET
 
 
-@add_fields_of(versioned_api.RetireRequest)
+@add_fields_of(versioned_nodes_api.RetireRequest)
 class RetireEntityArguments(Arguments, kw_only=True):
     """Node, and the end of its valid time."""
 
@@ -119,7 +119,7 @@ class RetireEntityArguments(Arguments, kw_only=True):
     created_by: AuthorField = UNSET
 
 
-@add_fields_of(versioned_api.RetireEdgeRequest)
+@add_fields_of(versioned_nodes_api.RetireEdgeRequest)
 class RetireRelationArguments(DeleteRelationArguments, kw_only=True):
     """Edge, and the end of its valid time."""
 
@@ -188,11 +188,11 @@ def _merge(graph: StoreHandle, given: MergeEntitiesArguments) -> Future[MergeAns
     return merge.merge_nodes(graph, to_request(MergeNodeRequest, given))
 
 
-def _retire(graph: StoreHandle, given: RetireArguments) -> Future[versioned_api.RetireAnswer]:
+def _retire(graph: StoreHandle, given: RetireArguments) -> Future[versioned_nodes_api.RetireAnswer]:
     named = split_retire_arguments(given)
     if isinstance(named, RetireEntityArguments):
         return mutations.retire_node(graph, to_request(query_parameters.RetireNodeRequest, named))
-    return mutations.retire_edge(graph, to_request(versioned_api.RetireEdgeRequest, named))
+    return mutations.retire_edge(graph, to_request(versioned_nodes_api.RetireEdgeRequest, named))
 
 
 @present_answer.register
@@ -397,7 +397,7 @@ WRITE_TOOLS: tuple[McpTool[Any], ...] = (
         "For a relation that is no longer true: sets valid_to instead of deleting.",
         RetireRelationArguments,
         "retiring the relation",
-        lambda graph, given: mutations.retire_edge(graph, to_request(versioned_api.RetireEdgeRequest, given)),
+        lambda graph, given: mutations.retire_edge(graph, to_request(versioned_nodes_api.RetireEdgeRequest, given)),
         "writes",
     ),
 )

@@ -58,7 +58,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _DICTIONARY_COLUMNS = ["type", "relation_type", "created_by"]
 
 
-class MaterializedRows(msgspec.Struct, frozen=True):
+class MaterializationResult(msgspec.Struct, frozen=True):
     """State of the rows written, and the state that the journal ``expected``. They differ only if rows were wrong."""
 
     state: StoreState
@@ -77,7 +77,7 @@ def materialize_rows(
     *,
     drop_loose: bool = False,
     memory_bytes: int = MAX_IN_MEMORY_CHANGES_BYTES,
-) -> MaterializedRows:
+) -> MaterializationResult:
     """Write nodes.parquet and edges.parquet of the state after applying ``changes`` to snapshot ``base``.
 
     memory_bytes: size of change sets beyond which they are partitioned on disk, in ``target``.
@@ -100,7 +100,7 @@ def materialize_rows(
 
 def write_row_files(
     nodes: Iterable[list[NodeRow]], edges: Iterable[list[EdgeRow]], expected: StoreState, target: Path, width: ColumnSet
-) -> MaterializedRows:
+) -> MaterializationResult:
     """Write both files from batches of all rows of a store; ``width`` is that of the widest row."""
     found = ([*map(astuple, rows)] for rows in nodes)
     written = _write(target / NODES_FILE, found, iter(()), width=width)
@@ -108,7 +108,7 @@ def write_row_files(
     return _fold_result(expected, written, _write(target / EDGES_FILE, found, iter(()), width=width))
 
 
-def _fold_in_memory(base: Path | None, net: NetChange, target: Path, *, drop_loose: bool) -> MaterializedRows:
+def _fold_in_memory(base: Path | None, net: NetChange, target: Path, *, drop_loose: bool) -> MaterializationResult:
     expected = net.state or (verify_snapshot(base).state if base is not None else StoreState())
     width = max(net.width, read_column_set(base))
     nodes = _merge(base, NODES_FILE, net.nodes_created.keys() | net.nodes_updated.keys() | net.nodes_deleted, 1)
@@ -121,7 +121,7 @@ def _fold_in_memory(base: Path | None, net: NetChange, target: Path, *, drop_loo
 
 def _fold_on_disk(
     base: Path | None, changes: Iterable[ChangeSet], target: Path, *, drop_loose: bool
-) -> MaterializedRows:
+) -> MaterializationResult:
     expected = StoreState()
     width = read_column_set(base)
     with ExitStack() as stack:
@@ -168,10 +168,10 @@ def _size(change: ChangeSet) -> int:
     return nodes + sum(len(row.attributes) for row in edges) + _FOLDED_ROW_OVERHEAD_BYTES * change.size
 
 
-def _fold_result(expected: StoreState, nodes: tuple[int, int], edges: tuple[int, int]) -> MaterializedRows:
+def _fold_result(expected: StoreState, nodes: tuple[int, int], edges: tuple[int, int]) -> MaterializationResult:
     """Return the result for the digests and counts that were written."""
     digest = (nodes[0] + edges[0]) % (1 << 128)
-    return MaterializedRows(StoreState(expected.sequence, expected.time, digest, nodes[1], edges[1]), expected)
+    return MaterializationResult(StoreState(expected.sequence, expected.time, digest, nodes[1], edges[1]), expected)
 
 
 def _write_edges(

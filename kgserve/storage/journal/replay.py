@@ -13,7 +13,7 @@ from kgserve.platform.allocator import release_free_memory
 from kgserve.platform.durable_files import shorten_journal_path
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import Journal
-from kgserve.storage.journal.materialize import MaterializedRows, materialize_rows
+from kgserve.storage.journal.materialize import MaterializationResult, materialize_rows
 from kgserve.storage.journal.tail import collect_last_versions, read_latest_access_records, read_link_changes
 from kgserve.storage.layout import StoreLayout
 from kgserve.storage.model.change import AccessRecord
@@ -111,7 +111,7 @@ def missing_snapshot_error(layout: StoreLayout, journal: Journal) -> JournalDama
 
 def materialize_journal(
     layout: StoreLayout, journal: Journal, rows: Path, *, drop_loose: bool = False
-) -> MaterializedRows:
+) -> MaterializationResult:
     """Write all rows as of the journal's end to a folder. Raises JournalDamaged if no snapshot leads there."""
     failed = missing_snapshot_error(layout, journal)
     for base in list_usable_snapshots(layout, journal):

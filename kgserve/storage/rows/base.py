@@ -62,7 +62,7 @@ class BaseSegment:
         self.node_at, self.edge_at = column("node_at"), column("edge_at")
         self.node_size, self.edge_size = column("node_size"), column("edge_size")
         self.id_at, self.hashes, self.hashed = column("id_at"), column("hashes"), column("hashed")
-        self.dated = bool(len(column("dated_nodes")) or len(column("dated_edges")))
+        self.has_validity_bounds = bool(len(column("dated_nodes")) or len(column("dated_edges")))
         self.linked = self._directory.linked
         self.fresh = bool((self.flags_of_nodes & FRESH).any())
         flags = np.bitwise_or.reduce(self.flags_of_nodes) | np.bitwise_or.reduce(self.flags_of_edges)
@@ -141,7 +141,7 @@ class BaseSegment:
             self._cached_numbers[node_id] = found
         return found
 
-    def look_up(self, ids: Collection[str]) -> None:
+    def cache_numbers(self, ids: Collection[str]) -> None:
         """Cache the numbers of many nodes at once, so that `number` is cheap for each of them."""
         if not self.nodes or len(ids) < MIN_BATCH_LOOKUP_IDS:
             return
@@ -281,7 +281,7 @@ class BaseSegment:
         """Return the JSON of edges, faster than `edge_texts` for a few. Raises RowsDamaged."""
         return self._read_few_texts(self._edge_at, self._edge_sizes, self._edge_endings, numbers)
 
-    def around(self, numbers: NumberArray, *, outgoing: bool) -> NumberArray:
+    def edges_around(self, numbers: NumberArray, *, outgoing: bool) -> NumberArray:
         """Return the outgoing or incoming edges of nodes, grouped by node."""
         starts = self.out_at if outgoing else self.in_at
         places = concatenate_ranges(starts[numbers], starts[numbers + 1])
@@ -306,11 +306,11 @@ class BaseSegment:
 
     # Valid time
 
-    def nodes_hold(self, numbers: NumberArray, moment: int) -> NDArray[np.bool_]:
+    def valid_nodes_mask(self, numbers: NumberArray, moment: int) -> NDArray[np.bool_]:
         """Return which of some nodes are valid at a valid time, in microseconds."""
         return self._valid_mask("node", self.flags_of_nodes, numbers, moment)
 
-    def node_holds(self, number: int, moment: int) -> bool:
+    def is_node_valid_at(self, number: int, moment: int) -> bool:
         """Return True if a node is valid at a valid time; cheap for the many nodes without bounds."""
         return not self._node_flags[number] & DATED or self._is_valid("node", number, moment)
 

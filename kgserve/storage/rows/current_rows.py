@@ -174,9 +174,9 @@ class CurrentRowsProjection:
         return self._epoch.base.state.sequence
 
     @property
-    def dated(self) -> bool:
+    def has_validity_bounds(self) -> bool:
         """True if any row has validity bounds."""
-        return self._epoch.delta.dated
+        return self._epoch.delta.has_validity_bounds
 
     @property
     def bytes(self) -> int:
@@ -184,7 +184,7 @@ class CurrentRowsProjection:
         return self._epoch.base.size
 
     @property
-    def changed(self) -> int:
+    def delta_version_count(self) -> int:
         """Number of row versions in the delta."""
         return self._epoch.delta.versions
 
@@ -194,7 +194,7 @@ class CurrentRowsProjection:
         return RowsSnapshot(epoch.base, epoch.delta, state)
 
     @contextmanager
-    def foreseeing(self) -> Generator[StagedBase]:
+    def stage_deletion(self) -> Generator[StagedBase]:
         """Yield a `StagedBase` for the next deletion. One thread at a time; other threads must not `merge_changes`."""
         with self._lock:
             epoch, state = self._register_reader()
@@ -220,7 +220,7 @@ class CurrentRowsProjection:
             self._release_reader(epoch, state)
 
     @contextmanager
-    def serving(self) -> Generator[RowsSnapshot]:
+    def reading_with_repair(self) -> Generator[RowsSnapshot]:
         """Yield the rows of the last commit, for answers. Damaged rows are rebuilt; raises Unavailable meanwhile."""
         try:
             with self.reading() as rows:

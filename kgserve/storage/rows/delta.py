@@ -70,7 +70,7 @@ class RowDelta:
         self.sequence = base.state.sequence
         self.versions = 0
         self.bytes = 0
-        self.dated = base.dated
+        self.has_validity_bounds = base.has_validity_bounds
         self.linked = base.linked
         self.width = base.width
         self.merges = base.code(MERGED_INTO_RELATION) >= 0
@@ -112,7 +112,7 @@ class RowDelta:
         """Return the ids of nodes."""
         return self.base.ids(numbers) if not self.node_ids else [self.id(number) for number in numbers]
 
-    def ends(self, number: int) -> tuple[int, int]:
+    def edge_endpoints(self, number: int) -> tuple[int, int]:
         """Return source and target of an edge."""
         new = number - self.base.edges
         if new < 0:
@@ -170,7 +170,7 @@ class RowDelta:
         self.edges[number] = RowVersion(at, row, _prune_versions(before, floor) if before else None)
         if before is None:
             # Order matters: readers must find it among the changes before it is hidden in the base.
-            self._index_edge(number, *self.ends(number))
+            self._index_edge(number, *self.edge_endpoints(number))
             if number < self.base.edges:
                 self.touched_edges[number] = True
         self.versions += 1
@@ -189,7 +189,9 @@ class RowDelta:
 
     def _note_extras(self, row: NodeRow | EdgeRow) -> None:
         if row.extras is not None:
-            self.dated = self.dated or row.extras.valid_from is not None or row.extras.valid_to is not None
+            self.has_validity_bounds = (
+                self.has_validity_bounds or row.extras.valid_from is not None or row.extras.valid_to is not None
+            )
             if self.width is not ColumnSet.MEMORY:
                 self.width = max(self.width, row.extras.width)
 

@@ -158,7 +158,7 @@ def encode_edge(row: EdgeRow) -> bytes:
     return _encode(_edge_fields(row, edge_id(row.key)))
 
 
-def encode_link(row: LinkRow, origin: str | None = None) -> bytes:
+def encode_cross_store_link(row: LinkRow, origin: str | None = None) -> bytes:
     """Return the JSON object of a link: its edge, the target store, and optionally its own store."""
     fields = _edge_fields(row.edge, link_id(row.key))
     fields.to_graph = row.store

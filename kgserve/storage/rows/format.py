@@ -314,7 +314,7 @@ class ColumnsWriter(ChecksummedWriter):
         tail = len(directory).to_bytes(8, "little") + xxhash.xxh3_64_intdigest(directory).to_bytes(8, "little")
         write_all_bytes(self._file.fileno(), sums + directory + tail + ROWS_MAGIC)
 
-    def leave(self, name: str, start: int, type_: str, repeated: int) -> None:
+    def end_section(self, name: str, start: int, type_: str, repeated: int) -> None:
         """Record the end of a section."""
         self._sections[name] = FileSection(start, self.offset - start, type_, repeated)
 
@@ -328,7 +328,7 @@ class _SectionWriter:
         pass
 
     def __exit__(self, *_: object) -> None:
-        self._writer.leave(self._name, self._start, *self._of)
+        self._writer.end_section(self._name, self._start, *self._of)
 
 
 def _narrow_column(values: NumberArray) -> tuple[NumberArray, int]:

@@ -22,7 +22,9 @@ def find_parent_edges(rows: RowsSnapshot, ids: Iterable[str]) -> dict[str, list[
 def find_outgoing_edges(rows: RowsSnapshot, ids: Iterable[str], kinds: Collection[str]) -> list[EdgeRow]:
     """Return the relations of some types that start at nodes."""
     numbers = np.array([number for node_id in ids if (number := rows.number(node_id)) >= 0], np.int64)
-    return [*rows.rows_of(filter_by_type(rows, rows.around(numbers, outgoing=True), kinds))] if len(numbers) else []
+    return (
+        [*rows.rows_of(filter_by_type(rows, rows.edges_around(numbers, outgoing=True), kinds))] if len(numbers) else []
+    )
 
 
 def find_parents(rows: RowsSnapshot, ids: Iterable[str]) -> dict[str, str]:
@@ -49,7 +51,7 @@ def _group_by_source(edges: Iterable[EdgeRow]) -> dict[str, list[EdgeRow]]:
 def find_redirects(rows: RowsSnapshot, ids: Iterable[str]) -> dict[str, str]:
     """Return the redirects of merged nodes among ``ids``, including the following steps."""
     found: dict[str, str] = {}
-    some = set(ids) if rows.know_merges else set()
+    some = set(ids) if rows.has_merges else set()
     while some:
         steps = {node_id: into for node_id in some if (into := _merged_into(rows, node_id)) is not None}
         found |= steps
@@ -66,7 +68,7 @@ def find_directly_merged_ids(rows: RowsSnapshot, node_id: str) -> list[str]:
     """Return the nodes that were merged into a node directly."""
     number = rows.number(node_id)
     into = (
-        filter_by_type(rows, rows.around(np.array([number]), outgoing=False), (MERGED_INTO_RELATION,))
+        filter_by_type(rows, rows.edges_around(np.array([number]), outgoing=False), (MERGED_INTO_RELATION,))
         if number >= 0
         else None
     )
@@ -77,7 +79,7 @@ def find_directly_merged_ids(rows: RowsSnapshot, node_id: str) -> list[str]:
 def find_merged_ids(rows: RowsSnapshot, node_id: str) -> list[str]:
     """Return the nodes that were merged into a node, directly or through others."""
     found: dict[str, None] = {}
-    waiting = [node_id] if rows.know_merges else []
+    waiting = [node_id] if rows.has_merges else []
     while waiting:
         new = [each for each in find_directly_merged_ids(rows, waiting.pop()) if each not in found]
         found.update(dict.fromkeys(new))
@@ -88,10 +90,10 @@ def find_merged_ids(rows: RowsSnapshot, node_id: str) -> list[str]:
 def _merged_into(rows: RowsSnapshot, node_id: str) -> str | None:
     number = rows.number(node_id)
     # A merged node is never valid, so any moment will do.
-    if number < 0 or rows.node_holds(number, rows.state.time):
+    if number < 0 or rows.is_node_valid_at(number, rows.state.time):
         return None
     row = rows.node_row(number)
     if row is None or not is_never_valid(row.extras):
         return None
-    into = filter_by_type(rows, rows.around(np.array([number]), outgoing=True), (MERGED_INTO_RELATION,))
+    into = filter_by_type(rows, rows.edges_around(np.array([number]), outgoing=True), (MERGED_INTO_RELATION,))
     return max(((edge.sequence, edge.target) for edge in rows.rows_of(into)), default=(0, None))[1]

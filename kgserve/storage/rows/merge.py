@@ -355,7 +355,7 @@ class _BaseMerge:
     def _write_texts(self, kind: str, splice: _ColumnSplice, new: list[bytes]) -> None:
         """Write the texts of new rows, without common suffixes, and the columns that locate all texts."""
         base, kept = self._base, splice.kept
-        numbers = self._endings.part(kind, new)
+        numbers = self._endings.split_suffixes(kind, new)
         was = self._endings.renumbered[base.array(f"{kind}_ending")[kept]]
         self._writer.column(f"{kind}_ending", splice.column(f"{kind}_ending", was, numbers))
         places, sizes = base.array(f"{kind}_at")[kept], base.array(f"{kind}_size")[kept]

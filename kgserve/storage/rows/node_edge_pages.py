@@ -33,7 +33,7 @@ def incoming_edges_of_type(rows: RowsSnapshot, node_id: str, kind: str) -> list[
     number = rows.number(node_id)
     if number < 0:
         return []
-    return [*rows.rows_of(filter_by_type(rows, rows.around(np.array([number]), outgoing=False), (kind,)))]
+    return [*rows.rows_of(filter_by_type(rows, rows.edges_around(np.array([number]), outgoing=False), (kind,)))]
 
 
 def add_former_versions(rows: RowsSnapshot, ids: Iterable[str]) -> list[str]:
@@ -42,7 +42,7 @@ def add_former_versions(rows: RowsSnapshot, ids: Iterable[str]) -> list[str]:
     numbers = np.array([number for node_id in found if (number := rows.number(node_id)) >= 0], np.int64)
     if not len(numbers):
         return [*found]
-    edges = [*rows.rows_of(filter_by_type(rows, rows.around(numbers, outgoing=False), (VERSION_OF_RELATION,)))]
+    edges = [*rows.rows_of(filter_by_type(rows, rows.edges_around(numbers, outgoing=False), (VERSION_OF_RELATION,)))]
     there = rows.nodes({edge.source for edge in edges})
     versions = (edge.source for edge in edges if is_version_of(there.get(edge.source), edge.target))
     return [*dict.fromkeys((*found, *versions))]
@@ -64,14 +64,14 @@ def filter_by_weight(rows: RowsSnapshot, found: EdgeSet, least: float) -> EdgeSe
 def filter_valid_edges(rows: RowsSnapshot, found: EdgeSet, moment: int, *, outgoing: bool) -> EdgeSet:
     """Return the edges of one valid node that are valid at a valid time, and whose other ends are.
 
-    Same result as `RowsSnapshot.holding` at half the cost.
+    Same result as `RowsSnapshot.filter_valid` at half the cost.
     """
-    valid_edges = rows.edges_holding(found, moment)
+    valid_edges = rows.filter_valid_edges(found, moment)
     own, changed = valid_edges.base, valid_edges.changed
     ends = (rows.base.target if outgoing else rows.base.source)[own].astype(np.int64)
-    others = np.array([rows.delta.ends(number)[1 if outgoing else 0] for number, _ in changed], np.int64)
-    there = rows.nodes_hold(others, moment).tolist()
-    own = own[rows.nodes_hold(ends, moment)]
+    others = np.array([rows.delta.edge_endpoints(number)[1 if outgoing else 0] for number, _ in changed], np.int64)
+    there = rows.valid_nodes_mask(others, moment).tolist()
+    own = own[rows.valid_nodes_mask(ends, moment)]
     return EdgeSet(own, [each for each, holds in zip(changed, there, strict=True) if holds])
 
 

@@ -43,9 +43,9 @@ class RowsSnapshot:
         self.at = state.sequence
 
     @property
-    def dated(self) -> bool:
+    def has_validity_bounds(self) -> bool:
         """True if any row has validity bounds."""
-        return self.delta.dated
+        return self.delta.has_validity_bounds
 
     @property
     def linked(self) -> bool:
@@ -53,7 +53,7 @@ class RowsSnapshot:
         return self.delta.linked
 
     @property
-    def know_merges(self) -> bool:
+    def has_merges(self) -> bool:
         """True if any node was merged into another."""
         return self.delta.merges
 
@@ -67,9 +67,9 @@ class RowsSnapshot:
     def number(self, node_id: str) -> int:
         """Return the number of a node; -1 if it does not exist."""
         number = self.delta.number(node_id)
-        return number if number >= 0 and self.is_there(number) else -1
+        return number if number >= 0 and self.has_node_number(number) else -1
 
-    def is_there(self, number: int) -> bool:
+    def has_node_number(self, number: int) -> bool:
         """Return True if a numbered node exists."""
         changed = self.delta.nodes.get(number)
         version = changed and changed.at(self.at)
@@ -131,7 +131,7 @@ class RowsSnapshot:
         """Return the JSON of an existing node; ``now`` in microseconds decides on staleness."""
         return self._node_text(number, now) + b"}"
 
-    def nodes_hold(self, numbers: NumberArray, moment: int) -> NumberArray:
+    def valid_nodes_mask(self, numbers: NumberArray, moment: int) -> NumberArray:
         """Return which nodes are valid at a valid time, in microseconds."""
         count = self.base.nodes
         changed = numbers >= count
@@ -139,23 +139,23 @@ class RowsSnapshot:
             changed = changed | self.delta.touched_nodes[np.minimum(numbers, count - 1)]
         held = np.ones(len(numbers), np.bool_)
         own = ~changed
-        held[own] = self.base.nodes_hold(numbers[own], moment)
+        held[own] = self.base.valid_nodes_mask(numbers[own], moment)
         for at in np.flatnonzero(changed).tolist():
             row = self.node_row(int(numbers[at]))
             held[at] = row is not None and row.is_valid_at(moment)
         return held
 
-    def node_holds(self, number: int, moment: int) -> bool:
+    def is_node_valid_at(self, number: int, moment: int) -> bool:
         """Return True if an existing node is valid at a valid time, in microseconds."""
         version = self._node_version(number)
         if version is not None:
             return cast("NodeRow", version.row).is_valid_at(moment)
-        return self.base.node_holds(number, moment)
+        return self.base.is_node_valid_at(number, moment)
 
-    def holding_nodes(self, numbers: set[int], moment: int) -> set[int]:
+    def filter_valid_nodes(self, numbers: set[int], moment: int) -> set[int]:
         """Return those of a few nodes that are valid at a valid time, in microseconds."""
-        asked = numbers if self.base.dated else self.delta.nodes.keys() & numbers
-        return numbers - {number for number in asked if not self.node_holds(number, moment)}
+        asked = numbers if self.base.has_validity_bounds else self.delta.nodes.keys() & numbers
+        return numbers - {number for number in asked if not self.is_node_valid_at(number, moment)}
 
     def in_order(self, numbers: NumberArray) -> NumberArray:
         """Return nodes ordered by id."""
@@ -242,14 +242,14 @@ class RowsSnapshot:
         texts += [encode_edge_version(version) for _, version in found.changed]
         return texts
 
-    def around(self, numbers: NumberArray, *, outgoing: bool) -> EdgeSet:
+    def edges_around(self, numbers: NumberArray, *, outgoing: bool) -> EdgeSet:
         """Return the outgoing or incoming edges of nodes."""
         base, delta = self.base, self.delta
         own = numbers if not len(delta.node_ids) else numbers[numbers < base.nodes]
         if not delta.edges:
-            return EdgeSet(base.around(own, outgoing=outgoing), [])
+            return EdgeSet(base.edges_around(own, outgoing=outgoing), [])
         # Read the mask before the lists: an edge added concurrently is then seen in at least one of them.
-        edges = base.around(own, outgoing=outgoing) if len(own) else np.empty(0, np.int64)
+        edges = base.edges_around(own, outgoing=outgoing) if len(own) else np.empty(0, np.int64)
         edges = edges[~delta.touched_edges[edges]]
         lists = delta.out if outgoing else delta.into
         changed: list[tuple[int, RowVersion]] = []
@@ -275,7 +275,7 @@ class RowsSnapshot:
         versions = {number: version for number in noted[:] if (version := delta.edges[number].at(self.at)) is not None}
         own = [(number, end) for number, end in zip(numbers, ends, strict=True) if number not in versions]
         changed = [
-            (number, delta.ends(number)[outgoing], version)
+            (number, delta.edge_endpoints(number)[outgoing], version)
             for number, version in versions.items()
             if version.row is not None
         ]
@@ -298,26 +298,28 @@ class RowsSnapshot:
         for _, version in found.changed:
             yield cast("EdgeRow", version.row)
 
-    def edges_holding(self, found: EdgeSet, moment: int) -> EdgeSet:
+    def filter_valid_edges(self, found: EdgeSet, moment: int) -> EdgeSet:
         """Return the edges that are valid at a valid time, regardless of their nodes."""
-        base = found.base[self.base.valid_edges_mask(found.base, moment)] if self.base.dated else found.base
+        base = (
+            found.base[self.base.valid_edges_mask(found.base, moment)] if self.base.has_validity_bounds else found.base
+        )
         return EdgeSet(base, [each for each in found.changed if cast("EdgeRow", each[1].row).is_valid_at(moment)])
 
-    def holding(self, found: EdgeSet, moment: int) -> EdgeSet:
+    def filter_valid(self, found: EdgeSet, moment: int) -> EdgeSet:
         """Return the edges that are valid at a valid time, between nodes that are."""
-        own = self.edges_holding(found, moment)
-        base, changed, ends = own.base, own.changed, self.ends(own)
-        held = self.nodes_hold(ends[0], moment) & self.nodes_hold(ends[1], moment)
+        own = self.filter_valid_edges(found, moment)
+        base, changed, ends = own.base, own.changed, self.edge_endpoints(own)
+        held = self.valid_nodes_mask(ends[0], moment) & self.valid_nodes_mask(ends[1], moment)
         return EdgeSet(
             base[held[: len(base)]], [each for each, holds in zip(changed, held[len(base) :], strict=True) if holds]
         )
 
-    def ends(self, found: EdgeSet) -> tuple[NumberArray, NumberArray]:
+    def edge_endpoints(self, found: EdgeSet) -> tuple[NumberArray, NumberArray]:
         """Return sources and targets: first of the edges in the base, then of the changed ones."""
         source, target = self.base.edge_ends(found.base)
         if not found.changed:
             return source, target
-        ends = np.array([self.delta.ends(number) for number, _ in found.changed], np.int64)
+        ends = np.array([self.delta.edge_endpoints(number) for number, _ in found.changed], np.int64)
         return np.concatenate((source, ends[:, 0])), np.concatenate((target, ends[:, 1]))
 
     def weights(self, found: EdgeSet) -> list[float]:
@@ -326,7 +328,7 @@ class RowsSnapshot:
 
     def _edges_of(self, node_id: str, *, outgoing: bool) -> Iterator[EdgeRow]:
         number = self.number(node_id)
-        return self.rows_of(self.around(np.array([number]), outgoing=outgoing)) if number >= 0 else iter(())
+        return self.rows_of(self.edges_around(np.array([number]), outgoing=outgoing)) if number >= 0 else iter(())
 
     def _with_unchanged(self, edges: NumberArray, hidden: list[int]) -> NumberArray:
         """Add edges of the base that only a later commit has changed, unless they are included already."""
@@ -336,7 +338,7 @@ class RowsSnapshot:
 
     # Scans and lists
 
-    def ids_behind(self, after: str) -> Iterator[str]:
+    def ids_after(self, after: str) -> Iterator[str]:
         """Yield the ids of all nodes after an id, ordered by code point."""
         new = self.delta.new_ids()
         at, own = bisect_right(new, after), self.base.position_after(after)
@@ -348,7 +350,7 @@ class RowsSnapshot:
                 number = self.delta.node_numbers[node_id]
             else:
                 node_id, number, own = mine, own, own + 1
-            if self.is_there(number):
+            if self.has_node_number(number):
                 yield node_id
 
     def node_slices(self) -> Iterator[NumberArray]:
@@ -356,7 +358,7 @@ class RowsSnapshot:
         count = self.base.nodes
         for start, end in batch_ranges(self.base.sizes("node")):
             touched = np.flatnonzero(self.delta.touched_nodes[start:end]).tolist()
-            yield np.delete(np.arange(start, end), [at for at in touched if not self.is_there(start + at)])
+            yield np.delete(np.arange(start, end), [at for at in touched if not self.has_node_number(start + at)])
         there: list[int] = []
         size = 0
         for number in range(count, count + len(self.delta.node_ids)):
@@ -388,7 +390,7 @@ class RowsSnapshot:
         """Return an iterator over batches of all nodes' rows."""
         return map(self.rows_of_nodes, self.node_slices())
 
-    def wide_nodes(self) -> Iterator[NumberArray]:
+    def memory_and_named_nodes(self) -> Iterator[NumberArray]:
         """Yield batches of the nodes that are memories or have a name."""
         own = np.flatnonzero(self.base.flags_of_nodes & MEMORY)
         changed = (number for number, each in self.delta.nodes.copy().items() if _is_memory_or_named(each.at(self.at)))

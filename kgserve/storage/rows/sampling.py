@@ -118,7 +118,7 @@ def find_most_connected(rows: RowsSnapshot, count: int, types: Collection[str] |
     next base finds others.
     """
     numbers = np.union1d(rows.base.best_connected, _most_connected_changed(rows, 8 * count + 100)).astype(np.int64)
-    numbers = np.array([number for number in numbers.tolist() if rows.is_there(number)], np.int64)
+    numbers = np.array([number for number in numbers.tolist() if rows.has_node_number(number)], np.int64)
     if types is not None and len(numbers):
         numbers = numbers[[each in types for each in read_node_types(rows, numbers)]]
     ordered = rows.in_order(numbers)
@@ -162,8 +162,8 @@ def _incident_one_way(
     rows: RowsSnapshot, numbers: NumberArray, wanted: TraversalRequest, limit: int, *, outgoing: bool
 ) -> IncidentEdges:
     near = numbers[: _count_within(rows, numbers, limit, outgoing=outgoing)]
-    found = ColumnTraversal(rows, wanted, None).followed(near, outgoing=outgoing)
-    source, target = rows.ends(found)
+    found = ColumnTraversal(rows, wanted, None).traversed_edges(near, outgoing=outgoing)
+    source, target = rows.edge_endpoints(found)
     owner, end = (source, target) if outgoing else (target, source)
     weight = np.array(rows.weights(found), np.float64)
     cut = len(near) < len(numbers) or len(owner) > limit
@@ -191,5 +191,5 @@ def find_edges_between(
         for s, t, code, weight, first, last in zip(*(column.tolist() for column in columns), strict=True)
     ]
     for number, version in found.changed:
-        edges.append(number_edge(*rows.delta.ends(number), cast("EdgeRow", version.row)))
+        edges.append(number_edge(*rows.delta.edge_endpoints(number), cast("EdgeRow", version.row)))
     return edges, cut

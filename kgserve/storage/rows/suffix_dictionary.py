@@ -38,7 +38,7 @@ class SuffixDictionary:
         """All suffixes by number."""
         return [*self._numbers]
 
-    def part(self, kind: str, texts: list[bytes]) -> list[int]:
+    def split_suffixes(self, kind: str, texts: list[bytes]) -> list[int]:
         """Remove common suffixes from the texts of new rows, in place; return the number of each row's suffix."""
         numbers = [0] * len(texts)
         for start in range(0, len(texts), SUFFIX_SAMPLE_ROWS):

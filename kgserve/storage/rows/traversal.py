@@ -89,7 +89,7 @@ class ColumnTraversal:
         self._remaining_edges = allowed
         types = wanted.relation_types
         self._codes = None if types is None else [rows.base.code(name) for name in types]
-        self._dated = wanted.valid_at is not None and rows.dated
+        self._dated = wanted.valid_at is not None and rows.has_validity_bounds
 
     def run(self, start: int) -> NumberedLevels:
         """Traverse from a node."""
@@ -115,13 +115,13 @@ class ColumnTraversal:
         """Return the unseen nodes that edges of a level lead to."""
         ends: list[NumberArray] = []
         if self._wanted.direction != "incoming":
-            ends.append(self._rows.ends(self.followed(level, outgoing=True))[1])
+            ends.append(self._rows.edge_endpoints(self.traversed_edges(level, outgoing=True))[1])
         if self._wanted.direction != "outgoing":
-            ends.append(self._rows.ends(self.followed(level, outgoing=False))[0])
+            ends.append(self._rows.edge_endpoints(self.traversed_edges(level, outgoing=False))[0])
         found = _distinct(ends[0] if len(ends) == 1 else np.concatenate(ends))
         found = found[~_membership_mask(found, seen)]
         if self._dated and len(found):
-            found = found[self._rows.nodes_hold(found, cast("int", self._wanted.valid_at))]
+            found = found[self._rows.valid_nodes_mask(found, cast("int", self._wanted.valid_at))]
         return found
 
     def between(self, seen: NumberArray) -> tuple[EdgeSet, bool]:
@@ -129,8 +129,8 @@ class ColumnTraversal:
         # Each edge is found from either end; use the direction with fewer edges, as hubs have many.
         base = self._rows.base
         outgoing = _count_around(base.out_at, seen) <= _count_around(base.in_at, seen)
-        found = self.followed(seen, outgoing=outgoing)
-        inside = _membership_mask(self._rows.ends(found)[1 if outgoing else 0], seen)
+        found = self.traversed_edges(seen, outgoing=outgoing)
+        inside = _membership_mask(self._rows.edge_endpoints(found)[1 if outgoing else 0], seen)
         own = len(found.base)
         base = found.base[inside[:own]]
         base = base if outgoing else np.sort(base)
@@ -140,16 +140,16 @@ class ColumnTraversal:
         base = base[:MAX_WALK_EDGES]
         return EdgeSet(base, changed[: MAX_WALK_EDGES - len(base)]), True
 
-    def followed(self, level: NumberArray, *, outgoing: bool) -> EdgeSet:
+    def traversed_edges(self, level: NumberArray, *, outgoing: bool) -> EdgeSet:
         """Return the edges of nodes that the traversal follows."""
-        found = self._rows.around(level, outgoing=outgoing)
+        found = self._rows.edges_around(level, outgoing=outgoing)
         self._count(len(found.base) + len(found.changed))
         wanted, base, own = self._wanted, self._rows.base, found.base
         if self._codes is not None:
             own = own[np.isin(base.relation[own], self._codes)]
         if wanted.min_weight is not None:
             own = own[base.weight[own] >= wanted.min_weight]
-        if self._dated and base.dated:
+        if self._dated and base.has_validity_bounds:
             own = own[base.valid_edges_mask(own, cast("int", wanted.valid_at))]
         changed = found.changed
         if wanted.filtered:
@@ -172,8 +172,8 @@ class _SmallWalk:
         self._remaining_edges = MAX_SMALL_TRAVERSAL_EDGES
         types = wanted.relation_types
         self._codes = None if types is None else {rows.base.code(name) for name in types}
-        self._valid_at = wanted.valid_at if rows.dated else None
-        dated = self._valid_at is not None and rows.base.dated
+        self._valid_at = wanted.valid_at if rows.has_validity_bounds else None
+        dated = self._valid_at is not None and rows.base.has_validity_bounds
         self._filters = types is not None or wanted.min_weight is not None or dated
         self._outgoing: dict[int, AdjacentEdges] = {}
 
@@ -185,7 +185,7 @@ class _SmallWalk:
         for _ in range(wanted.depth):
             beyond = self._unseen_neighbors(levels[-1]) - seen
             if self._valid_at is not None:
-                beyond = self._rows.holding_nodes(beyond, self._valid_at)
+                beyond = self._rows.filter_valid_nodes(beyond, self._valid_at)
             room = wanted.max_nodes - len(seen)
             truncated = len(beyond) > room
             level = self._rows.some_in_order(beyond)[:room]
@@ -247,7 +247,7 @@ class _SmallWalk:
             own = [each for each in own if base.relations[each[0]] in codes]
         if (least := wanted.min_weight) is not None:
             own = [each for each in own if base.weights[each[0]] >= least]
-        if (moment := self._valid_at) is not None and base.dated:
+        if (moment := self._valid_at) is not None and base.has_validity_bounds:
             own = [each for each in own if base.is_edge_valid_at(each[0], moment)]
         numbers, ends = zip(*own, strict=True) if (own := [*own]) else ((), ())
         return AdjacentEdges(
@@ -256,7 +256,7 @@ class _SmallWalk:
 
 
 def _is_valid(rows: RowsSnapshot, node: int, moment: int | None) -> bool:
-    return moment is None or not rows.dated or rows.node_holds(node, moment)
+    return moment is None or not rows.has_validity_bounds or rows.is_node_valid_at(node, moment)
 
 
 def _count_around(starts: NumberArray, nodes: NumberArray) -> int:

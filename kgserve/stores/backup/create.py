@@ -66,6 +66,7 @@ BACKUP_SYNC_BYTES = 8 << 20
 """Bytes written between two syncs; a single large sync would stall journals on the same disk."""
 MAX_FRAME_SCAN_SECONDS = 0.004
 """Time that frames are scanned before yielding to writers; below the interpreter's switch interval."""
+_JOURNAL_TRUNCATED_REASON = "the journal no longer reaches back to the previous backup"
 _SELECT_BACKED_UP_EXTENT = "SELECT sequence, oldest FROM cursor"
 _SELECT_LAST_MOMENT = "SELECT time FROM moment WHERE sequence <= ? ORDER BY sequence DESC LIMIT 1"
 
@@ -166,9 +167,8 @@ def _frames(file: BinaryIO, offset: int, due: int, mark: int) -> Iterator[Journa
                 pause_at = time.perf_counter() + MAX_FRAME_SCAN_SECONDS
     except JournalFrameError as error:
         raise JournalDamaged(
-            f"{shorten_journal_path(Path(file.name))}: {error}; the journal is damaged and was not backed up. "
-            "Stop the server and run"
-            " `kgserve doctor`"
+            f"{shorten_journal_path(Path(file.name))}: {error}; the journal is damaged and was not backed up."
+            " Stop the server and run `kgserve doctor`"
         ) from error
 
 
@@ -456,7 +456,7 @@ class _BackupJob:
                 found = find_journal_chunks(opened, offset, due, mark)
                 pieces = copy_chunks(found, self._backup.run_folder(number))
         except JournalStartMissing:
-            raise _BaseNotContinuable("the journal no longer reaches back to the previous backup") from None
+            raise _BaseNotContinuable(_JOURNAL_TRUNCATED_REASON) from None
         marked = self._marked(found[-1].state if found else base.last.state, described)
         runs = [*base.runs, BackupRun(number, pieces)] if pieces else base.runs
         # Replaces the last mark if only the time differs.
@@ -479,7 +479,7 @@ class _BackupJob:
             return
         newest = base.pieces[-1]
         if segment.first != newest.segment:
-            raise _BaseNotContinuable("the journal no longer reaches back to the previous backup")
+            raise _BaseNotContinuable(_JOURNAL_TRUNCATED_REASON)
         if hash_range(file, newest.offset, newest.file.bytes) != newest.file.sha256:
             raise _BaseNotContinuable(
                 "the journal changed before the end of the previous backup, for example by a restore"

@@ -8,7 +8,7 @@ import pytest
 import kgserve
 from kgserve.client import Client
 from kgserve.client.embedded import Library
-from tests.server.http.serving import Served
+from tests.server.http.serving import RunningServer
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def library(folder: Path) -> Iterator[Library]:
 
 
 @pytest.fixture(scope="package")
-def client(served: Served) -> Iterator[Client]:
+def client(served: RunningServer) -> Iterator[Client]:
     """Yield a client of the server that all tests of a worker process share."""
     with Client(served.url) as client:
         yield client

@@ -15,7 +15,7 @@ from kgserve.client import Client
 from kgserve.client import embedded as libraries
 from kgserve.client.embedded import Library
 from kgserve.errors import KgserveError, NotFound
-from kgserve.graph.compat.versioned_api import EdgeSpec, NodeSpec, PutNodeRequest
+from kgserve.graph.compat.versioned_nodes_api import EdgeSpec, NodeSpec, PutNodeRequest
 from kgserve.graph.request_bodies import EdgeInput, NodeInput
 
 OF_A_SERVER = {

@@ -187,7 +187,7 @@ def test_an_abandoned_stream_releases_the_store(library: Library) -> None:
     assert library.drop("s", confirm="s")
 
 
-class Heard(WriteHandler):
+class RecordingHandler(WriteHandler):
     """A handler that records its calls, and raises an error at a certain node."""
 
     def __init__(self) -> None:
@@ -230,7 +230,7 @@ def test_a_handler_receives_all_events_until_it_is_closed(library: Library, clie
     stores = ["subscribed"] if remote else []
     store, known = asker.store("subscribed"), 0 if remote else 1
     asker.create("subscribed", conflict_policy="manual")
-    handler = Heard()
+    handler = RecordingHandler()
     with subscribe(asker, handler, stores, since=0) as subscription:
         edges = [{"from": "a", "to": "a", "relation_type": "r"}]
         edges.append({"from": "a", "to": "x", "relation_type": "r", "to_graph": "elsewhere"})
@@ -243,7 +243,7 @@ def test_a_handler_receives_all_events_until_it_is_closed(library: Library, clie
         assert subscription.active
     assert not subscription.active
     store.inject([{"id": "later", "type": "t"}])
-    behind = Heard()
+    behind = RecordingHandler()
     with subscribe(asker, behind, stores, last_event_id=subscription.last_event_id):
         while ("node_created", "later") not in behind.told:
             behind.have(len(behind.told) + 1)
@@ -258,7 +258,7 @@ def test_a_handler_receives_all_events_until_it_is_closed(library: Library, clie
 
 
 def test_a_subscription_ends_with_the_library_and_with_an_error(library: Library) -> None:
-    patient, faulty = Heard(), Heard()
+    patient, faulty = RecordingHandler(), RecordingHandler()
     first, second = subscribe(library, patient), subscribe(library, faulty)
     library.store("s").inject([{"id": "unwanted", "type": "t"}])
     library.store("s").inject([{"id": "wanted", "type": "t"}])

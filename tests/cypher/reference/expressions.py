@@ -58,7 +58,7 @@ class Evaluator:
         self._count_matches = count_matches
         self._by_kind: dict[type[t.Expression], Callable[[Any, Row], Any]] = {
             t.Literal: self._literal,
-            t.Known: self._known,
+            t.ComputedValue: self._known,
             t.Parameter: self._parameter,
             t.Variable: self._variable,
             t.Property: self._property,
@@ -94,7 +94,7 @@ class Evaluator:
             raise CypherError("the number is too large for a float")
         return as_integer(value) if is_integer(value) else value
 
-    def _known(self, expression: t.Known, _row: Row) -> Any:
+    def _known(self, expression: t.ComputedValue, _row: Row) -> Any:
         return expression.value
 
     def _parameter(self, expression: t.Parameter, _row: Row) -> Any:

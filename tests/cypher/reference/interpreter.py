@@ -152,7 +152,7 @@ class _Projection:
 
         def resolve(part: t.Tree) -> t.Tree:
             if isinstance(part, t.Expression) and aggregates_of(part)[:1] == [part]:
-                return t.Known(self._aggregated(part, rows))
+                return t.ComputedValue(self._aggregated(part, rows))
             return part
 
         values = [self._evaluator.evaluate(t.transform(item.expression, resolve), first) for item in self._items]

@@ -24,7 +24,7 @@ class Literal(Expression, frozen=True):
     text: str = ""
 
 
-class Known(Expression, frozen=True):
+class ComputedValue(Expression, frozen=True):
     """Value computed already, such as an aggregate of a group; it is never rendered."""
 
     value: Any

@@ -140,7 +140,7 @@ def test_delete_without_detach_fails_on_concurrent_edge(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path / "data")) as pool, ThreadPoolExecutor(1) as threads:
         fill(pool, [{"id": f"n{n}", "type": "old"} for n in range(OLD)], [])
         with pool.lease(NAME) as store:
-            with store.folding.foreseeing():
+            with store.folding.stage_deletion():
                 deleting = threads.submit(write, pool, "MATCH (n {type: 'old'}) DELETE n")
                 until(lambda: waits(store))
                 fill(pool, [], [{"from": "n1", "to": "n2", "relation_type": "R"}])
@@ -199,7 +199,7 @@ def test_concurrent_bulk_deletes_leave_no_files(tmp_path: Path) -> None:
             for clearing in [threads.submit(write, pool, query) for query in (CLEAR, CLEAR_NEWER)]:
                 clearing.result(PATIENCE)
             assert ids(store) == sorted(f"kept{n}" for n in range(KEPT))
-            store.folding.settle()
+            store.folding.wait_until_idle()
             store.folding.at_once()
             assert len([*store.rows.folder.iterdir()]) == 2
             assert_whole(store)
@@ -285,7 +285,7 @@ def test_bulk_delete_over_limit_is_rejected(pool: StorePool, monkeypatch: pytest
 
 
 def test_bulk_delete_estimates_journal_size(pool: StorePool) -> None:
-    with pool.lease(NAME) as store, store.folding.foreseeing() as foreseen:
+    with pool.lease(NAME) as store, store.folding.stage_deletion() as foreseen:
         found = bulk_delete.BulkDelete(foreseen, ["a", "c"], [])
         change, report = found.change(store.state, 0)
         assert (report.nodes_deleted, report.edges_deleted) == (2, len(change.edges_deleted))

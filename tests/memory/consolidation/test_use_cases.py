@@ -329,7 +329,7 @@ def test_memory_changed_during_run_is_not_merged(place: Place, store: str) -> No
         put(leased, [memory(f"{each}{at}", f"Thing {at}") for at in range(3) for each in "ab"])
         refused: list[str] = []
 
-        class Changing(set[str]):
+        class MemoryChangingSet(set[str]):
             """Set of running consolidations that changes a memory when a run starts."""
 
             @override
@@ -345,7 +345,7 @@ def test_memory_changed_during_run_is_not_merged(place: Place, store: str) -> No
                         undo_consolidation(place.graph(store), UndoConsolidationRequest(run_id=going.id))
                     refused.append(going.id)
 
-        leased.runs = Changing()
+        leased.runs = MemoryChangingSet()
         leased.after_commit.append(take_back)
         done = run(place, store, similarity_threshold=1.0)
         leased.after_commit.remove(take_back)

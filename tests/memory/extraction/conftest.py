@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from tests.memory.extraction.chat_service import Service, running, says
-from tests.server.http.serving import PATIENCE, Served
+from tests.server.http.serving import PATIENCE, RunningServer
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def service(model: Service) -> Service:
 
 
 @pytest.fixture
-def http(there: Served) -> Iterator[httpx.Client]:
+def http(there: RunningServer) -> Iterator[httpx.Client]:
     """Return a client of the module's server, with an empty store."""
     with httpx.Client(base_url=there.url, timeout=PATIENCE) as client:
         yield client

@@ -13,14 +13,14 @@ import pytest
 from tests.embedding.prepared import model_settings
 from tests.memory.extraction.chat_service import KEY, Behaviour, Service, echoes, hangs, raw, says, words
 from tests.memory.extraction.memory_client import Json, memories, retain
-from tests.server.http.serving import Served, accepted, refusal, serving
+from tests.server.http.serving import RunningServer, accepted, refusal, serving
 from tests.server.mcp.talking import Stateless
 
 QUESTION = {"query": "Which database does the web shop use?", "answer": True}
 
 
 @pytest.fixture(scope="module")
-def there(model: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def there(model: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     options = {**model.options, "embedding_provider": "local", "llm_timeout": 1.0}
     data = tmp_path_factory.mktemp("advised") / "data"
     with serving(data, **options, models_dir=model_settings().models_dir) as found:

@@ -33,7 +33,7 @@ from tests.memory.extraction.chat_service import (
 )
 from tests.memory.extraction.memory_client import awaited, extraction, found_at_once, marks, memories, retain, settled
 from tests.project.reading import TOP
-from tests.server.http.serving import PATIENCE, Served, accepted, serving
+from tests.server.http.serving import PATIENCE, RunningServer, accepted, serving
 
 TEXT = "We moved the web shop from Postgres 16 to 17, said Alice."
 FACT = "The web shop uses Postgres 17."
@@ -49,7 +49,7 @@ def hurried() -> Iterator[None]:
 
 
 @contextmanager
-def extracting_server(service: Service, data: Path, **options: Any) -> Generator[Served]:
+def extracting_server(service: Service, data: Path, **options: Any) -> Generator[RunningServer]:
     """Return a server that extracts from every text."""
     words = {"llm_timeout": PATIENCE, "memory_extract": True, **service.options, **options}
     with serving(data, **words) as found:
@@ -57,7 +57,7 @@ def extracting_server(service: Service, data: Path, **options: Any) -> Generator
 
 
 @pytest.fixture(scope="module")
-def there(model: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def there(model: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     with extracting_server(model, tmp_path_factory.mktemp("extracted") / "data") as found:
         yield found
 

@@ -10,14 +10,14 @@ import pytest
 from tests.embedding.prepared import model_settings
 from tests.memory.extraction.chat_service import Service, says
 from tests.memory.extraction.memory_client import memories, retain, settled
-from tests.server.http.serving import Served, accepted, serving
+from tests.server.http.serving import RunningServer, accepted, serving
 
 OLD, NEW = "The web shop uses Postgres 16.", "The web shop uses Postgres 17."
 MOVED = "Last night we moved the web shop over to Postgres 17."
 
 
 @pytest.fixture(scope="module")
-def there(model: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def there(model: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     options = {**model.options, "memory_extract": True, "embedding_provider": "local"}
     data = tmp_path_factory.mktemp("extracted") / "data"
     with serving(data, **options, models_dir=model_settings().models_dir) as found:

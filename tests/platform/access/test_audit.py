@@ -46,7 +46,7 @@ def test_an_ipv6_network_counts_as_one_address(tmp_path: Path) -> None:
 def test_failed_admin_actions_do_not_rotate_the_file(tmp_path: Path) -> None:
     audit = AuditLog(tmp_path)
     for _ in range(1_000):
-        audit.failed("dropStore", "failed: 404", address="192.0.2.1", key="abcdefgh")
+        audit.record_failed_action("dropStore", "failed: 404", address="192.0.2.1", key="abcdefgh")
     audit.record_admin_action("dropStore", "done", address="192.0.2.1", key="abcdefgh", store="s")
     audit.close()
     lines = audited(tmp_path)

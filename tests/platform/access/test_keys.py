@@ -92,7 +92,7 @@ def test_store_visibility_of_a_caller() -> None:
 
 def test_roles_include_lower_roles() -> None:
     roles = ("read", "write", "admin")
-    assert [[Caller("n", has).may(needs) for needs in roles] for has in roles] == [
+    assert [[Caller("n", has).has_role(needs) for needs in roles] for has in roles] == [
         [True, False, False],
         [True, True, False],
         [True, True, True],

@@ -22,7 +22,7 @@ def row(node_id: str, type_: str) -> NodeRow:
 
 
 def listed(catalog: NodeCatalog) -> list[str]:
-    return catalog.listed(NodeFilter(), PagePosition(), 99).items
+    return catalog.list_matching_ids(NodeFilter(), PagePosition(), 99).items
 
 
 def test_the_catalog_follows_random_writes(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_the_catalog_follows_random_writes(tmp_path: Path) -> None:
         assert catalog.sequence == history.state.sequence
         assert listed(catalog) == sorted(nodes)
         typed = sorted(node_id for node_id, row in nodes.items() if row.type == "t" and node_id > "n1")
-        assert catalog.listed(NodeFilter(types=("t",)), PagePosition("n1"), 99).items == typed
+        assert catalog.list_matching_ids(NodeFilter(types=("t",)), PagePosition("n1"), 99).items == typed
         assert catalog.types(9) == Counter(row.type for row in nodes.values())
         assert catalog.relation_types(9) == Counter(key[2] for key in edges)
     catalog.close()

@@ -23,7 +23,7 @@ from kgserve.storage.model.change import NetChange
 from kgserve.storage.model.fields import NodeExtras, NodeExtrasPut
 from kgserve.storage.model.filters import MAX_SCANNED_NODES, MatchCount, NodeFilter, PagePosition
 from kgserve.storage.model.rows import NodeRow
-from kgserve.storage.model.type_frequencies import KindFreq, TagFreq
+from kgserve.storage.model.type_and_tag_counts import KindFreq, TagFreq
 from kgserve.stores.pool import StorePool
 from tests import fuzzing
 from tests.graphs import graph_of, nodes_of
@@ -110,7 +110,7 @@ def paged(catalog: NodeCatalog, wanted: NodeFilter, limit: int, skip: int) -> li
     place: PagePosition | None = PagePosition("", skip)
     while place is not None:
         before = place
-        items, place = catalog.listed(wanted, place, limit)
+        items, place = catalog.list_matching_ids(wanted, place, limit)
         assert len(items) == limit or place is None
         assert place is None or place.after > before.after
         found += items
@@ -179,7 +179,7 @@ def test_counts_and_lists_follow_the_rows(
                 assert paged(catalog, each, limit, 0) == fitting
                 assert paged(catalog, each, limit, skip) == fitting[skip:]
                 assert catalog.count(each) == MatchCount(len(fitting), exact=True)
-                assert sorted(catalog.having(each, 99)) == fitting
+                assert sorted(catalog.find_matching_ids(each, 99)) == fitting
         catalog.close()
 
 
@@ -189,9 +189,9 @@ def test_pagination_with_skip_continues_on_the_next_page(tmp_path: Path) -> None
     over = [row(f"{place:06}", tags=("old",), valid_to=5) for place in range(number)]
     catalog.rebuild([*over, row("x", tags=("old",)), row("y", tags=("old",))], [], 1)
     for wanted in (NodeFilter(valid_at=9), NodeFilter(tags=("old",), valid_at=9)):
-        items, place = catalog.listed(wanted, PagePosition("", 1), 10)
+        items, place = catalog.list_matching_ids(wanted, PagePosition("", 1), 10)
         assert (items, place) == ([], PagePosition(f"{MAX_SCANNED_NODES - 1:06}", 1))
-        items, place = catalog.listed(wanted, place or PagePosition(), 10)
+        items, place = catalog.list_matching_ids(wanted, place or PagePosition(), 10)
         assert (items, place) == (["y"], None)
     catalog.close()
 
@@ -206,7 +206,7 @@ def test_the_rarest_condition_selects_the_index(tmp_path: Path) -> None:
         (NodeFilter(types=("u",), tags=("common",)), "y"),
         (NodeFilter(types=("u", "v"), valid_at=3), "y"),
     ):
-        items, place = catalog.listed(wanted, PagePosition(), 10)
+        items, place = catalog.list_matching_ids(wanted, PagePosition(), 10)
         assert (items, place) == ([expected], None)
     catalog.close()
 
@@ -275,7 +275,7 @@ def test_a_stale_attribute_index_is_rebuilt(tmp_path: Path) -> None:
     catalog.rebuild(rows, [], 1)
     assert not catalog.has_attributes
     catalog.index_attributes(rows)
-    assert catalog.having(wanted, 9) == ["n2"]
+    assert catalog.find_matching_ids(wanted, 9) == ["n2"]
     catalog.close()
     catalog = NodeCatalog(path)
     assert catalog.has_attributes
@@ -287,7 +287,7 @@ def test_a_stale_attribute_index_is_rebuilt(tmp_path: Path) -> None:
     catalog = NodeCatalog(path)
     assert (catalog.sequence, catalog.has_attributes) == (2, False)
     catalog.index_attributes([msgspec.structs.replace(row("n1"), attributes='{"a":1.0}'), row("n2")])
-    assert catalog.having(wanted, 9) == ["n1"]
+    assert catalog.find_matching_ids(wanted, 9) == ["n1"]
     catalog.close()
 
 

@@ -26,7 +26,7 @@ from tests.projections.connectors.receiver import (
     takes_and_leaves,
     takes_and_pours,
 )
-from tests.server.http.serving import PATIENCE, Served, accepted, serving
+from tests.server.http.serving import PATIENCE, RunningServer, accepted, serving
 
 Json = dict[str, Any]
 
@@ -48,7 +48,7 @@ def awaited(what: Callable[[], Any]) -> Any:
 class PostingServer:
     """Server that posts to a receiver, and the content of both."""
 
-    def __init__(self, served: Served, http: httpx.Client, receiver: Receiver) -> None:
+    def __init__(self, served: RunningServer, http: httpx.Client, receiver: Receiver) -> None:
         self.served, self.http, self.receiver = served, http, receiver
 
     def inject(self, store: str = "s", **texts: str) -> int:

@@ -17,7 +17,7 @@ from tests.stores.writing import NAME, PATIENCE, settings
 SMALL_JOURNAL: dict[str, Any] = {"journal_segment_mb": 1, "journal_retention_mb": 0}
 
 
-class Kept:
+class StoreWithHistory:
     """One store with its history, in a pool of its own."""
 
     def __init__(self, pool: StorePool, historian: HistoryWorker, store: OpenStore) -> None:
@@ -51,12 +51,12 @@ class Kept:
 
 
 @contextmanager
-def kept(data: Path, **options: Any) -> Generator[Kept]:
+def kept(data: Path, **options: Any) -> Generator[StoreWithHistory]:
     """Yield a store with a history; everything is closed at the end, as the server does."""
     with closing(HistoryWorker()) as historian, StorePool(settings(data, **options)) as pool:
         pool.companions.append(historian)
         with pool.lease(NAME, create=True) as store:
-            yield Kept(pool, historian, store)
+            yield StoreWithHistory(pool, historian, store)
 
 
 def node(node_id: str, content: str, node_type: str | None = "t", attributes: str | None = None) -> WriteBatch:

@@ -17,18 +17,18 @@ from kgserve.admin.stores import store_stats
 from kgserve.errors import BackupDamaged, Gone
 from kgserve.graph.as_of_graph import PastMoment
 from kgserve.platform.timestamps import format_time
+from kgserve.projections.history.damaged_sqlite_reader import DatabasePages, UnreadablePage
 from kgserve.projections.history.history import NO_SEQUENCE_LIMIT, HistoryFile
 from kgserve.projections.history.page_checksums import PageChecksumFile
 from kgserve.projections.history.recovery import find_history_fault, read_history_gaps, salvage_history
 from kgserve.projections.history.salvage import read_intact_content
-from kgserve.projections.history.sqlite_file_reader import DatabasePages, UnreadablePage
 from kgserve.projections.history.statements import HISTORY_PAGE_BYTES
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.statuses import HistoryStatus
 from kgserve.stores.pool import StorePool
 from tests.fuzzing import is_thorough
 from tests.graphs import graph_of
-from tests.projections.history.following import SMALL_JOURNAL, Kept, kept, node
+from tests.projections.history.following import SMALL_JOURNAL, StoreWithHistory, kept, node
 from tests.stores.backup.holding import back_up
 from tests.stores.writing import NAME, flip, layout, settings, until, write
 
@@ -57,7 +57,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[Any, An
         return data, answers(of).found
 
 
-def fill(of: Kept) -> None:
+def fill(of: StoreWithHistory) -> None:
     source = random.Random(5)
     for number in range(COMMITS):
         ids = sorted({f"n{source.randrange(NODES)}" for _ in range(6)})
@@ -71,7 +71,7 @@ def fill(of: Kept) -> None:
     assert of.store.journal.oldest > of.store.journal.last
 
 
-def answers(of: Kept) -> Answers:
+def answers(of: StoreWithHistory) -> Answers:
     """Query everything, as of each commit and for each node."""
     last = of.store.state.sequence
     asked: dict[Any, Callable[[HistoryFile], Any]] = {
@@ -349,7 +349,7 @@ def trimmed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict[
 SEEN_BY_COPY, LOST_UNTIL, LAST = 5, 9, 12
 
 
-def every_answer(of: Kept) -> dict[Any, Any]:
+def every_answer(of: StoreWithHistory) -> dict[Any, Any]:
     """Return the nodes as of each commit, by sequence and by time, and the states of each node, or the errors."""
     times = {at: of.follower.look(lambda history, at=at: history.time_of(at)) for at in range(LAST + 1)}
 
@@ -453,7 +453,7 @@ def test_scrub_detects_damage_before_a_reader_does(tmp_path: Path) -> None:
         fill(of)
         before = answers(of).found
         assert of.follower.history is not None
-        assert of.follower.history.settle()
+        assert of.follower.history.checkpoint_and_seal()
         while of.follower.scrub(10):
             assert of.follower.scrubbed_bytes > 0
         assert of.follower.scrubbed_at is not None
@@ -474,7 +474,7 @@ def test_pages_are_parsed_as_sqlite_does(filled: tuple[Path, dict[Any, Any]]) ->
     path = layout(filled[0]).history
     pages, unread = DatabasePages(path, frozenset()), list[UnreadablePage]()
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as file:
-        for table, root in pages.roots().items():
+        for table, root in pages.root_pages().items():
             if table in {"node", "edge"}:
                 rows = file.execute(f"SELECT rowid, * FROM {table} ORDER BY rowid").fetchall()  # noqa: S608
                 assert [(row.rowid, *row.values) for row in pages.iterate_tree(root, unread.append)] == rows

@@ -16,7 +16,7 @@ from kgserve.stores.pool import StorePool
 from tests.captured_log import capture_log
 from tests.fuzzing import is_thorough
 from tests.graphs import graph_of, node_of
-from tests.projections.history.following import SMALL_JOURNAL, Kept, kept, node
+from tests.projections.history.following import SMALL_JOURNAL, StoreWithHistory, kept, node
 from tests.stores.writing import NAME, batch, copy_in_use, flip, layout, opened, settings, until, write
 
 LARGE = "x" * 250_000
@@ -26,7 +26,7 @@ def history_file(data: Path) -> Path:
     return layout(data).root / "history.sqlite"
 
 
-def content_as_of(of: Kept, node_id: str, as_of: str) -> str | None:
+def content_as_of(of: StoreWithHistory, node_id: str, as_of: str) -> str | None:
     return node_of(graph_of(of.pool, NAME, historian=of.historian), node_id, as_of=as_of).node.content
 
 
@@ -132,7 +132,7 @@ def test_a_lagging_history_retains_the_journal(tmp_path: Path) -> None:
 class held_up:  # noqa: N801 - used as a function
     """Lock on the file held by another connection, so that the history cannot advance within the block."""
 
-    def __init__(self, of: Kept) -> None:
+    def __init__(self, of: StoreWithHistory) -> None:
         of.caught_up()
         self._other = sqlite3.connect(history_file(of.pool.settings.data_dir), isolation_level=None)
 
@@ -222,7 +222,7 @@ def test_reads_as_of_a_commit_are_stable_during_writes(tmp_path: Path) -> None:
         assert of.store.state.sequence > 3
 
 
-def _write_on(of: Kept, over: threading.Event) -> None:
+def _write_on(of: StoreWithHistory, over: threading.Event) -> None:
     number = 0
     while not over.is_set():
         number += 1
@@ -235,7 +235,7 @@ def test_dropping_a_store_deletes_its_history(tmp_path: Path) -> None:
         for content in ("first", "second"):
             with pool.lease(NAME, create=True) as store:
                 write(store, node("a", content))
-                of = Kept(pool, historian, store)
+                of = StoreWithHistory(pool, historian, store)
                 of.caught_up()
                 assert of.versions("a") == [(1, 1, None)]
                 assert content_as_of(of, "a", "1") == content

@@ -17,17 +17,17 @@ from kgserve.graph.request_bodies import RestoreRequest, TraverseRequest
 from kgserve.graph.transfer.import_export import open_export, restore_to_new_store
 from kgserve.storage.model.batch import WriteBatch
 from tests.graphs import graph_of, node_of, nodes_of, walked
-from tests.projections.history.following import SMALL_JOURNAL, Kept, kept, node
+from tests.projections.history.following import SMALL_JOURNAL, StoreWithHistory, kept, node
 from tests.stores.writing import NAME, PATIENCE, batch, opened, write
 
 
-def history_of(of: Kept, node_id: str, limit: int = 100, before: int | None = None) -> list[NodeState]:
+def history_of(of: StoreWithHistory, node_id: str, limit: int = 100, before: int | None = None) -> list[NodeState]:
     return get_node_history(
         graph_of(of.pool, NAME, historian=of.historian), HistoryRequest(node_id=node_id, limit=limit, before=before)
     ).states
 
 
-def lines(of: Kept, store: str, as_of: str) -> list[bytes]:
+def lines(of: StoreWithHistory, store: str, as_of: str) -> list[bytes]:
     with open_export(graph_of(of.pool, store), past=PastMoment(of.historian, as_of)) as stream:
         return sorted(line for block in stream for line in block.splitlines())
 
@@ -88,7 +88,7 @@ def test_a_node_deleted_and_created_again_in_one_write(tmp_path: Path) -> None:
         assert (oldest.node.content, oldest.to_sequence) == ("1", 2)
 
 
-def paged(of: Kept, node_id: str, limit: int) -> list[NodeState]:
+def paged(of: StoreWithHistory, node_id: str, limit: int) -> list[NodeState]:
     found: list[NodeState] = []
     before = None
     while True:

@@ -25,7 +25,7 @@ from kgserve.storage.model.rows import EdgeRow, NodeRow, encode_edge_attributes
 from kgserve.storage.model.store_settings import HistoryRetention, StoreSettings
 from kgserve.stores.pool import StorePool
 from tests.graphs import graph_of, node_of
-from tests.projections.history.following import SMALL_JOURNAL, Kept, kept, node
+from tests.projections.history.following import SMALL_JOURNAL, StoreWithHistory, kept, node
 from tests.stores.writing import NAME, batch, layout, settings, until, write
 
 VERSIONS = 10
@@ -35,7 +35,7 @@ def keeping(history: HistoryRetention) -> Callable[[StoreSettings], StoreSetting
     return lambda before: msgspec.structs.replace(before, history=history)
 
 
-def fill(of: Kept, versions: int = VERSIONS) -> None:
+def fill(of: StoreWithHistory, versions: int = VERSIONS) -> None:
     """Write versions of one node, and an edge that changes with each."""
     for number in range(versions):
         write(of.store, node("a", f"text {number}"), batch("b", edges=[("a", "b", "R")]))
@@ -54,11 +54,11 @@ def make_older(data: Path, days: float) -> None:
     (layout(data).root / "history.sqlite-pages").unlink()
 
 
-def prune(of: Kept, before: str | None = None) -> PruneAnswer:
+def prune(of: StoreWithHistory, before: str | None = None) -> PruneAnswer:
     return prune_history(graph_of(of.pool, NAME, historian=of.historian), PruneHistoryRequest(before=before))
 
 
-def content(of: Kept, as_of: str) -> str | None:
+def content(of: StoreWithHistory, as_of: str) -> str | None:
     return node_of(graph_of(of.pool, NAME, historian=of.historian), "a", as_of=as_of).node.content
 
 
@@ -92,7 +92,7 @@ def test_expired_states_are_pruned_after_settings_change_and_periodically(tmp_pa
     with closing(HistoryWorker(prune_seconds=0.05)) as historian, StorePool(settings(tmp_path)) as pool:
         pool.companions.append(historian)
         with pool.lease(NAME) as store:
-            of = Kept(pool, historian, store)
+            of = StoreWithHistory(pool, historian, store)
             of.caught_up()
             assert len(of.versions("a")) == VERSIONS
             of.store.change_settings(keeping(9))
@@ -189,7 +189,7 @@ def test_reenabled_history_ignores_earlier_commits_in_the_journal(tmp_path: Path
         assert (of.oldest(), len(of.versions("a"))) == (last, 3)
 
 
-def oldest(of: Kept) -> int:
+def oldest(of: StoreWithHistory) -> int:
     """Return the first known commit; -1 while the history is being rebuilt."""
     try:
         return of.oldest()
@@ -197,7 +197,7 @@ def oldest(of: Kept) -> int:
         return -1
 
 
-def fill_without(of: Kept) -> None:
+def fill_without(of: StoreWithHistory) -> None:
     write(of.store, node("a", "meanwhile"))
 
 

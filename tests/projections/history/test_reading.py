@@ -7,11 +7,11 @@ from pathlib import Path
 from kgserve.projections.history.reader import HistoryPosition, read_ended_states
 from kgserve.projections.history.statements import HISTORY_SCHEMA
 from kgserve.storage.model.batch import WriteBatch
-from tests.projections.history.following import Kept, kept, node
+from tests.projections.history.following import StoreWithHistory, kept, node
 from tests.stores.writing import batch, layout, write
 
 
-def fill(of: Kept) -> None:
+def fill(of: StoreWithHistory) -> None:
     """Write five nodes, update all in the second commit; the third deletes one and changes another."""
     ids = [f"n{number}" for number in range(5)]
     write(of.store, batch(*ids, content="old"), batch(*ids, content="new"))

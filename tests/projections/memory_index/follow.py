@@ -127,7 +127,7 @@ class Writer:
 
     def worth(self, row: NodeRow, half_lives: HalfLives, now: int) -> float:
         """Return the confidence of a memory at a moment."""
-        return half_lives.effective(row, self.accesses.get(row.id), now)
+        return half_lives.decayed_confidence(row, self.accesses.get(row.id), now)
 
     def rebuilt(self, half_lives: HalfLives = HALF_LIVES) -> MemoryIndexFile:
         """Return an index built from the current state."""

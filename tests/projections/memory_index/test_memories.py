@@ -55,7 +55,9 @@ def test_following_equals_a_rebuild(memories: MemoryIndexFile, seed: int) -> Non
         ways, second, circles = writer.above()
         assert memories.count_ignored_parents() == (second, circles)
         for node_id, way in ways.items():
-            assert [each.id for each in memories.above(node_id, ANY)] == [each for each in way if _holds(writer, each)]
+            assert [each.id for each in memories.ancestors_of(node_id, ANY)] == [
+                each for each in way if _holds(writer, each)
+            ]
             below = {other: ways[other].index(node_id) + 1 for other in ways if node_id in ways[other]}
             true = {other: depth for other, depth in below.items() if _holds(writer, other)}
             assert dict(memories.descendants(node_id, ANY, None, "", 99, near=False).found) == true
@@ -84,7 +86,7 @@ def test_counts_sums_and_histograms_match_the_model(memories: MemoryIndexFile) -
         there = writer.in_force()
         for now in (NOW, 0, 520 * DAY_MICROSECONDS, 5000 * DAY_MICROSECONDS):
             worths = [writer.worth(row, HALF_LIVES, now) for row in there.values()]
-            assert memories.worth(now) == pytest.approx(sum(worths), abs=1e-6)
+            assert memories.decayed_confidence_of(now) == pytest.approx(sum(worths), abs=1e-6)
             assert memories.histogram(now, 10) == [
                 sum(min(int(worth * 10), 9) == bucket for worth in worths) for bucket in range(10)
             ]
@@ -109,7 +111,7 @@ def test_changed_half_lives_recompute_all_keys(memories: MemoryIndexFile) -> Non
     again = MemoryIndexFile(memories.path, HALF_LIVES)
     again.set_half_lives(HALF_LIVES)
     worths = [writer.worth(row, HALF_LIVES, NOW) for row in writer.in_force().values()]
-    assert again.worth(NOW) == pytest.approx(sum(worths))
+    assert again.decayed_confidence_of(NOW) == pytest.approx(sum(worths))
     again.close()
 
 
@@ -155,7 +157,7 @@ def pages(memories: MemoryIndexFile, wanted: MemoryFilter, sort: MemorySortKey, 
     found: list[str] = []
     place: MemoryPageStart | None = MemoryPageStart()
     while place is not None:
-        page = memories.listed(wanted, sort, place, limit)
+        page = memories.list_memory_page(wanted, sort, place, limit)
         assert len(page.ids) <= limit
         found += page.ids
         place = page.next
@@ -208,7 +210,7 @@ def test_live_values_and_equal_texts(memories: MemoryIndexFile) -> None:
         assert memories.accesses(writer.nodes) == writer.accesses
         text = "Alice likes tea."
         now = {each for each, row in writer.in_force().items() if row.is_valid_at(NOW)}
-        same = [each.id for each in memories.alike(text_hash(text), fingerprint(text), NOW)]
+        same = [each.id for each in memories.memories_with_equal_text(text_hash(text), fingerprint(text), NOW)]
         assert set(same) == {each for each in now if fingerprint(writer.nodes[each].content) == fingerprint(text)}
         hashed = {each for each in same if text_hash(writer.nodes[each].content) == text_hash(text)}
         assert set(same[: len(hashed)]) == hashed
@@ -218,13 +220,13 @@ def test_names_relations_and_subjects_of_memories(memories: MemoryIndexFile) -> 
     writer = Writer(11)
     for _ in steps(writer, memories):
         named = {each: row.extras for each, row in writer.nodes.items() if row.extras is not None and row.extras.name}
-        found = {each.id: each.match for each in memories.named("Alice")}
+        found = {each.id: each.match for each in memories.nodes_named("Alice")}
         assert found == {
             each: "exact" if extras.name == "Alice" else "folded"
             for each, extras in named.items()
             if normalize_name(extras.name) == "alice"
         }
-        assert {each.id for each in memories.named("THE boss")} == {
+        assert {each.id for each in memories.nodes_named("THE boss")} == {
             each for each in named if '"the boss"' in writer.nodes[each].attributes
         }
         for node_id in writer.memories():
@@ -252,7 +254,12 @@ def test_a_foreign_file_is_replaced_and_an_empty_index_needs_no_file(tmp_path: P
     path = tmp_path / "memories.sqlite"
     path.write_bytes(b"no database" * 100)
     for each in (MemoryIndexFile(path, HALF_LIVES), MemoryIndexFile(None, HALF_LIVES)):
-        assert (each.sequence, each.total(), each.worth(NOW), each.histogram(NOW, 3)) == (-1, 0, 0.0, [0, 0, 0])
-        assert (each.live(["a"]), each.named("a"), each.ids(MemoryFilter(now=NOW), 9)) == ({}, [], [])
-        assert each.listed(MemoryFilter(now=NOW), "confidence", MemoryPageStart(), 9).next is None
+        assert (each.sequence, each.total(), each.decayed_confidence_of(NOW), each.histogram(NOW, 3)) == (
+            -1,
+            0,
+            0.0,
+            [0, 0, 0],
+        )
+        assert (each.live(["a"]), each.nodes_named("a"), each.ids(MemoryFilter(now=NOW), 9)) == ({}, [], [])
+        assert each.list_memory_page(MemoryFilter(now=NOW), "confidence", MemoryPageStart(), 9).next is None
         each.close()

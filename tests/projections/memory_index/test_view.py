@@ -13,7 +13,7 @@ from kgserve.projections.text_indexes import TextIndexesAsOf
 from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.storage.model.fields import NodeExtrasPut
 from kgserve.storage.model.rows import NodeRow
-from tests.projections.looking_back import Watched, watched
+from tests.projections.looking_back import ModelCheckedStore, watched
 from tests.stores.writing import write
 
 EVERY = (-(1 << 63), (1 << 63) - 1)
@@ -35,16 +35,16 @@ MEMORIES = {
 }
 
 
-def put(of: Watched, content: str) -> dict[str, NodeRow]:
+def put(of: ModelCheckedStore, content: str) -> dict[str, NodeRow]:
     nodes = [NodePut(0, key, "fact", content, extras=extras) for key, extras in MEMORIES.items()]
     write(of.store, WriteBatch(nodes=[*nodes, NodePut(0, "plain", "fact", content)]))
     with of.store.reading() as rows:
         return rows.nodes([*MEMORIES, "plain"])
 
 
-def found(of: Watched, index: SearchIndex, word: str, only: IndexFilter) -> tuple[set[str], set[str]]:
+def found(of: ModelCheckedStore, index: SearchIndex, word: str, only: IndexFilter) -> tuple[set[str], set[str]]:
     vector = of.indexes.queries.of(word)
-    return {*index.words(word, 9, only)}, {*index.meaning(vector, 9, only)}
+    return {*index.search_keywords(word, 9, only)}, {*index.search_vectors(vector, 9, only)}
 
 
 def test_memory_filters_on_current_and_past_indexes(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_a_name_is_searchable_by_word_and_vector(tmp_path: Path, fields: dict[st
         ]
         write(of.store, WriteBatch(nodes=nodes))
         of.settle()
-        assert set(of.indexes.words("vixen", 9, IndexFilter())) == {"n1", "n3", "Vixen"}
+        assert set(of.indexes.search_keywords("vixen", 9, IndexFilter())) == {"n1", "n3", "Vixen"}
         near = of.indexes.vectors_of(["n1", "n2", "n3", "Vixen"])
         embedded = of.embedder.embed(["Vixen red fur", "red fur", "Vixen"])
         for node_id, place in (("n1", 0), ("n2", 1), ("n3", 2), ("Vixen", 1)):

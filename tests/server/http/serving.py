@@ -28,7 +28,7 @@ from tests.leak_checks import assert_no_internals
 PATIENCE = 30
 
 
-class Served(msgspec.Struct, frozen=True):
+class RunningServer(msgspec.Struct, frozen=True):
     """A running server."""
 
     url: str
@@ -55,7 +55,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def serving(data: Path, **options: Any) -> Generator[Served]:
+def serving(data: Path, **options: Any) -> Generator[RunningServer]:
     """Run a server on ``data`` until the end of the block."""
     words: dict[str, Any] = {"embedding_provider": "hashing", "engine": ENGINE, **options}
     settings = Settings(data_dir=data, port=0, buffer_pool_mb=64, check_interval=0, **words)
@@ -79,7 +79,7 @@ def serving(data: Path, **options: Any) -> Generator[Served]:
         thread.start()
         try:
             assert started.wait(PATIENCE)
-            yield Served(f"http://127.0.0.1:{port}", port, settings, server, pool)
+            yield RunningServer(f"http://127.0.0.1:{port}", port, settings, server, pool)
         finally:
             server.stop()
             thread.join(PATIENCE)

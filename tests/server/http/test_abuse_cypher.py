@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from tests.server.http.asking import post
-from tests.server.http.serving import Served, accepted, exchange, read_reply, refusal
+from tests.server.http.serving import RunningServer, accepted, exchange, read_reply, refusal
 from tests.stores.writing import until
 
 SECONDS_53 = 0.05
@@ -330,7 +330,7 @@ def test_invalid_cypher_requests_are_refused(
     assert path in str(document["errors"])
 
 
-def test_chunked_request_gets_one_response(served: Served, store_api: str) -> None:
+def test_chunked_request_gets_one_response(served: RunningServer, store_api: str) -> None:
     body = b'{"query": "RETURN 1"}'
     head = f"POST {store_api}/cypher HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     head += f"Content-Length: {len(body)}\r\n\r\n"

@@ -13,7 +13,7 @@ import pytest
 
 from tests.captured_log import capture_log
 from tests.server.http.asking import post
-from tests.server.http.serving import Served, accepted, refusal, serving
+from tests.server.http.serving import RunningServer, accepted, refusal, serving
 from tests.stores.writing import until
 
 NODES = 2_000
@@ -24,7 +24,7 @@ ENDLESS_WRITE = ENDLESS.replace(
 
 
 @pytest.fixture(scope="module")
-def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """Server with one read connection per store, and a store with an endless cross product."""
     with serving(tmp_path_factory.mktemp("crowded") / "data", read_connections=1) as served:
         nodes = [{"id": f"n{i}", "type": "t", "content": f"{i * 7919 % NODES}"} for i in range(NODES)]
@@ -34,7 +34,7 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture
-def crowd(crowded: Served) -> Iterator[httpx.Client]:
+def crowd(crowded: RunningServer) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=f"{crowded.url}/api/memory/crowd", timeout=30) as http:
         yield http
 
@@ -75,7 +75,7 @@ def test_abuse_56_a_cross_product_that_writes(crowd: httpx.Client) -> None:
     ],
 )
 def test_abuse_57_the_client_goes_away(
-    crowded: Served, crowd: httpx.Client, query: str, mode: str, accept: str
+    crowded: RunningServer, crowd: httpx.Client, query: str, mode: str, accept: str
 ) -> None:
     accepted(post(crowd, "", "RETURN 1"))
 

@@ -9,7 +9,7 @@ import httpx
 import msgspec
 import pytest
 
-from tests.server.http.serving import Served, accepted, refusal
+from tests.server.http.serving import RunningServer, accepted, refusal
 
 JSON = {"content-type": "application/json"}
 
@@ -130,7 +130,7 @@ def test_bodies_must_be_objects(http: httpx.Client, api: str, body: str) -> None
 
 
 @pytest.mark.abuse(41)
-def test_abuse_41_one_over_the_batch_limit(served: Served, http: httpx.Client, api: str) -> None:
+def test_abuse_41_one_over_the_batch_limit(served: RunningServer, http: httpx.Client, api: str) -> None:
     nodes = [{"id": f"n{number}", "type": "t"} for number in range(served.settings.max_nodes + 1)]
     answer = http.post(f"{api}/inject", json={"nodes": nodes})
     assert refusal(answer, 400)["errors"][0]["path"] == "nodes"

@@ -15,7 +15,7 @@ import pytest
 from kgserve.api.memory_table import MEMORY_CASES
 from kgserve.api.operation import UseCase
 from tests.platform.access.keys import client, given
-from tests.server.http.serving import Served, accepted, problem, refusal
+from tests.server.http.serving import RunningServer, accepted, problem, refusal
 from tests.server.http.test_abuse_json import JSON, ODD
 
 BODIES = [case for case in MEMORY_CASES if case.in_body]
@@ -200,7 +200,7 @@ def test_errors_use_the_field_names_of_the_request(of: httpx.Client) -> None:
 
 
 @pytest.mark.abuse(22)
-def test_abuse_22_the_key_of_another_store(keyed: Served, admin: httpx.Client) -> None:
+def test_abuse_22_the_key_of_another_store(keyed: RunningServer, admin: httpx.Client) -> None:
     body = {"content": "Tea at four", "id": "m", "entity_names": ["Ann"]}
     accepted(admin.post("/api/memories?store=mine", json=body), 201)
     with client(keyed.url, given(keyed.data, "admin", ["other"], name="other")) as stranger:

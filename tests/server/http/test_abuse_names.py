@@ -11,7 +11,7 @@ import pytest
 
 from kgserve.storage.layout import STORE_FOLDER_SUFFIX
 from tests.captured_log import capture_log
-from tests.server.http.serving import Served, accepted, exchange, refusal
+from tests.server.http.serving import RunningServer, accepted, exchange, refusal
 
 NDJSON = {"content-type": "application/x-ndjson"}
 DROPPED = ".dropped-"
@@ -30,7 +30,7 @@ def everything_under(folder: Path) -> set[Path]:
     return {path for path in found if not path.name.startswith(DROPPED)}
 
 
-def refused_without_a_trace(served: Served, http: httpx.Client, encoded: str) -> None:
+def refused_without_a_trace(served: RunningServer, http: httpx.Client, encoded: str) -> None:
     """Assert that reads and writes of a store of this name answer 400 or 404 and create nothing."""
     before = everything_under(served.data.parent)
     for method, action in (("PUT", ""), ("POST", "/inject"), ("GET", "/stats"), ("POST", "/import"), ("DELETE", "")):
@@ -49,24 +49,24 @@ def refused_without_a_trace(served: Served, http: httpx.Client, encoded: str) ->
 @pytest.mark.parametrize(
     "name", ["../x", "..", ".", "%2e%2e", "%2e", "..%2fx", "%2e%2e%2fx", "a%2fb", "%2fetc", "..%5cx", "%5c"]
 )
-def test_abuse_29_paths_as_names(served: Served, http: httpx.Client, name: str) -> None:
+def test_abuse_29_paths_as_names(served: RunningServer, http: httpx.Client, name: str) -> None:
     refused_without_a_trace(served, http, name)
 
 
 @pytest.mark.abuse(30)
 @pytest.mark.parametrize("name", ["demo%0a", "demo%0d%0a", "%0ademo", "de%0amo"])
-def test_abuse_30_newlines(served: Served, http: httpx.Client, name: str) -> None:
+def test_abuse_30_newlines(served: RunningServer, http: httpx.Client, name: str) -> None:
     refused_without_a_trace(served, http, name)
 
 
 @pytest.mark.abuse(31)
 @pytest.mark.parametrize("name", ["a\0", "\0", "a\u202eb", "\u200fa", "dеmo", "ａ", "a\u200b", "é", "٣"])
-def test_abuse_31_look_alikes_and_invisible_marks(served: Served, http: httpx.Client, name: str) -> None:
+def test_abuse_31_look_alikes_and_invisible_marks(served: RunningServer, http: httpx.Client, name: str) -> None:
     refused_without_a_trace(served, http, quote(name, safe=""))
 
 
 @pytest.mark.abuse(32)
-def test_abuse_32_over_64_characters(served: Served, http: httpx.Client) -> None:
+def test_abuse_32_over_64_characters(served: RunningServer, http: httpx.Client) -> None:
     refused_without_a_trace(served, http, "a" * 65)
     accepted(http.put(f"/api/memory/{'a' * 64}"), 201)
 
@@ -93,7 +93,7 @@ def test_abuse_32_over_64_characters(served: Served, http: httpx.Client) -> None
         "~",
     ],
 )
-def test_abuse_33_names_with_a_meaning_elsewhere(served: Served, http: httpx.Client, name: str) -> None:
+def test_abuse_33_names_with_a_meaning_elsewhere(served: RunningServer, http: httpx.Client, name: str) -> None:
     refused_without_a_trace(served, http, quote(name, safe=""))
 
 
@@ -122,7 +122,7 @@ def test_abuse_33_names_that_differ_only_in_case(http: httpx.Client) -> None:
 
 
 @pytest.mark.abuse(34)
-def test_abuse_34_a_link_in_the_data_folder(served: Served, http: httpx.Client, tmp_path: Path) -> None:
+def test_abuse_34_a_link_in_the_data_folder(served: RunningServer, http: httpx.Client, tmp_path: Path) -> None:
     (tmp_path / "journal").mkdir()
     link = served.data / "linked_memory"
     link.symlink_to(tmp_path, target_is_directory=True)

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from kgserve.platform.settings import MEBIBYTE
-from tests.server.http.serving import Served, accepted, exchange, read_reply, refusal
+from tests.server.http.serving import RunningServer, accepted, exchange, read_reply, refusal
 
 JSON = {"content-type": "application/json"}
 BATCH = b'{"nodes":[{"id":"a","type":"t"}]}'
@@ -24,7 +24,7 @@ def test_abuse_01_origin_of_another_site(http: httpx.Client, api: str, origin: s
     refusal(http.get(f"{api}/stats"), 404)
 
 
-def test_own_origin_is_accepted(served: Served, http: httpx.Client, api: str) -> None:
+def test_own_origin_is_accepted(served: RunningServer, http: httpx.Client, api: str) -> None:
     accepted(http.post(f"{api}/inject", content=BATCH, headers=JSON | {"origin": served.url}))
 
 
@@ -38,20 +38,20 @@ def test_abuse_02_origin_null(http: httpx.Client, api: str) -> None:
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "user@localhost", "localhost/x"]
 )
-def test_abuse_03_host_of_another_site(served: Served, host: str) -> None:
+def test_abuse_03_host_of_another_site(served: RunningServer, host: str) -> None:
     answer = exchange(served.port, f"GET /health HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
     assert answer.status == 421
     assert answer.problem["type"] == "urn:kgserve:error:misdirected"
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1234", "127.0.0.1", "[::1]", "[::1]:8080"])
-def test_local_host_names_are_accepted(served: Served, host: str) -> None:
+def test_local_host_names_are_accepted(served: RunningServer, host: str) -> None:
     assert exchange(served.port, f"GET /health HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()).status == 200
 
 
 @pytest.mark.abuse(4)
 @pytest.mark.parametrize("hosts", ["", "Host:\r\n", "Host: localhost\r\nHost: evil.example\r\n"])
-def test_abuse_04_no_host_or_two(served: Served, hosts: str) -> None:
+def test_abuse_04_no_host_or_two(served: RunningServer, hosts: str) -> None:
     answer = exchange(served.port, f"GET /health HTTP/1.1\r\n{hosts}\r\n".encode())
     assert answer.status == 400
     assert answer.problem
@@ -68,7 +68,7 @@ def test_abuse_05_json_sent_as_something_else(http: httpx.Client, api: str, medi
 
 @pytest.mark.abuse(5)
 @pytest.mark.parametrize("mark", [{"origin": "{url}"}, {"sec-fetch-site": "same-origin"}])
-def test_abuse_05_forms_of_a_browser(served: Served, http: httpx.Client, api: str, mark: dict[str, str]) -> None:
+def test_abuse_05_forms_of_a_browser(served: RunningServer, http: httpx.Client, api: str, mark: dict[str, str]) -> None:
     headers = {name: value.format(url=served.url) for name, value in mark.items()}
     form = {"content-type": "application/x-www-form-urlencoded"}
     refusal(http.post(f"{api}/inject", content=BATCH, headers=headers | form), 415)
@@ -89,7 +89,7 @@ def test_abuse_06_preflight_of_another_site(http: httpx.Client, api: str) -> Non
 
 
 @pytest.mark.abuse(7)
-def test_abuse_07_content_length_over_the_limit(served: Served, api: str) -> None:
+def test_abuse_07_content_length_over_the_limit(served: RunningServer, api: str) -> None:
     announced = served.settings.max_body_mb * MEBIBYTE + 1
     head = f"POST {api}/inject HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     answer = exchange(served.port, f"{head}Content-Length: {announced}\r\n\r\n".encode())
@@ -99,7 +99,7 @@ def test_abuse_07_content_length_over_the_limit(served: Served, api: str) -> Non
 
 
 @pytest.mark.abuse(8)
-def test_abuse_08_chunked_over_the_limit(served: Served, api: str) -> None:
+def test_abuse_08_chunked_over_the_limit(served: RunningServer, api: str) -> None:
     head = f"POST {api}/inject HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     block = b"100000\r\n" + b" " * MEBIBYTE + b"\r\n"
     with socket.create_connection(("127.0.0.1", served.port), 30) as connection:
@@ -124,7 +124,7 @@ def test_abuse_09_gzip_is_never_decoded(http: httpx.Client, api: str) -> None:
 
 @pytest.mark.abuse(10)
 @pytest.mark.parametrize("second", ["Content-Length: 34", "Transfer-Encoding: chunked"])
-def test_abuse_10_two_lengths(served: Served, http: httpx.Client, api: str, second: str) -> None:
+def test_abuse_10_two_lengths(served: RunningServer, http: httpx.Client, api: str, second: str) -> None:
     head = f"POST {api}/inject HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 33\r\n"
     answer = exchange(served.port, f"{head}{second}\r\n\r\n".encode() + BATCH)
     assert answer.status == 400
@@ -132,12 +132,12 @@ def test_abuse_10_two_lengths(served: Served, http: httpx.Client, api: str, seco
     refusal(http.get(f"{api}/stats"), 404)
 
 
-def test_malformed_http_gets_a_problem_document(served: Served) -> None:
+def test_malformed_http_gets_a_problem_document(served: RunningServer) -> None:
     assert exchange(served.port, b"hello\r\n\r\n").problem
     assert exchange(served.port, b"GET /\xff HTTP/1.1\r\nHost: localhost\r\n\r\n").problem
 
 
 @pytest.mark.parametrize("protocol", ["h2c", "websocket"])
-def test_protocol_upgrades_are_ignored(served: Served, protocol: str) -> None:
+def test_protocol_upgrades_are_ignored(served: RunningServer, protocol: str) -> None:
     head = f"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: {protocol}\r\n\r\n"
     assert exchange(served.port, head.encode()).status == 200

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.platform.access.keys import audited, client, given
-from tests.server.http.serving import Served, accepted, refusal
+from tests.server.http.serving import RunningServer, accepted, refusal
 from tests.server.mcp.talking import Stateless
 
 Json = dict[str, Any]
@@ -34,7 +34,7 @@ class Two(NamedTuple):
 
 
 @pytest.fixture
-def two(keyed: Served, admin: httpx.Client) -> Iterator[Two]:
+def two(keyed: RunningServer, admin: httpx.Client) -> Iterator[Two]:
     number = next(_numbers)
     mine, ours = f"mine-{number}", f"ours-{number}"
     for store, content in ((mine, MINE), (ours, OURS)):
@@ -118,7 +118,7 @@ def test_entity_filter_needs_one_store_with_the_entity(two: Two) -> None:
     assert "owl" in refusal(missing, 404)["detail"]
 
 
-def test_missing_default_store_is_skipped(two: Two, keyed: Served) -> None:
+def test_missing_default_store_is_skipped(two: Two, keyed: RunningServer) -> None:
     with client(keyed.url, given(keyed.data, "write", [two.mine, "default"])) as http:
         assert http.get("/api/v1/recall", params={"q": QUERY}).json() == []
         [found] = http.get("/api/v1/recall", params={"q": QUERY, "also": two.mine, "limit": 1}).json()
@@ -166,7 +166,7 @@ def asks(two: Two, other: str) -> Iterator[httpx.Response]:
 
 
 @pytest.mark.abuse(22, 23)
-def test_inaccessible_store_looks_missing(two: Two, keyed: Served) -> None:
+def test_inaccessible_store_looks_missing(two: Two, keyed: RunningServer) -> None:
     """ABUSE 22 and 23."""
     hidden, absent = ([refusal(each, 404) for each in asks(two, other)] for other in (two.ours, ABSENT))
     for one, other in zip(hidden, absent, strict=True):
@@ -183,7 +183,7 @@ def test_inaccessible_store_looks_missing(two: Two, keyed: Served) -> None:
         assert "there is no store" in texts[0]
 
 
-def test_no_data_of_inaccessible_stores_leaks(two: Two, keyed: Served) -> None:
+def test_no_data_of_inaccessible_stores_leaks(two: Two, keyed: RunningServer) -> None:
     """In answers, lists, counts, proposals, events, tools and resources."""
     http, mine = two.of_mine, {"store": two.mine}
     told = [

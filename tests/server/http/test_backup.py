@@ -9,12 +9,12 @@ import httpx
 import pytest
 
 from tests.platform.access.keys import bearer, given
-from tests.server.http.serving import Served, accepted, refusal, serving
+from tests.server.http.serving import RunningServer, accepted, refusal, serving
 from tests.server.http.versions import node, prune, put, tear
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Generator[RunningServer]:
     root = tmp_path_factory.mktemp("kept")
     (root / "kept").mkdir()
     (root / "outside").mkdir()
@@ -24,7 +24,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
 
 
 @pytest.fixture
-def client(served: Served) -> Generator[httpx.Client]:
+def client(served: RunningServer) -> Generator[httpx.Client]:
     with httpx.Client(base_url=served.url, timeout=60) as opened:
         yield opened
 
@@ -84,7 +84,7 @@ def test_several(client: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("path", ["..", "../outside", "/etc", "link", "link/deeper", "first/../../outside"])
-def test_backup_paths_stay_in_the_folder(client: httpx.Client, served: Served, path: str) -> None:
+def test_backup_paths_stay_in_the_folder(client: httpx.Client, served: RunningServer, path: str) -> None:
     inject(client, "d", "one")
     outside = served.data.parent / "outside"
     for method, body in (("memory/d/backup", {"to": path}), ("backup", {"to": path}), ("restore", {"from": path})):
@@ -100,7 +100,7 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-def test_backup_answers_use_relative_paths(client: httpx.Client, served: Served) -> None:
+def test_backup_answers_use_relative_paths(client: httpx.Client, served: RunningServer) -> None:
     inject(client, "torn", *(str(number) for number in range(50)))
     told, lost = (client.post("/api/backup", json={"to": to, "stores": ["torn"]}) for to in ("told", "lost"))
     assert (accepted(told)["folder"], accepted(lost)["folder"]) == ("told", "lost")
@@ -136,7 +136,7 @@ def test_only_prepared_backup_folders_are_accepted(client: httpx.Client, folder:
 
 
 @pytest.mark.parametrize("path", ["whole/stores", "whole/stores/e", "whole/stores/new", "whole/stores/new/deeper"])
-def test_backups_of_inaccessible_stores_are_refused(client: httpx.Client, served: Served, path: str) -> None:
+def test_backups_of_inaccessible_stores_are_refused(client: httpx.Client, served: RunningServer, path: str) -> None:
     inject(client, "e", "one")
     accepted(client.post("/api/memory/e/backup", json={"to": "whole"}))
     for method, body in (("memory/e/backup", {"to": path}), ("backup", {"to": path}), ("restore", {"from": path})):

@@ -9,7 +9,7 @@ import httpx
 import msgspec
 import pytest
 
-from tests.server.http.serving import Served, accepted, exchange, refusal
+from tests.server.http.serving import RunningServer, accepted, exchange, refusal
 
 STATIC = ("/docs", "/docs/docs.css", "/docs/docs.js", "/openapi.json")
 WORDS = " ".join(f"word{number}" for number in range(400))
@@ -21,7 +21,7 @@ def filled(http: httpx.Client, api: str) -> str:
     return api
 
 
-def raw(served: Served, path: str, *headers: str, method: str = "GET", body: bytes = b"") -> Any:
+def raw(served: RunningServer, path: str, *headers: str, method: str = "GET", body: bytes = b"") -> Any:
     """Send a request and return the raw response."""
     more = [*headers, f"Content-Length: {len(body)}"] if body else [*headers]
     head = "".join(
@@ -49,7 +49,7 @@ def raw(served: Served, path: str, *headers: str, method: str = "GET", body: byt
 )
 @pytest.mark.parametrize("large", [False, True])
 def test_gzip_is_used_if_accepted(
-    served: Served, http: httpx.Client, api: str, wanted: str, coded: bool, large: bool
+    served: RunningServer, http: httpx.Client, api: str, wanted: str, coded: bool, large: bool
 ) -> None:
     content = WORDS * (30 if large else 1)
     accepted(http.post(f"{api}/inject", json={"nodes": [{"id": "n", "type": "t", "content": content}]}))
@@ -63,13 +63,15 @@ def test_gzip_is_used_if_accepted(
             assert msgspec.json.decode(text)["node"]["content"] == content
 
 
-def test_gzip_is_not_used_unless_accepted(served: Served, filled: str) -> None:
+def test_gzip_is_not_used_unless_accepted(served: RunningServer, filled: str) -> None:
     found = raw(served, f"{filled}/nodes/n")
     assert "content-encoding" not in found.headers
     assert msgspec.json.decode(found.body)["node"]["content"] == WORDS
 
 
-def test_short_streamed_and_mcp_responses_are_not_compressed(served: Served, http: httpx.Client, filled: str) -> None:
+def test_short_streamed_and_mcp_responses_are_not_compressed(
+    served: RunningServer, http: httpx.Client, filled: str
+) -> None:
     asked = {"accept-encoding": "gzip"}
     assert "content-encoding" not in http.get("/health", headers=asked).headers
     assert "vary" not in http.get("/health", headers=asked).headers
@@ -83,7 +85,7 @@ def test_short_streamed_and_mcp_responses_are_not_compressed(served: Served, htt
     refusal(http.get(f"{filled}/nodes/nobody", headers=asked), 404)
 
 
-def test_head_is_get_without_a_body(served: Served, http: httpx.Client, filled: str) -> None:
+def test_head_is_get_without_a_body(served: RunningServer, http: httpx.Client, filled: str) -> None:
     document = accepted(http.get("/openapi.json"))
     paths = [path for path, methods in document["paths"].items() if "get" in methods]
     assert len(paths) > 25
@@ -102,7 +104,7 @@ def test_head_is_get_without_a_body(served: Served, http: httpx.Client, filled: 
     assert http.head(f"{filled}/traverse").status_code == 405
 
 
-def test_head_needs_the_same_key(keyed: Served, admin: httpx.Client) -> None:
+def test_head_needs_the_same_key(keyed: RunningServer, admin: httpx.Client) -> None:
     assert admin.head("/api/memory").status_code == 200
     with httpx.Client(base_url=keyed.url) as nobody:
         assert nobody.head("/api/memory").status_code == 401

@@ -8,30 +8,30 @@ import httpx
 import pytest
 
 from kgserve.server.http.connection import MAX_PIPELINED_REQUESTS
-from tests.server.http.serving import Served, problem
+from tests.server.http.serving import RunningServer, problem
 from tests.server.http.sockets import HEALTH, connected, get, only_reply, post, replies, send
 
 
-def test_pipelined_requests_are_answered_in_order(served: Served) -> None:
+def test_pipelined_requests_are_answered_in_order(served: RunningServer) -> None:
     paths = [b"/health", b"/nothing", b"/health", b"/api/memory", b"/nothing"] * 5
     answers = replies(send(served.port, b"".join(map(get, paths)) + get(b"/health", b"Connection: close")))
     assert [reply.status for reply in answers] == [200, 404, 200, 200, 404] * 5 + [200]
 
 
-def test_excess_pipelined_requests_are_refused_after_the_others(served: Served) -> None:
+def test_excess_pipelined_requests_are_refused_after_the_others(served: RunningServer) -> None:
     answers = replies(send(served.port, HEALTH * 5_000))
     assert [reply.status for reply in answers] == [200] * (MAX_PIPELINED_REQUESTS + 1) + [429]
     assert answers[-1].problem
 
 
-def test_malformed_input_after_a_request_is_refused_after_its_response(served: Served) -> None:
+def test_malformed_input_after_a_request_is_refused_after_its_response(served: RunningServer) -> None:
     answers = replies(send(served.port, HEALTH + b"garbage\r\n\r\n"))
     assert [reply.status for reply in answers] == [200, 400]
     answers = replies(send(served.port, HEALTH + post(b"Transfer-Encoding: chunked") + b"zz\r\n"))
     assert [reply.status for reply in answers] == [200, 400]
 
 
-def test_expect_continue(served: Served) -> None:
+def test_expect_continue(served: RunningServer) -> None:
     body = b'{"nodes":[{"id":"a","type":"t"}]}'
     with connected(served.port) as connection:
         connection.sendall(post(b"Expect: 100-continue", b"Content-Length: %d" % len(body), b"Connection: close"))
@@ -43,7 +43,7 @@ def test_expect_continue(served: Served) -> None:
         assert only_reply(connection).status == 413
 
 
-def test_refused_large_upload_receives_the_response(served: Served, http: httpx.Client, api: str) -> None:
+def test_refused_large_upload_receives_the_response(served: RunningServer, http: httpx.Client, api: str) -> None:
     size = (served.settings.max_body_mb + 1) << 20
     answer = http.post(f"{api}/inject", content=b" " * size, headers={"content-type": "application/json"})
     assert problem(answer.status_code, answer.headers, answer.content)["status"] == 413
@@ -84,7 +84,7 @@ def test_refused_large_upload_receives_the_response(served: Served, http: httpx.
     ],
 )
 def test_unusual_requests_are_handled(
-    served: Served, request_bytes: bytes, statuses: set[int], caplog: pytest.LogCaptureFixture
+    served: RunningServer, request_bytes: bytes, statuses: set[int], caplog: pytest.LogCaptureFixture
 ) -> None:
     """No hang, no 5xx, no traceback."""
     answers = replies(send(served.port, request_bytes))
@@ -94,14 +94,14 @@ def test_unusual_requests_are_handled(
     assert not [record for record in own if record.exc_info]
 
 
-def test_a_body_in_chunks_of_one_byte(served: Served) -> None:
+def test_a_body_in_chunks_of_one_byte(served: RunningServer) -> None:
     body = b'{"nodes":[{"id":"a","type":"t","content":"' + b"x" * 20_000 + b'"}]}'
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
     [reply] = replies(send(served.port, post(b"Transfer-Encoding: chunked", b"Connection: close") + chunks))
     assert reply.status == 200, reply.body
 
 
-def test_trailers_are_ignored(served: Served) -> None:
+def test_trailers_are_ignored(served: RunningServer) -> None:
     body = b'{"nodes":[{"id":"a","type":"t"}]}'
     chunked = b"%x\r\n%s\r\n0\r\nHost: evil.example\r\nOrigin: https://evil.example\r\n\r\n" % (len(body), body)
     request = post(b"Transfer-Encoding: chunked") + chunked + get(b"/health", b"Connection: close")
@@ -109,7 +109,7 @@ def test_trailers_are_ignored(served: Served) -> None:
 
 
 @pytest.mark.parametrize("protocol", [b"h2c", b"websocket", b"x" * 1000])
-def test_input_after_a_protocol_upgrade_is_ignored(served: Served, protocol: bytes) -> None:
+def test_input_after_a_protocol_upgrade_is_ignored(served: RunningServer, protocol: bytes) -> None:
     """The following bytes could be a request that a proxy in front has never seen."""
     request = get(b"/health", b"Connection: Upgrade", b"Upgrade: " + protocol)
     assert [reply.status for reply in replies(send(served.port, request + HEALTH))] == [200]

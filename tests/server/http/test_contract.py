@@ -10,7 +10,7 @@ import pytest
 
 from kgserve.api.operation import UseCase
 from kgserve.api.table import USE_CASES
-from kgserve.graph.compat.versioned_field_names import VERSIONED_JSON_MEDIA_TYPE
+from kgserve.graph.compat.versioned_nodes_field_names import VERSIONED_JSON_MEDIA_TYPE
 from kgserve.platform.codecs import decode_json
 from tests.server.http.serving import accepted, refusal
 from tests.server.http.versions import Json, node, put, subgraph, tear

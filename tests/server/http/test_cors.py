@@ -10,7 +10,7 @@ import pytest
 
 from kgserve.errors import InvalidInput
 from kgserve.server.http.browser_guard import AllowedOrigins
-from tests.server.http.serving import PATIENCE, Reply, Served, accepted, exchange, refusal, serving
+from tests.server.http.serving import PATIENCE, Reply, RunningServer, accepted, exchange, refusal, serving
 
 APP = "https://app.example"
 PREFLIGHT = {"access-control-request-method": "POST", "access-control-request-headers": "authorization,mcp-session-id"}
@@ -23,7 +23,7 @@ INITIALIZE = {
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """Server with two allowed origins."""
     data = tmp_path_factory.mktemp("site") / "data"
     with serving(data, cors_origins=f"{APP}, http://localhost:3000", indexes=False) as running:
@@ -31,7 +31,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture(scope="module")
-def page(site: Served) -> Iterator[httpx.Client]:
+def page(site: RunningServer) -> Iterator[httpx.Client]:
     """Page of the first origin."""
     with httpx.Client(base_url=site.url, headers={"origin": APP}, timeout=PATIENCE) as client:
         yield client
@@ -66,7 +66,7 @@ def test_abuse_06_preflight_of_a_listed_site(page: httpx.Client, path: str) -> N
     "origin", ["https://evil.example", "null", f"{APP}.evil.example", f"{APP}:8443", "http://app.example", APP.upper()]
 )
 @pytest.mark.abuse(6)
-def test_abuse_06_preflight_of_others(site: Served, page: httpx.Client, origin: str) -> None:
+def test_abuse_06_preflight_of_others(site: RunningServer, page: httpx.Client, origin: str) -> None:
     """ABUSE 6: other origins are refused, in the preflight and in the request, without CORS headers."""
     for answer in (
         page.options("/api/memory/x/inject", headers=PREFLIGHT | {"origin": origin}),
@@ -99,7 +99,7 @@ def test_mcp_of_a_listed_site(page: httpx.Client) -> None:
     refusal(page.post("/mcp", json=INITIALIZE, headers=headers | {"origin": "https://evil.example"}), 403)
 
 
-def test_programs_and_own_pages_are_accepted(site: Served) -> None:
+def test_programs_and_own_pages_are_accepted(site: RunningServer) -> None:
     for headers in ({}, {"origin": site.url}):
         answer = httpx.get(f"{site.url}/health", headers=headers)
         accepted(answer)
@@ -155,7 +155,7 @@ def test_every_response_has_security_headers(http: httpx.Client, path: str) -> N
     assert answer.headers.get_list("content-security-policy") == [answer.headers["content-security-policy"]]
 
 
-def test_parser_errors_have_security_headers(served: Served) -> None:
+def test_parser_errors_have_security_headers(served: RunningServer) -> None:
     for request in (b"garbage\r\n\r\n", b"GET /" + b"x" * 50_000 + b" HTTP/1.1\r\n\r\n"):
         check_headers(exchange(served.port, request))
 

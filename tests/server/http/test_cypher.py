@@ -17,7 +17,7 @@ import pytest
 from bench.server import ServerProcess
 from tests.bench.forked import forked_servers  # noqa: F401  # pyright: ignore[reportUnusedImport]  # pytest finds it here
 from tests.server.http.asking import CSV, ENDLESS, MANY, MANY_ROWS, NDJSON, ask, post, values
-from tests.server.http.serving import Served, accepted, refusal
+from tests.server.http.serving import RunningServer, accepted, refusal
 from tests.stores.writing import until
 from tests.timeouts import REQUEST_SECONDS
 
@@ -302,7 +302,7 @@ def _length(http: httpx.Client, api: str, query: str) -> int:
         return sum(map(len, answer.iter_raw()))
 
 
-def test_time_limits(http: httpx.Client, graph: str, served: Served) -> None:
+def test_time_limits(http: httpx.Client, graph: str, served: RunningServer) -> None:
     start = time.perf_counter()
     refusal(post(http, graph, ENDLESS, timeout_ms=100), 408)
     assert time.perf_counter() - start < served.settings.query_timeout
@@ -310,7 +310,7 @@ def test_time_limits(http: httpx.Client, graph: str, served: Served) -> None:
 
 
 @pytest.fixture
-def quiet_reader(served: Served, graph: str) -> Iterator[socket.socket]:
+def quiet_reader(served: RunningServer, graph: str) -> Iterator[socket.socket]:
     """Client that requests a long stream and does not read it."""
     body = msgspec.json.encode({"query": MANY_ROWS.replace("'x'", "lpad('x', 200, 'y')")})
     head = f"POST {graph}/cypher HTTP/1.1\r\nHost: localhost\r\nAccept: text/csv\r\n"

@@ -9,13 +9,13 @@ import httpx
 import pytest
 
 from tests.platform.access.keys import client, given
-from tests.server.http.serving import Served, accepted, refusal, serving
+from tests.server.http.serving import RunningServer, accepted, refusal, serving
 
 HISTORY = "/api/v1/entities/a/history"
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """Server with three stores, each with a node that names it, and keys."""
     data = tmp_path_factory.mktemp("stores") / "data"
     admin = given(data, "admin")
@@ -28,7 +28,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture(scope="module")
-def http(served: Served) -> Iterator[httpx.Client]:
+def http(served: RunningServer) -> Iterator[httpx.Client]:
     with client(served.url, given(served.data, "read")) as http:
         yield http
 
@@ -53,7 +53,7 @@ def test_invalid_store_names_are_refused(http: httpx.Client) -> None:
     assert "more than once" in refusal(http.get(HISTORY, params={"store": ["asked", "usual"]}), 400)["detail"]
 
 
-def test_inaccessible_store_is_not_found(served: Served) -> None:
+def test_inaccessible_store_is_not_found(served: RunningServer) -> None:
     with client(served.url, given(served.data, "write", stores=("asked",))) as http:
         assert of_store(http.get(HISTORY, params={"store": "asked"})) == "asked"
         for wanted in ({}, {"store": "usual"}, {"store": "headed"}):

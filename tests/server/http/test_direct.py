@@ -20,7 +20,7 @@ from kgserve.server.http.browser_guard import CrossSiteGuard
 from kgserve.server.http.connection import ensure_task, start_eagerly
 from kgserve.server.http.gateway import RouteTable
 from kgserve.server.http.routes import ROUTES
-from tests.server.http.serving import Served, accepted, read_reply, refusal
+from tests.server.http.serving import RunningServer, accepted, read_reply, refusal
 
 JSON = {"content-type": "application/json"}
 OWN = {"date", "x-request-id"}
@@ -66,12 +66,12 @@ ASKED: tuple[tuple[str, str, bytes | None, dict[str, str]], ...] = (
 )
 
 
-def edge_of(served: Served) -> Any:
+def edge_of(served: RunningServer) -> Any:
     return cast("Litestar", served.server.config.app).state["edge"]
 
 
 @contextmanager
-def routed(served: Served) -> Generator[None]:
+def routed(served: RunningServer) -> Generator[None]:
     """Disable the fast path until the end of the block."""
     edge = edge_of(served)
     before = edge.routes
@@ -91,7 +91,13 @@ def shown(response: httpx.Response) -> tuple[int, dict[str, str], bytes]:
 
 @pytest.mark.parametrize(("method", "path", "body", "headers"), ASKED, ids=lambda each: str(each)[:40])
 def test_fast_path_matches_the_router(
-    served: Served, http: httpx.Client, api: str, method: str, path: str, body: bytes | None, headers: dict[str, str]
+    served: RunningServer,
+    http: httpx.Client,
+    api: str,
+    method: str,
+    path: str,
+    body: bytes | None,
+    headers: dict[str, str],
 ) -> None:
     accepted(http.post(f"{api}/inject", json=BODY))
     at = path if path.startswith("/health") else api + path
@@ -108,7 +114,7 @@ def test_requests_are_counted_by_their_route(http: httpx.Client, api: str) -> No
         assert f'route="{route}"' in scrape
 
 
-def test_body_may_arrive_late_and_in_chunks(served: Served, http: httpx.Client, api: str) -> None:
+def test_body_may_arrive_late_and_in_chunks(served: RunningServer, http: httpx.Client, api: str) -> None:
     accepted(http.post(f"{api}/inject", json=BODY))
     body = b'{"start_id":"a/b"}'
     head = f"POST {api}/traverse HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n".encode()
@@ -120,7 +126,7 @@ def test_body_may_arrive_late_and_in_chunks(served: Served, http: httpx.Client, 
         assert read_reply(connection).status == 200
 
 
-def test_pipelined_fast_path_requests_are_answered_in_order(served: Served) -> None:
+def test_pipelined_fast_path_requests_are_answered_in_order(served: RunningServer) -> None:
     asked = b"".join(b"GET %b HTTP/1.1\r\nhost: localhost\r\n\r\n" % path for path in (b"/health", b"/nowhere") * 10)
     with socket.create_connection(("127.0.0.1", served.port), 10) as connection:
         connection.sendall(asked + b"GET /health HTTP/1.0\r\nhost: localhost\r\n\r\n")
@@ -129,7 +135,7 @@ def test_pipelined_fast_path_requests_are_answered_in_order(served: Served) -> N
     assert b"connection: close" in answers.rpartition(b"HTTP/1.1")[2]
 
 
-def test_idle_wait_has_a_time_limit(served: Served, http: httpx.Client) -> None:
+def test_idle_wait_has_a_time_limit(served: RunningServer, http: httpx.Client) -> None:
     accepted(http.get("/health"))
     refusal(http.get("/nowhere"), 404)
     assert edge_of(served).running == 0

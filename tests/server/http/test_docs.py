@@ -10,11 +10,11 @@ import httpx
 import pytest
 
 from tests.platform.access.keys import bearer, given
-from tests.server.http.serving import Served, accepted, refusal, serving
+from tests.server.http.serving import RunningServer, accepted, refusal, serving
 
 
 @pytest.fixture(scope="module")
-def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     data = tmp_path_factory.mktemp("docs") / "data"
     given(data, "admin")
     with serving(data, indexes=False) as running:
@@ -23,7 +23,7 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.mark.parametrize("path", ["/docs", "/docs/docs.css", "/docs/docs.js"])
-def test_docs_page_is_public_without_data(keyed: Served, path: str) -> None:
+def test_docs_page_is_public_without_data(keyed: RunningServer, path: str) -> None:
     answer = httpx.get(f"{keyed.url}{path}")
     assert answer.status_code == 200
     assert "payroll" not in answer.text
@@ -32,11 +32,11 @@ def test_docs_page_is_public_without_data(keyed: Served, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/docs/", "/docs/other", "/docs/docs.js/", "/docs/..%2fopenapi.json", "/DOCS"])
-def test_paths_below_docs_require_a_key(keyed: Served, path: str) -> None:
+def test_paths_below_docs_require_a_key(keyed: RunningServer, path: str) -> None:
     refusal(httpx.get(f"{keyed.url}{path}"), 401)
 
 
-def test_openapi_requires_a_key(keyed: Served) -> None:
+def test_openapi_requires_a_key(keyed: RunningServer) -> None:
     refusal(httpx.get(f"{keyed.url}/openapi.json"), 401)
     described = accepted(httpx.get(f"{keyed.url}/openapi.json", headers=bearer(given(keyed.data, "read"))))
     assert described["paths"]["/docs"]["get"]["security"] == []
@@ -50,7 +50,7 @@ def test_the_page_shows_every_operation(http: httpx.Client) -> None:
     assert set(json.loads(methods)) == described
 
 
-def test_the_script_sends_a_key_as_a_header_and_forgets_it_with_the_tab(keyed: Served) -> None:
+def test_the_script_sends_a_key_as_a_header_and_forgets_it_with_the_tab(keyed: RunningServer) -> None:
     script = httpx.get(f"{keyed.url}/docs/docs.js").text
     assert "Authorization: `Bearer ${key()}`" in script
     assert 'fetch("/openapi.json", { headers: authorization() })' in script

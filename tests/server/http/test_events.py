@@ -16,7 +16,7 @@ from bench.listener import EventListener, ReceivedEvent
 from kgserve.server.http.events import SLOW_CLIENT_WRITE_SECONDS
 from kgserve.server.http.sse import EventStreamHandle
 from kgserve.stores.pool import StorePool
-from tests.server.http.serving import PATIENCE, Served, accepted, refusal, serving
+from tests.server.http.serving import PATIENCE, RunningServer, accepted, refusal, serving
 from tests.stores.writing import until
 
 HEARTBEAT = 0.2
@@ -24,7 +24,7 @@ STREAMS = 4
 
 
 @pytest.fixture(scope="module")
-def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """Server with few streams, short queues and a short heartbeat interval."""
     options = {"event_heartbeat": HEARTBEAT, "max_event_streams": STREAMS, "event_queue": 50, "max_open_stores": 2}
     with serving(tmp_path_factory.mktemp("events") / "data", **options) as running:
@@ -32,7 +32,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture(scope="module")
-def client(quick: Served) -> Iterator[httpx.Client]:
+def client(quick: RunningServer) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=quick.url, timeout=30) as client:
         yield client
 
@@ -42,7 +42,7 @@ def inject(client: httpx.Client, store: str, *ids: str, content: str = "", **bat
     return accepted(client.post(f"/api/memory/{store}/inject", json={"nodes": nodes, **batch}))["sequence"]
 
 
-def stream(served: Served, store: str, question: str = "", last_id: str = "") -> EventListener:
+def stream(served: RunningServer, store: str, question: str = "", last_id: str = "") -> EventListener:
     return EventListener(served.port, f"/api/memory/{store}/events{question}", last_id)
 
 
@@ -50,21 +50,21 @@ def take(listener: EventListener, count: int) -> list[ReceivedEvent]:
     return list(islice(listener.events(), count))
 
 
-def open_streams(served: Served) -> list[EventStreamHandle]:
+def open_streams(served: RunningServer) -> list[EventStreamHandle]:
     return [*cast("Litestar", served.server.config.app).state["service"].streams._open]
 
 
-def free_places(served: Served) -> None:
+def free_places(served: RunningServer) -> None:
     """Wait until no stream is open."""
     until(lambda: accepted_stream(served) or None)
 
 
-def accepted_stream(served: Served) -> bool:
+def accepted_stream(served: RunningServer) -> bool:
     with EventListener(served.port, "/api/events") as listener:
         return listener.status == 200
 
 
-def test_events_follow_each_write(quick: Served, client: httpx.Client, store: str) -> None:
+def test_events_follow_each_write(quick: RunningServer, client: httpx.Client, store: str) -> None:
     inject(client, store, "before")
     with stream(quick, store).greet() as listener:
         assert listener.status == 200
@@ -92,7 +92,7 @@ def test_events_follow_each_write(quick: Served, client: httpx.Client, store: st
     assert told[5].data["id"] == "b"
 
 
-def test_event_row_equals_the_api_row(quick: Served, client: httpx.Client, store: str) -> None:
+def test_event_row_equals_the_api_row(quick: RunningServer, client: httpx.Client, store: str) -> None:
     inject(client, store, "a", "b", edges=[{"from": "a", "to": "b", "relation_type": "r", "attributes": {"k": [1]}}])
     shown = accepted(client.get(f"/api/memory/{store}/nodes/a"))
     with stream(quick, store, "?since=0") as listener:
@@ -102,7 +102,7 @@ def test_event_row_equals_the_api_row(quick: Served, client: httpx.Client, store
     assert edge.data == {**shown["outgoing"][0], **further}
 
 
-def test_memory_events_follow_row_events(quick: Served, client: httpx.Client, store: str) -> None:
+def test_memory_events_follow_row_events(quick: RunningServer, client: httpx.Client, store: str) -> None:
     said = {"nodes": [{"id": "m", "type": "fact", "content": "tea", "confidence": 1}, {"id": "Ada", "type": "person"}]}
     said["nodes"][1]["name"] = "Ada"
     accepted(client.post(f"/api/memory/{store}/inject", json=said))
@@ -129,7 +129,9 @@ def test_memory_events_follow_row_events(quick: Served, client: httpx.Client, st
 
 
 @pytest.mark.parametrize("how", ["header", "query"])
-def test_event_stream_resumption_within_a_commit(quick: Served, client: httpx.Client, store: str, how: str) -> None:
+def test_event_stream_resumption_within_a_commit(
+    quick: RunningServer, client: httpx.Client, store: str, how: str
+) -> None:
     inject(client, store, "a", "b", "c")
     inject(client, store, "d")
     question, header = ("", "1-0") if how == "header" else ("?last_event_id=1-0", "")
@@ -139,13 +141,13 @@ def test_event_stream_resumption_within_a_commit(quick: Served, client: httpx.Cl
         assert [each.id for each in take(listener, 1)] == ["3-0"]
 
 
-def test_last_event_id_header_overrides_the_query(quick: Served, client: httpx.Client, store: str) -> None:
+def test_last_event_id_header_overrides_the_query(quick: RunningServer, client: httpx.Client, store: str) -> None:
     inject(client, store, "a", "b", "c")
     with stream(quick, store, "?since=0&last_event_id=1-0", "1-1") as listener:
         assert [each.id for each in take(listener, 1)] == ["1-2"]
 
 
-def test_unchanged_edges_cause_no_event(quick: Served, client: httpx.Client, store: str) -> None:
+def test_unchanged_edges_cause_no_event(quick: RunningServer, client: httpx.Client, store: str) -> None:
     edge = {"from": "a", "to": "a", "relation_type": "r"}
     inject(client, store, "a", edges=[edge])
     with stream(quick, store).greet() as listener:
@@ -154,7 +156,7 @@ def test_unchanged_edges_cause_no_event(quick: Served, client: httpx.Client, sto
         assert [each.id for each in take(listener, 1)] == ["3-0"]
 
 
-def test_a_large_write_is_one_event(quick: Served, client: httpx.Client, store: str) -> None:
+def test_a_large_write_is_one_event(quick: RunningServer, client: httpx.Client, store: str) -> None:
     with stream(quick, "", "") as missing:
         assert missing.status == 404
     inject(client, store, "first")
@@ -167,7 +169,7 @@ def test_a_large_write_is_one_event(quick: Served, client: httpx.Client, store: 
     assert [each.id for each in told[1:]] == [f"3-{index}" for index in range(1_000)]
 
 
-def test_filters(quick: Served, client: httpx.Client, store: str) -> None:
+def test_filters(quick: RunningServer, client: httpx.Client, store: str) -> None:
     nodes = [{"id": "a", "type": "person"}, {"id": "b", "type": "place"}]
     inject(client, store, nodes=nodes, edges=[{"from": "a", "to": "b", "relation_type": "visits"}])
     accepted(client.delete(f"/api/memory/{store}/nodes/b"))
@@ -182,7 +184,7 @@ def test_filters(quick: Served, client: httpx.Client, store: str) -> None:
             assert [each.id for each in take(listener, len(ids))] == ids
 
 
-def test_heartbeats_carry_the_position(quick: Served, client: httpx.Client, store: str) -> None:
+def test_heartbeats_carry_the_position(quick: RunningServer, client: httpx.Client, store: str) -> None:
     inject(client, store, "a")
     with stream(quick, store, "?kinds=edge_created").greet() as listener:
         inject(client, store, "b")
@@ -194,7 +196,7 @@ def test_heartbeats_carry_the_position(quick: Served, client: httpx.Client, stor
         assert listener.comments >= 2
 
 
-def test_several_stores(quick: Served, client: httpx.Client, store: str) -> None:
+def test_several_stores(quick: RunningServer, client: httpx.Client, store: str) -> None:
     one, two = f"{store}-one", f"{store}-two"
     inject(client, one, "a", "b")
     inject(client, two, "x")
@@ -211,7 +213,7 @@ def test_several_stores(quick: Served, client: httpx.Client, store: str) -> None
         assert [each.id for each in take(listener, 1)] == [f"{two}:2-0,{one}:1"]
 
 
-def test_events_of_created_and_dropped_stores(quick: Served, client: httpx.Client, store: str) -> None:
+def test_events_of_created_and_dropped_stores(quick: RunningServer, client: httpx.Client, store: str) -> None:
     with EventListener(quick.port, "/api/events").greet() as listener:
         inject(client, store, "a")
         accepted(client.delete(f"/api/memory/{store}?confirm={store}"))
@@ -226,7 +228,7 @@ def test_events_of_created_and_dropped_stores(quick: Served, client: httpx.Clien
     assert told[0].id.endswith("*:0")
 
 
-def test_store_events_include_settings(quick: Served, client: httpx.Client, store: str) -> None:
+def test_store_events_include_settings(quick: RunningServer, client: httpx.Client, store: str) -> None:
     with EventListener(quick.port, "/api/events?kinds=store_created,store_changed").greet() as listener:
         settings = {"conflict_policy": "manual", "kind_whitelist": ["note"]}
         accepted(client.put(f"/api/memory/{store}"), 201)
@@ -244,7 +246,7 @@ def test_store_events_include_settings(quick: Served, client: httpx.Client, stor
     assert {name: again.data[name] for name in settings} == settings
 
 
-def test_the_stream_of_a_dropped_store_ends(quick: Served, client: httpx.Client, store: str) -> None:
+def test_the_stream_of_a_dropped_store_ends(quick: RunningServer, client: httpx.Client, store: str) -> None:
     inject(client, store, "a")
     with stream(quick, store).greet() as listener:
         accepted(client.delete(f"/api/memory/{store}?confirm={store}"))
@@ -252,7 +254,7 @@ def test_the_stream_of_a_dropped_store_ends(quick: Served, client: httpx.Client,
     refusal(client.get(f"/api/memory/{store}/events"), 404)
 
 
-def test_a_stream_holds_no_store_open(quick: Served, client: httpx.Client, store: str) -> None:
+def test_a_stream_holds_no_store_open(quick: RunningServer, client: httpx.Client, store: str) -> None:
     inject(client, store, "a")
     with stream(quick, store, "?kinds=node_created").greet() as listener:
         for number in range(3):
@@ -306,7 +308,7 @@ def test_position_before_the_oldest_segment_is_gone(tmp_path: Path) -> None:
             assert [each.id for each in take(listener, 6 - oldest)] == [f"{n}-0" for n in range(oldest, 6)]
 
 
-def test_event_stream_limit_and_released_slot(quick: Served, client: httpx.Client, store: str) -> None:
+def test_event_stream_limit_and_released_slot(quick: RunningServer, client: httpx.Client, store: str) -> None:
     inject(client, store, "a")
     free_places(quick)
     kept = [stream(quick, store).greet() for _ in range(STREAMS)]
@@ -320,7 +322,7 @@ def test_event_stream_limit_and_released_slot(quick: Served, client: httpx.Clien
 
 
 @pytest.mark.abuse(17)
-def test_slow_listener_gets_a_dropped_event(quick: Served, client: httpx.Client, store: str) -> None:
+def test_slow_listener_gets_a_dropped_event(quick: RunningServer, client: httpx.Client, store: str) -> None:
     inject(client, store, "first")
     with stream(quick, store).greet() as listener:
         for number in range(24):  # More than the socket buffers hold.
@@ -352,7 +354,7 @@ def test_event_streams_end_gracefully_at_shutdown(tmp_path: Path) -> None:
         assert time.monotonic() - begun < PATIENCE
 
 
-def test_reconnecting_listener_gets_every_event_once(quick: Served, client: httpx.Client, store: str) -> None:
+def test_reconnecting_listener_gets_every_event_once(quick: RunningServer, client: httpx.Client, store: str) -> None:
     writes, choice = 200, random.Random(5)
     inject(client, store, "first")
     free_places(quick)

@@ -18,7 +18,7 @@ from kgserve.projections.indexer import IndexWorker
 from kgserve.projections.text_indexes import TextIndexes
 from kgserve.server.admission import ACTIVE_CALLER_SECONDS, ActiveCallers, UsageMonitor
 from tests.platform.access.keys import bearer, given
-from tests.server.http.serving import PATIENCE, Served, accepted, refusal, serving
+from tests.server.http.serving import PATIENCE, RunningServer, accepted, refusal, serving
 from tests.server.http.sockets import eventually
 from tests.server.mcp.talking import Stateless
 
@@ -28,27 +28,27 @@ WAITS = 24
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     data = tmp_path_factory.mktemp("fair") / "data"
     with serving(data, max_waits_per_key=WAITS, max_transfers_per_key=1) as running:
         yield running
 
 
 @pytest.fixture
-def http(served: Served) -> Iterator[httpx.Client]:
+def http(served: RunningServer) -> Iterator[httpx.Client]:
     limits = httpx.Limits(max_connections=None)
     with httpx.Client(base_url=served.url, timeout=PATIENCE, limits=limits) as client:
         yield client
 
 
-def indexes_of(served: Served, name: str) -> TextIndexes:
+def indexes_of(served: RunningServer, name: str) -> TextIndexes:
     [indexer] = [each for each in served.pool.companions if isinstance(each, IndexWorker)]
     with served.pool.lease(name) as store:
         return indexer.of(store)
 
 
 @contextmanager
-def held_up(served: Served, name: str) -> Generator[None]:
+def held_up(served: RunningServer, name: str) -> Generator[None]:
     """Block indexing of a store until the end of the block."""
     keyword = indexes_of(served, name).keyword
     eventually(lambda: keyword.sequence > 0)
@@ -73,7 +73,7 @@ def metrics(http: httpx.Client) -> list[str]:
     return http.get("/metrics").text.splitlines()
 
 
-def test_waiting_searches_do_not_block_others(served: Served, http: httpx.Client) -> None:
+def test_waiting_searches_do_not_block_others(served: RunningServer, http: httpx.Client) -> None:
     for name in ("slow", "quick"):
         accepted(http.post(f"/api/memory/{name}/inject", json=BATCH))
     assert search(http, "quick", 1).status_code == 200
@@ -95,7 +95,7 @@ def test_waiting_searches_do_not_block_others(served: Served, http: httpx.Client
     assert waiting(http) == 0
 
 
-def test_waiting_search_quota_per_caller(served: Served, http: httpx.Client) -> None:
+def test_waiting_search_quota_per_caller(served: RunningServer, http: httpx.Client) -> None:
     accepted(http.post("/api/memory/crowded/inject", json=BATCH))
     with ThreadPoolExecutor(WAITS) as clients, held_up(served, "crowded"):
         new = accepted(http.post("/api/memory/crowded/inject", json={"nodes": [{"id": "m", "type": "t"}]}))["sequence"]
@@ -108,7 +108,7 @@ def test_waiting_search_quota_per_caller(served: Served, http: httpx.Client) -> 
         assert not any(map(Future.done, waits))
 
 
-def test_index_wait_has_a_timeout(served: Served, http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_wait_has_a_timeout(served: RunningServer, http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kgserve.graph.search.node_search.AT_LEAST_TIMEOUT_SECONDS", 0.2)
     accepted(http.post("/api/memory/ending/inject", json=BATCH))
     with held_up(served, "ending"):
@@ -116,7 +116,7 @@ def test_index_wait_has_a_timeout(served: Served, http: httpx.Client, monkeypatc
         assert "only 1" in refusal(search(http, "ending", new), 503)["detail"]
 
 
-def test_transfer_quota_per_caller(served: Served, http: httpx.Client) -> None:
+def test_transfer_quota_per_caller(served: RunningServer, http: httpx.Client) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     def lines() -> Iterator[bytes]:
@@ -179,11 +179,11 @@ def test_long_request_yields_to_other_callers() -> None:
 
     ask("one", "mine")
     since = use.begun
-    assert use.others("mine", since) == 0
+    assert use.count_other_callers("mine", since) == 0
     ask("mine")
-    assert use.others("mine", since) == 1
+    assert use.count_other_callers("mine", since) == 1
     ask("other", "one", "other")
-    assert use.others("mine", since) == 2
+    assert use.count_other_callers("mine", since) == 2
     use.begun -= 2 * ACTIVE_CALLER_SECONDS
-    assert use.others("mine", since - 3 * ACTIVE_CALLER_SECONDS) == 0
+    assert use.count_other_callers("mine", since - 3 * ACTIVE_CALLER_SECONDS) == 0
     assert [fair_pause_seconds(0.1, others) for others in (0, 1, 3, 100)] == pytest.approx([0, 0.1, 0.3, 1])

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.platform.access.keys import bearer, client, given
-from tests.server.http.serving import Served, accepted, refusal
+from tests.server.http.serving import RunningServer, accepted, refusal
 
 Json = dict[str, Any]
 Place = tuple[str, str]
@@ -161,7 +161,7 @@ def test_manifests_say_where_links_lead_and_come_from(http: httpx.Client, names:
     assert refusal(http.get("/api/memory/nowhere/links"), 404)
 
 
-class _Linked:
+class _LinkedStoresModel:
     """Model of nodes and edges of several stores, and the same over HTTP."""
 
     def __init__(self, http: httpx.Client, names: list[str], seed: int) -> None:
@@ -216,7 +216,7 @@ class _Linked:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_traversals_and_manifests_match_the_model(http: httpx.Client, names: list[str], seed: int) -> None:
-    model = _Linked(http, names, seed)
+    model = _LinkedStoresModel(http, names, seed)
     for round_ in range(60):
         model.step()
         if round_ % 6:
@@ -230,7 +230,7 @@ def test_traversals_and_manifests_match_the_model(http: httpx.Client, names: lis
                 assert depths(walk(http, *start, direction=direction)) == model.reached(start, direction)
 
 
-def test_traversal_hides_inaccessible_stores(keyed: Served) -> None:
+def test_traversal_hides_inaccessible_stores(keyed: RunningServer) -> None:
     with client(keyed.url, given(keyed.data, "admin")) as http:
         put(http, "secret", "x", "y", edges=[edge("x", "y"), edge("x", "mine", "own")])
         put(http, "own", "mine", edges=[edge("mine", "x", "secret"), edge("mine", "x", "absent")])

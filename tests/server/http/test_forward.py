@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SHORT, LONG = 1_000, 1_000_000
 
 
-class _Beside(Placement):
+class _ForeignPlacement(Placement):
     """Placement in which another node serves every store."""
 
     def __init__(self, folder: Path, url: str) -> None:
@@ -34,7 +34,7 @@ class _Beside(Placement):
         self._url = url
 
     @override
-    def elsewhere(self, name: str) -> ServedElsewhere | None:
+    def find_redirect(self, name: str) -> ServedElsewhere | None:
         return ServedElsewhere(f"store {name!r} is elsewhere", "other", self._url)
 
     @override
@@ -89,7 +89,7 @@ async def _passed_on(folder: Path, length: int, take: Callable[[Any], None] | No
         "state": {"request_context": context},
     }
     async with await asyncio.start_server(breaking_off, "127.0.0.1", 0) as server:
-        forwarder = NodeHttpClient(_Beside(folder, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"))
+        forwarder = NodeHttpClient(_ForeignPlacement(folder, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"))
         try:
             await asyncio.wait_for(ForwardingMiddleware(app, forwarder)(scope, receive, send), 30)
         finally:

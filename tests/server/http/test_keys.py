@@ -13,7 +13,7 @@ import pytest
 from kgserve.platform.access.authentication import KEY_FILE, Role, revoke_key
 from kgserve.platform.timestamps import format_time
 from tests.platform.access.keys import audited, bearer, client, given, now
-from tests.server.http.serving import PATIENCE, Served, accepted, exchange, refusal, serving
+from tests.server.http.serving import PATIENCE, RunningServer, accepted, exchange, refusal, serving
 
 BATCH = {"nodes": [{"id": "n", "type": "t", "content": "words"}], "edges": []}
 SECOND = 1_000_000
@@ -26,7 +26,7 @@ def unauthenticated(response: httpx.Response) -> str:
 
 
 @pytest.mark.abuse(20)
-def test_invalid_keys_get_the_same_refusal(keyed: Served) -> None:
+def test_invalid_keys_get_the_same_refusal(keyed: RunningServer) -> None:
     """ABUSE 20."""
     revoked, expired = given(keyed.data, "read", name="gone"), given(keyed.data, "read", expires_at=now() - SECOND)
     revoke_key(keyed.data, "gone", now())
@@ -54,21 +54,21 @@ def test_invalid_keys_get_the_same_refusal(keyed: Served) -> None:
     assert all(told == answers[0][2] for *_, told in answers)
 
 
-def test_two_authorization_headers_are_refused(keyed: Served) -> None:
+def test_two_authorization_headers_are_refused(keyed: RunningServer) -> None:
     line = f"Authorization: Bearer {given(keyed.data, 'read')}\r\n"
     head = "GET /api/memory HTTP/1.1\r\nHost: localhost\r\n"
     assert exchange(keyed.port, f"{head}{line}\r\n".encode()).status == 200
     assert exchange(keyed.port, f"{head}{line}{line}\r\n".encode()).status == 401
 
 
-def test_key_creation_and_revocation_take_effect_immediately(keyed: Served) -> None:
+def test_key_creation_and_revocation_take_effect_immediately(keyed: RunningServer) -> None:
     with client(keyed.url, given(keyed.data, "read", name="short")) as http:
         assert http.get("/api/memory").status_code == 200
         revoke_key(keyed.data, "short", now())
         unauthenticated(http.get("/api/memory"))
 
 
-def test_key_describes_itself(keyed: Served) -> None:
+def test_key_describes_itself(keyed: RunningServer) -> None:
     ends = now() + 3_600 * SECOND
     told_of: tuple[tuple[str, Role, list[str], int | None], ...] = (
         ("reads some", "read", ["team-*", "notes"], ends),
@@ -84,7 +84,7 @@ def test_key_describes_itself(keyed: Served) -> None:
         unauthenticated(http.get("/api/whoami"))
 
 
-def test_import_ends_when_its_key_is_revoked(keyed: Served, admin: httpx.Client) -> None:
+def test_import_ends_when_its_key_is_revoked(keyed: RunningServer, admin: httpx.Client) -> None:
     text = given(keyed.data, "write", name="importing")
 
     def lines() -> Iterator[bytes]:
@@ -102,7 +102,7 @@ def test_import_ends_when_its_key_is_revoked(keyed: Served, admin: httpx.Client)
     assert admin.get("/api/memory/cut-short/nodes/i199").status_code == 404
 
 
-def test_export_ends_when_its_key_is_revoked(keyed: Served, admin: httpx.Client) -> None:
+def test_export_ends_when_its_key_is_revoked(keyed: RunningServer, admin: httpx.Client) -> None:
     text = given(keyed.data, "read", name="exporting")
     for begin in range(0, 40_000, 10_000):
         nodes = [{"id": f"e{each}", "type": "t", "content": "x" * 400} for each in range(begin, begin + 10_000)]
@@ -121,7 +121,7 @@ def test_export_ends_when_its_key_is_revoked(keyed: Served, admin: httpx.Client)
     assert got < whole
 
 
-def test_a_key_expires_while_the_server_runs(keyed: Served) -> None:
+def test_a_key_expires_while_the_server_runs(keyed: RunningServer) -> None:
     with client(keyed.url, given(keyed.data, "read", expires_at=now() + SECOND // 2)) as http:
         assert http.get("/api/memory").status_code in {
             200,
@@ -136,7 +136,7 @@ def test_a_key_expires_while_the_server_runs(keyed: Served) -> None:
 
 
 @pytest.mark.abuse(22, 23)
-def test_key_accesses_its_stores_only(keyed: Served, admin: httpx.Client) -> None:
+def test_key_accesses_its_stores_only(keyed: RunningServer, admin: httpx.Client) -> None:
     """ABUSE 22 and 23: in lists, by name, as the target of a restore, and among events."""
     for store in ("mine", "team-1", "team-2", "others", "Mine-2"):
         accepted(admin.post(f"/api/memory/{store}/inject", json=BATCH))
@@ -160,7 +160,7 @@ def test_key_accesses_its_stores_only(keyed: Served, admin: httpx.Client) -> Non
         assert seen == {"mine", "team-1", "team-2"}
 
 
-def test_key_creates_stores_that_match_its_patterns(keyed: Served, admin: httpx.Client) -> None:
+def test_key_creates_stores_that_match_its_patterns(keyed: RunningServer, admin: httpx.Client) -> None:
     with client(keyed.url, given(keyed.data, "write", ["a*"])) as http:
         accepted(http.post("/api/memory/a1/inject", json=BATCH))
         accepted(http.put("/api/memory/a2"), 201)
@@ -171,7 +171,7 @@ def test_key_creates_stores_that_match_its_patterns(keyed: Served, admin: httpx.
     assert "b" not in {store["name"] for store in accepted(admin.get("/api/memory"))["stores"]}
 
 
-def test_name_that_differs_in_case_leaks_nothing(keyed: Served, admin: httpx.Client) -> None:
+def test_name_that_differs_in_case_leaks_nothing(keyed: RunningServer, admin: httpx.Client) -> None:
     accepted(admin.post("/api/memory/Xavier/inject", json=BATCH))
     with client(keyed.url, given(keyed.data, "write", ["x*"])) as http:
         assert "Xavier" not in refusal(http.post("/api/memory/xavier/inject", json=BATCH), 409)["detail"]
@@ -179,7 +179,7 @@ def test_name_that_differs_in_case_leaks_nothing(keyed: Served, admin: httpx.Cli
 
 
 @pytest.mark.abuse(21)
-def test_a_key_that_reads_does_not_write_in_cypher(keyed: Served, admin: httpx.Client) -> None:
+def test_a_key_that_reads_does_not_write_in_cypher(keyed: RunningServer, admin: httpx.Client) -> None:
     """ABUSE 21: the same path reads and writes, so the mode of the statement counts."""
     accepted(admin.post("/api/memory/asked/inject", json=BATCH))
     before = admin.get("/api/memory/asked/export").content
@@ -192,7 +192,7 @@ def test_a_key_that_reads_does_not_write_in_cypher(keyed: Served, admin: httpx.C
 
 
 @pytest.mark.abuse(24)
-def test_key_in_the_query_is_refused(keyed: Served) -> None:
+def test_key_in_the_query_is_refused(keyed: RunningServer) -> None:
     """ABUSE 24: refused although valid, even together with the header. tests/cli/test_keys.py checks the logs."""
     text = given(keyed.data, "admin")
     for name in ("key", "KEY", "token", "access_token", "api_key", "apikey", "authorization", "q"):
@@ -269,7 +269,7 @@ def test_denials_and_admin_actions_are_audited(tmp_path: Path) -> None:
     assert (tmp_path / "audit.log").stat().st_mode & 0o777 == 0o600
 
 
-def test_erase_requires_admin_and_is_audited(keyed: Served, admin: httpx.Client) -> None:
+def test_erase_requires_admin_and_is_audited(keyed: RunningServer, admin: httpx.Client) -> None:
     asked = {"ids": ["told"], "erase": True}
     sentence = "An albatross nests in the attic."
     admin.post("/api/v1/retain?store=erased", json={"content": sentence, "entity_id": "told"}).raise_for_status()

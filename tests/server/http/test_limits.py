@@ -23,7 +23,7 @@ from kgserve.server.http.connection import (
     ConnectionLimits,
     HttpConnection,
 )
-from tests.server.http.serving import PATIENCE, Reply, Served, accepted, read_reply, serving
+from tests.server.http.serving import PATIENCE, Reply, RunningServer, accepted, read_reply, serving
 from tests.server.http.sockets import (
     HEALTH,
     connected,
@@ -43,14 +43,14 @@ STEADY_SECONDS = 2.5
 
 
 @pytest.fixture(scope="module")
-def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """Server with a short head timeout."""
     with serving(tmp_path_factory.mktemp("hasty") / "data", head_timeout=HEAD_SECONDS, indexes=False) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """Server with short body and answer timeouts."""
     data = tmp_path_factory.mktemp("strict") / "data"
     with serving(data, body_timeout=BODY_SECONDS, answer_timeout=1.0, keep_alive=0.5, indexes=False) as running:
@@ -67,7 +67,7 @@ def test_documented_timeouts() -> None:
 
 @pytest.mark.parametrize("size", [100_000, 3_000_000])
 @pytest.mark.abuse(11)
-def test_abuse_11_headers_over_the_limit(served: Served, size: int) -> None:
+def test_abuse_11_headers_over_the_limit(served: RunningServer, size: int) -> None:
     """ABUSE 11: 100 kB of headers → 431, closed, however many more follow."""
     [reply] = replies(send(served.port, get(b"/health", b"X: " + b"x" * size)))
     assert reply.status == 431
@@ -77,7 +77,7 @@ def test_abuse_11_headers_over_the_limit(served: Served, size: int) -> None:
 
 @pytest.mark.parametrize("lines", [MAX_HEADER_LINES, 50_000])
 @pytest.mark.abuse(11)
-def test_abuse_11_many_header_lines(served: Served, lines: int) -> None:
+def test_abuse_11_many_header_lines(served: RunningServer, lines: int) -> None:
     """ABUSE 11: many short header lines cost as much."""
     [reply] = replies(send(served.port, get(b"/health", *[b"X: x"] * lines)))
     assert reply.status == 431
@@ -85,20 +85,20 @@ def test_abuse_11_many_header_lines(served: Served, lines: int) -> None:
 
 
 @pytest.mark.abuse(11)
-def test_abuse_11_blank_lines_before_a_request(served: Served) -> None:
+def test_abuse_11_blank_lines_before_a_request(served: RunningServer) -> None:
     """ABUSE 11: blank lines count to the head of the next request."""
     [reply] = replies(send(served.port, b"\r\n" * 200_000))
     assert reply.status == 431
 
 
-def test_headers_below_the_limit(served: Served) -> None:
+def test_headers_below_the_limit(served: RunningServer) -> None:
     with connected(served.port) as connection:
         connection.sendall(get(b"/health", b"X: " + b"x" * 60_000))
         assert read_reply(connection).status == 200
 
 
 @pytest.mark.abuse(12)
-def test_abuse_12_address_over_the_limit(served: Served) -> None:
+def test_abuse_12_address_over_the_limit(served: RunningServer) -> None:
     """ABUSE 12: a 70 kB URL → 414; a URL within the limit is routed."""
     for size, status in ((70_000, 414), (3_000_000, 414), (33_000, 414)):
         [reply] = replies(send(served.port, get(b"/health?" + b"x" * size)))
@@ -119,7 +119,7 @@ def dripped(port: int, start: bytes, piece: bytes) -> tuple[Reply, float]:
 
 
 @pytest.mark.abuse(13)
-def test_abuse_13_head_drip(hasty: Served) -> None:
+def test_abuse_13_head_drip(hasty: RunningServer) -> None:
     """ABUSE 13: a head that arrives byte by byte → closed, however often a byte arrives."""
     starts = (b"GET /", b"X"), (b"GET /health HTTP/1.1\r\nHost: localhost\r\n", b"X"), (b"\r\n", b"\r\n")
     with ThreadPoolExecutor(len(starts)) as clients:
@@ -131,7 +131,7 @@ def test_abuse_13_head_drip(hasty: Served) -> None:
 
 
 @pytest.mark.abuse(13)
-def test_abuse_13_silence(hasty: Served, strict: Served) -> None:
+def test_abuse_13_silence(hasty: RunningServer, strict: RunningServer) -> None:
     """ABUSE 13: silence, at the start or after a response → closed without a response."""
     with connected(hasty.port) as silent, connected(strict.port) as idle:
         idle.sendall(HEALTH)
@@ -140,7 +140,7 @@ def test_abuse_13_silence(hasty: Served, strict: Served) -> None:
 
 
 @pytest.mark.abuse(13)
-def test_abuse_13_second_head_drips(strict: Served) -> None:
+def test_abuse_13_second_head_drips(strict: RunningServer) -> None:
     """ABUSE 13: also on a connection with earlier valid requests."""
     with connected(strict.port) as connection:
         connection.sendall(HEALTH + b"GET /hea")
@@ -150,7 +150,7 @@ def test_abuse_13_second_head_drips(strict: Served) -> None:
 
 
 @pytest.mark.abuse(14)
-def test_abuse_14_body_drip(strict: Served) -> None:
+def test_abuse_14_body_drip(strict: RunningServer) -> None:
     """ABUSE 14: a body that arrives byte by byte → 408."""
     starts = (post(b"Content-Length: 50000"), b" "), (post(b"Transfer-Encoding: chunked"), b"1\r\n \r\n")
     with ThreadPoolExecutor(len(starts)) as clients:
@@ -164,7 +164,7 @@ def test_abuse_14_body_drip(strict: Served) -> None:
 
 
 @pytest.mark.abuse(14)
-def test_abuse_14_body_that_never_comes(strict: Served) -> None:
+def test_abuse_14_body_that_never_comes(strict: RunningServer) -> None:
     """ABUSE 14: a body that never arrives, for REST, imports and MCP; the access log has the 408."""
     mcp = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAccept: application/json, "
     lines = post(b"Content-Length: 9"), mcp + b"text/event-stream\r\nContent-Length: 9\r\n\r\n"
@@ -228,7 +228,7 @@ def test_abuse_14_body_progress() -> None:
     assert progress.has_stopped(120.2, 10)
 
 
-def test_a_stream_whose_request_has_a_body_that_never_comes_ends(strict: Served) -> None:
+def test_a_stream_whose_request_has_a_body_that_never_comes_ends(strict: RunningServer) -> None:
     with httpx.Client(base_url=strict.url, timeout=PATIENCE) as client:
         accepted(client.post("/api/memory/limits/inject", json={"nodes": [{"id": "a", "type": "t"}]}))
     request = get(b"/api/memory/limits/events", b"Content-Length: 5")
@@ -273,7 +273,7 @@ def test_abuse_15_a_flood_of_connections(tmp_path_factory: pytest.TempPathFactor
         eventually(lambda: send(few.port, get(b"/health", b"Connection: close")).startswith(b"HTTP/1.1 200"))
 
 
-def test_closed_connection_leaves_no_garbage(served: Served) -> None:
+def test_closed_connection_leaves_no_garbage(served: RunningServer) -> None:
     """Over TLS each connection would keep 50 kB until the next collection, which is rare."""
     gc.disable()
     try:
@@ -287,7 +287,7 @@ def test_closed_connection_leaves_no_garbage(served: Served) -> None:
         gc.enable()
 
 
-def test_client_that_does_not_read_is_disconnected(strict: Served, http: httpx.Client) -> None:
+def test_client_that_does_not_read_is_disconnected(strict: RunningServer, http: httpx.Client) -> None:
     nodes = [{"id": f"n{number}", "type": "t", "content": "x" * 20_000} for number in range(300)]
     accepted(http.post(f"{strict.url}/api/memory/unread/inject", json={"nodes": nodes}))
     with socket.socket() as connection:

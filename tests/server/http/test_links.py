@@ -9,7 +9,7 @@ from urllib.parse import quote
 import httpx
 
 from tests.platform.access.keys import bearer, client, given
-from tests.server.http.serving import Served, accepted, refusal
+from tests.server.http.serving import RunningServer, accepted, refusal
 
 Json = dict[str, Any]
 NDJSON = {"content-type": "application/x-ndjson"}
@@ -134,7 +134,7 @@ def test_link_changes_are_events(http: httpx.Client, api: str) -> None:
     ]
 
 
-def test_link_to_an_inaccessible_store_is_refused(keyed: Served) -> None:
+def test_link_to_an_inaccessible_store_is_refused(keyed: RunningServer) -> None:
     with client(keyed.url, given(keyed.data, "admin")) as http:
         accepted(http.post("/api/memory/hidden/inject", json={"nodes": [{"id": "x", "type": "t"}]}))
     with client(keyed.url) as http:

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.server.http.serving import Served, accepted, refusal
+from tests.server.http.serving import RunningServer, accepted, refusal
 
 Json = dict[str, Any]
 
@@ -147,7 +147,7 @@ def test_invalid_list_requests_are_refused(http: httpx.Client, api: str, query: 
     refusal(http.get(f"{api}/nodes?{query}"), 400)
 
 
-def test_damaged_catalog_is_rebuilt(http: httpx.Client, served: Served, store: str, api: str) -> None:
+def test_damaged_catalog_is_rebuilt(http: httpx.Client, served: RunningServer, store: str, api: str) -> None:
     accepted(http.post(f"{api}/inject", json={"nodes": [FULL, {"id": "plain", "type": "t"}]}))
     assert listed(http, api, tag="red") == ["full"]
     [path] = served.data.glob(f"{store}_memory/**/catalog.sqlite")

@@ -10,7 +10,7 @@ import pytest
 
 from kgserve.memory.api import RESERVED_IDS
 from tests.platform.access.keys import client, given
-from tests.server.http.serving import Served, accepted, refusal
+from tests.server.http.serving import RunningServer, accepted, refusal
 
 EMPTY: dict[str, Any] = {
     "/api/memories": {"memories": []},
@@ -121,7 +121,7 @@ def test_delete_without_filters_is_refused(of: httpx.Client, sent: dict[str, Any
     assert accepted(of.get(f"/api/memories/{made['id']}"))["content"] == "Tea at four"
 
 
-def test_a_key_that_only_reads_changes_nothing(keyed: Served, admin: httpx.Client) -> None:
+def test_a_key_that_only_reads_changes_nothing(keyed: RunningServer, admin: httpx.Client) -> None:
     named = {"Kgserve-Store": "reading"}
     body = {"content": "Tea at four", "entity_names": ["Ann"]}
     made = accepted(admin.post("/api/memories", json=body, headers=named), 201)

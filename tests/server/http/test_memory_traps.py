@@ -14,7 +14,7 @@ import pytest
 
 from bench.listener import EventListener
 from tests.embedding.embedding_service import running as embedding_service
-from tests.server.http.serving import Served, accepted, refusal, serving
+from tests.server.http.serving import RunningServer, accepted, refusal, serving
 
 Json = dict[str, Any]
 NDJSON = {"content-type": "application/x-ndjson"}
@@ -285,7 +285,7 @@ def test_deduplication_without_vectors_reports_it(tmp_path: Path) -> None:
             assert len(http.get("/api/memories/search?q=roof&mode=keyword&at_least=2").json()) == 2
 
 
-def test_bulk_event_includes_memories(served: Served, of: httpx.Client, store: str) -> None:
+def test_bulk_event_includes_memories(served: RunningServer, of: httpx.Client, store: str) -> None:
     accepted(of.put(f"/api/memory/{store}"), 201)
     batch = [{"content": f"Number {at} is {at * 7}", "entity_names": ["Ann"]} for at in range(1_000)]
     with EventListener(served.port, f"/api/events?store={store}").greet() as listener:

@@ -25,7 +25,7 @@ from kgserve.platform.metrics.exposition import MetricsScrape
 from kgserve.stores.backup.create import BackupOptions
 from kgserve.stores.pool import StorePool
 from tests.cli.running import serving as serving_process
-from tests.server.http.serving import Served, accepted, exchange, serving
+from tests.server.http.serving import RunningServer, accepted, exchange, serving
 from tests.server.mcp.talking import Stateless
 from tests.stores.writing import held
 
@@ -35,7 +35,7 @@ INJECT = "/api/memory/{store}/inject"
 
 
 @pytest.fixture(scope="module")
-def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """Server of this module, with known counts. It keeps two stores open.
 
     A language model is configured but never called, so that its metrics exist.
@@ -46,7 +46,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture
-def client(watched: Served) -> Iterator[httpx.Client]:
+def client(watched: RunningServer) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=watched.url, timeout=PATIENCE) as each:
         yield each
 
@@ -65,11 +65,11 @@ def eventually(look: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def pool_of(served: Served) -> StorePool:
+def pool_of(served: RunningServer) -> StorePool:
     return app_of(served).state["service"].graphs.pool
 
 
-def app_of(served: Served) -> Litestar:
+def app_of(served: RunningServer) -> Litestar:
     return cast("Litestar", served.server.config.app)
 
 
@@ -105,7 +105,7 @@ def test_requests_are_counted_by_route_template(client: httpx.Client) -> None:
     assert grown("kgserve_answer_bytes_total", route=INJECT) > 100
 
 
-def test_unknown_paths_share_one_metric_label(client: httpx.Client, watched: Served) -> None:
+def test_unknown_paths_share_one_metric_label(client: httpx.Client, watched: RunningServer) -> None:
     paths = [f"/nowhere/{number}" for number in range(5)]
     for path in paths:
         assert client.get(path).status_code == 404
@@ -118,7 +118,7 @@ def test_unknown_paths_share_one_metric_label(client: httpx.Client, watched: Ser
     assert set(found.by("method", "kgserve_requests_total")) <= {"GET", "POST", "PUT", "PATCH", "DELETE", "other"}
 
 
-def test_refusals_are_counted_by_code(client: httpx.Client, watched: Served) -> None:
+def test_refusals_are_counted_by_code(client: httpx.Client, watched: RunningServer) -> None:
     assert client.get("/api/memory/nobody/stats").status_code == 404
     assert client.post("/api/memory/counted/inject", content=b"{").status_code in (400, 415)
     assert client.get("/health", headers={"host": "elsewhere.example"}).status_code == 421
@@ -128,7 +128,7 @@ def test_refusals_are_counted_by_code(client: httpx.Client, watched: Served) -> 
     eventually(lambda: codes <= scrape(client).by("code", "kgserve_refusals_total").keys())
 
 
-def test_metrics_cover_open_stores_only(client: httpx.Client, watched: Served) -> None:
+def test_metrics_cover_open_stores_only(client: httpx.Client, watched: RunningServer) -> None:
     for name in ("one", "two", "three"):
         accepted(inject(client, name, "a"))
     opened = set(pool_of(watched).open_stores())
@@ -154,7 +154,7 @@ def test_view_lag_reaches_zero(client: httpx.Client) -> None:
     assert (scrape(client).value("kgserve_embedded_texts_total", outcome="ok") or 0) >= 1
 
 
-def test_store_check_is_a_metric(client: httpx.Client, watched: Served) -> None:
+def test_store_check_is_a_metric(client: httpx.Client, watched: RunningServer) -> None:
     accepted(inject(client, "checked", "a"))
     assert scrape(client).value("kgserve_store_last_check_ok", store="checked") is None
     with pool_of(watched).lease("checked") as store:
@@ -170,7 +170,7 @@ def test_store_check_is_a_metric(client: httpx.Client, watched: Served) -> None:
     assert accepted(client.get("/api/memory/checked/stats"))["history_lag"] >= 0
 
 
-def test_scrape_does_not_wait_for_commits(client: httpx.Client, watched: Served) -> None:
+def test_scrape_does_not_wait_for_commits(client: httpx.Client, watched: RunningServer) -> None:
     accepted(inject(client, "busy", "a"))
     with pool_of(watched).lease("busy") as store, held(store), closing(inject_later(watched, "busy")):
         # The writer may still be finishing the first write; the gauge shows that the second has arrived.
@@ -179,7 +179,7 @@ def test_scrape_does_not_wait_for_commits(client: httpx.Client, watched: Served)
         assert scrape(client).value("kgserve_store_nodes", store="busy") == 1
 
 
-def inject_later(served: Served, store: str) -> Any:
+def inject_later(served: RunningServer, store: str) -> Any:
     """Send a write without waiting for its response."""
     import socket
 
@@ -217,7 +217,7 @@ def test_event_streams_are_counted_without_latency(client: httpx.Client) -> None
     assert scrape(client).value("kgserve_request_duration_seconds_count", route=route) == 0
 
 
-def test_metrics_of_a_restricted_key(client: httpx.Client, watched: Served) -> None:
+def test_metrics_of_a_restricted_key(client: httpx.Client, watched: RunningServer) -> None:
     for name in ("mine-1", "theirs"):
         accepted(inject(client, name, "a"))
     seen = Caller("reader", "read", ("mine-*",), "k1")
@@ -229,7 +229,9 @@ def test_metrics_of_a_restricted_key(client: httpx.Client, watched: Served) -> N
     assert shown == {"kgserve_build_info"}
 
 
-def test_dashboard_and_alerts_use_existing_metrics(client: httpx.Client, watched: Served, tmp_path: Path) -> None:
+def test_dashboard_and_alerts_use_existing_metrics(
+    client: httpx.Client, watched: RunningServer, tmp_path: Path
+) -> None:
     accepted(inject(client, "charted", "a"))
     pool = pool_of(watched)
     with pool.lease("charted") as store:
@@ -260,7 +262,7 @@ def test_dashboard_and_alerts_use_existing_metrics(client: httpx.Client, watched
     assert all(rule["labels"]["severity"] in ("warning", "critical") for rule in rules)
 
 
-def test_limits_are_metrics(client: httpx.Client, watched: Served, tmp_path: Path) -> None:
+def test_limits_are_metrics(client: httpx.Client, watched: RunningServer, tmp_path: Path) -> None:
     accepted(inject(client, "kept", "a"))
     before = scrape(client)
     disk = shutil.disk_usage(pool_of(watched).data_dir)

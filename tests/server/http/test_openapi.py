@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,6 +14,7 @@ from litestar.routes import HTTPRoute
 from schemathesis.specs.openapi.definitions import OPENAPI_30
 from typing_extensions import override
 
+import kgserve.cli.mcp_stdio
 from kgserve.api import examples
 from kgserve.api.operation import ALIAS_OPT_KEY
 from kgserve.graph.request_bodies import EdgeKeyRequest, EdgeLine, InjectRequest, NodeLine, TraverseRequest
@@ -67,6 +69,12 @@ def test_every_operation_is_described_with_examples(document: dict[str, Any]) ->
             assert all(content["example"] for content in body["content"].values()), name
         for parameter in operation["parameters"]:
             assert parameter["description"], name
+
+
+def test_descriptions_omit_the_exceptions_of_python_callers(document: dict[str, Any]) -> None:
+    assert [name for name, operation in operations(document) if "Raises" in operation["description"]] == []
+    known = Path(kgserve.cli.mcp_stdio.__path__[0]) / "known_answers.jsonl"
+    assert "Raises" not in known.read_text(encoding="utf-8")
 
 
 def test_every_tag_is_declared(document: dict[str, Any]) -> None:

@@ -9,14 +9,14 @@ import httpx
 import pytest
 
 from kgserve.platform.codecs import decode_json
-from tests.server.http.serving import Served
+from tests.server.http.serving import RunningServer
 from tests.server.mcp import talking
 
 Json = dict[str, Any]
 VERSIONED = {"field_names": "versioned"}
 
 
-class Refused(Exception):
+class PayloadRefusal(Exception):
     """Refusal of a payload, with the data that the server wrote anyway."""
 
     def __init__(self, text: str, answer: Mapping[str, Any] | None = None) -> None:
@@ -69,7 +69,7 @@ class Rest:
             found = self._http.request(method, f"/api/memory/{graph}{path}", params=query, json=payload)
         answer = decode_json(found.content)
         if not found.is_success:
-            raise Refused(f"{answer['type']} {answer['detail']}", answer)
+            raise PayloadRefusal(f"{answer['type']} {answer['detail']}", answer)
         return answer
 
 
@@ -106,20 +106,20 @@ class Mcp:
         found = talking.result(self._url, tool, {"graph_id": graph, **more, **payload})
         answer = found.structured_content or {}
         if found.is_error:
-            raise Refused(talking.text_of(found), answer)
+            raise PayloadRefusal(talking.text_of(found), answer)
         return answer
 
 
 @pytest.fixture(scope="module", params=["rest", "mcp"])
-def ask(request: pytest.FixtureRequest, served: Served, http: httpx.Client) -> Iterator[Mouth]:
+def ask(request: pytest.FixtureRequest, served: RunningServer, http: httpx.Client) -> Iterator[Mouth]:
     with talking.lines(served.url):
         yield Rest(http) if request.param == "rest" else Mcp(served.url)
 
 
 @pytest.fixture
 def refusal(ask: Mouth) -> Any:
-    def refused(operation: str, graph: str, /, **payload: Any) -> Refused:
-        with pytest.raises(Refused) as caught:
+    def refused(operation: str, graph: str, /, **payload: Any) -> PayloadRefusal:
+        with pytest.raises(PayloadRefusal) as caught:
             ask(operation, graph, **payload)
         return caught.value
 

@@ -17,7 +17,7 @@ from kgserve.platform.settings import Settings
 from kgserve.server.http.rate_limits import FAILURE_BURST, RateLimiter, TokenBuckets
 from kgserve.server.http.trusted_proxies import TrustedProxies
 from tests.platform.access.keys import bearer, given
-from tests.server.http.serving import PATIENCE, Served, accepted, refusal, serving
+from tests.server.http.serving import PATIENCE, RunningServer, accepted, refusal, serving
 
 KEYED = Caller("robot", "read", key_id="k1")
 FAR = "192.0.2.7"
@@ -93,14 +93,14 @@ def test_abuse_20_wrong_keys_are_limited() -> None:
     rates = RateLimiter(0, clock)
     for address in (FAR, "127.0.0.1"):
         for _ in range(int(FAILURE_BURST)):
-            rates.failed(address)
+            rates.count_wrong_key(address)
         with pytest.raises(RateLimited):
-            rates.failed(address)
-    rates.failed("192.0.2.8")
+            rates.count_wrong_key(address)
+    rates.count_wrong_key("192.0.2.8")
     with pytest.raises(RateLimited) as refused:
-        rates.failed(FAR)
+        rates.count_wrong_key(FAR)
     clock.now += refused.value.retry_after
-    rates.failed(FAR)
+    rates.count_wrong_key(FAR)
 
 
 @pytest.mark.abuse(20)
@@ -130,7 +130,7 @@ def test_requests_without_a_key_are_limited(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """Server that trusts this machine as a proxy, and allows a burst of 20 requests per client."""
     data = tmp_path_factory.mktemp("proxied") / "data"
     options = {"trusted_proxies": "127.0.0.1, 10.0.0.0/8", "allowed_hosts": "graph.example", "rate_limit": 0.01}
@@ -140,7 +140,7 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.mark.abuse(18)
-def test_abuse_18_local_programs_are_not_limited(proxied: Served) -> None:
+def test_abuse_18_local_programs_are_not_limited(proxied: RunningServer) -> None:
     """ABUSE 18: without a key they are not counted."""
     with httpx.Client(base_url=proxied.url, timeout=PATIENCE) as client:
         assert [client.get("/health").status_code for _ in range(5)] == [200] * 5
@@ -148,7 +148,7 @@ def test_abuse_18_local_programs_are_not_limited(proxied: Served) -> None:
 
 @pytest.mark.parametrize("path", ["/health", "/api/memory/none/events", "/mcp", "/docs", "/nothing"])
 @pytest.mark.abuse(18)
-def test_abuse_18_rate_exceeded(proxied: Served, path: str) -> None:
+def test_abuse_18_rate_exceeded(proxied: RunningServer, path: str) -> None:
     """ABUSE 18: one more → 429 with Retry-After, for any path; other clients are served."""
     headers = {"x-forwarded-for": f"192.0.2.{1 + len(path)}"}
     with httpx.Client(base_url=proxied.url, timeout=PATIENCE) as client:
@@ -160,12 +160,12 @@ def test_abuse_18_rate_exceeded(proxied: Served, path: str) -> None:
         accepted(client.get("/health"))
 
 
-def test_local_clients_are_not_limited(proxied: Served) -> None:
+def test_local_clients_are_not_limited(proxied: RunningServer) -> None:
     with httpx.Client(base_url=proxied.url, timeout=PATIENCE) as client:
         assert {client.get("/health").status_code for _ in range(50)} == {200}
 
 
-def test_client_supplied_forwarded_for_is_ignored(proxied: Served) -> None:
+def test_client_supplied_forwarded_for_is_ignored(proxied: RunningServer) -> None:
     """The last address that is not a proxy counts; the client could have sent the ones before."""
     with httpx.Client(base_url=proxied.url, timeout=PATIENCE) as client:
         for number in range(3):
@@ -173,7 +173,7 @@ def test_client_supplied_forwarded_for_is_ignored(proxied: Served) -> None:
             assert client.get("/health", headers=headers).status_code == (429 if number else 200)
 
 
-def test_allowed_hosts_behind_a_proxy(proxied: Served) -> None:
+def test_allowed_hosts_behind_a_proxy(proxied: RunningServer) -> None:
     for host, status in (("graph.example", 200), ("graph.example:443", 200), ("evil.example", 421)):
         assert httpx.get(f"{proxied.url}/health", headers={"host": host}).status_code == status
 

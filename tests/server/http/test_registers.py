@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 
-from bench.register_clients import StoreUnderTest, initial_inject, visitors
+from bench.register_clients import StoreUnderTest, initial_inject, make_store_clients
 from kgserve.storage.rows.current_rows import MergeLimits
 from tests.server.http.serving import accepted, serving
 
@@ -30,5 +30,7 @@ def test_each_key_is_linearizable_over_all_interfaces(tmp_path: Path) -> None:
 
 async def _visited(site: StoreUnderTest, url: str) -> None:
     site.begins(url)
-    clients = [asyncio.create_task(each.stay()) for each in visitors(site, rest_clients=3, modes=("auto", "legacy"))]
+    clients = [
+        asyncio.create_task(each.stay()) for each in make_store_clients(site, rest_clients=3, modes=("auto", "legacy"))
+    ]
     await asyncio.gather(*clients)

@@ -11,7 +11,7 @@ import pytest
 
 from kgserve.platform.access.authentication import Role
 from tests.platform.access.keys import client, given
-from tests.server.http.serving import Served, accepted, serving
+from tests.server.http.serving import RunningServer, accepted, serving
 
 PUBLIC = {"health", "ready", "docs"}
 WRITES = {
@@ -36,7 +36,7 @@ RANKS = {"read": 0, "write": 1, "admin": 2}
 BATCH = {"nodes": [{"id": "n", "type": "t", "content": "unseen words"}], "edges": []}
 
 
-class Asked(msgspec.Struct, frozen=True):
+class ExampleOperation(msgspec.Struct, frozen=True):
     """Documented operation with its example request."""
 
     method: str
@@ -77,7 +77,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 @pytest.fixture(scope="module")
-def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     data = tmp_path_factory.mktemp("keyed") / "data"
     given(data, "read", name="the first")
     with serving(data, rate_limit=0, backup_dir=data.parent / "backups") as running:
@@ -85,22 +85,22 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture(scope="module")
-def admin(keyed: Served) -> Iterator[httpx.Client]:
+def admin(keyed: RunningServer) -> Iterator[httpx.Client]:
     with client(keyed.url, given(keyed.data, "admin")) as http:
         yield http
 
 
 @pytest.fixture(scope="module")
-def operations(admin: httpx.Client) -> list[Asked]:
+def operations(admin: httpx.Client) -> list[ExampleOperation]:
     document = accepted(admin.get("/openapi.json"))
     return [
-        Asked(method, path, described)
+        ExampleOperation(method, path, described)
         for path, methods in document["paths"].items()
         for method, described in methods.items()
     ]
 
 
-def test_openapi_documents_required_roles(operations: list[Asked]) -> None:
+def test_openapi_documents_required_roles(operations: list[ExampleOperation]) -> None:
     assert {asked.id for asked in operations} >= PUBLIC | WRITES | ADMINISTERS, "something has another name by now"
     for asked in operations:
         assert (asked.described["security"] == []) is (asked.id in PUBLIC), asked.id
@@ -112,7 +112,7 @@ def test_openapi_documents_required_roles(operations: list[Asked]) -> None:
 
 
 @pytest.mark.abuse(19, 28)
-def test_without_a_key(keyed: Served, operations: list[Asked]) -> None:
+def test_without_a_key(keyed: RunningServer, operations: list[ExampleOperation]) -> None:
     """ABUSE 19 and 28: the API description and metrics among everything else."""
     with client(keyed.url) as nobody:
         for asked in operations:
@@ -125,7 +125,9 @@ def test_without_a_key(keyed: Served, operations: list[Asked]) -> None:
 
 @pytest.mark.abuse(21)
 @pytest.mark.parametrize("role", ["read", "write", "admin"])
-def test_operations_by_role(role: Role, keyed: Served, operations: list[Asked], admin: httpx.Client) -> None:
+def test_operations_by_role(
+    role: Role, keyed: RunningServer, operations: list[ExampleOperation], admin: httpx.Client
+) -> None:
     """ABUSE 21: operations above the role of a key are refused without effect."""
     store = f"{role}-store"
     accepted(admin.post(f"/api/memory/{store}/inject", json=BATCH))
@@ -144,7 +146,9 @@ def test_operations_by_role(role: Role, keyed: Served, operations: list[Asked], 
 
 
 @pytest.mark.abuse(22)
-def test_operations_with_a_key_of_another_store(keyed: Served, operations: list[Asked], admin: httpx.Client) -> None:
+def test_operations_with_a_key_of_another_store(
+    keyed: RunningServer, operations: list[ExampleOperation], admin: httpx.Client
+) -> None:
     """ABUSE 22: not even an administrator of other stores can see a store."""
     accepted(admin.post("/api/memory/secret-store/inject", json=BATCH))
     before = admin.get("/api/memory/secret-store/export").content

@@ -19,7 +19,7 @@ from kgserve.server.http.routes import ROUTES
 from tests.fuzzing import examples, is_thorough
 from tests.leak_checks import assert_no_internals
 from tests.platform.access.keys import bearer, given
-from tests.server.http.serving import Served, serving
+from tests.server.http.serving import RunningServer, serving
 
 
 @schemathesis.serializer("application/x-ndjson")
@@ -64,7 +64,7 @@ def connection() -> Iterator[requests.Session]:
 @schema.parametrize()  # pyright: ignore[reportUntypedFunctionDecorator]
 @examples(2, times=150)
 def test_every_operation_matches_its_openapi_description(
-    case: schemathesis.Case[Any], served: Served, connection: requests.Session
+    case: schemathesis.Case[Any], served: RunningServer, connection: requests.Session
 ) -> None:
     # Schemas cannot express some refusals: a new node without a type, an invalid cursor, 513 bytes of UTF-8.
     excluded = [positive_data_acceptance]
@@ -85,14 +85,14 @@ def operations() -> dict[str, Operation]:
 
 
 @pytest.fixture(scope="module")
-def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """Server with keys."""
     with serving(tmp_path_factory.mktemp("keyed") / "data", rate_limit=0) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def keys(keyed: Served) -> dict[str, dict[str, str]]:
+def keys(keyed: RunningServer) -> dict[str, dict[str, str]]:
     """Headers of each caller."""
     stores = {"stranger": ["elsewhere-*"]}
     return {
@@ -107,7 +107,7 @@ def keys(keyed: Served) -> dict[str, dict[str, str]]:
 @examples(1, times=40)
 def test_every_operation_enforces_roles(
     case: schemathesis.Case[Any],
-    keyed: Served,
+    keyed: RunningServer,
     keys: dict[str, dict[str, str]],
     operations: dict[str, Operation],
     connection: requests.Session,

@@ -12,7 +12,7 @@ import pytest
 from kgserve.projections.indexer import IndexWorker
 from tests.cli.running import kgserve
 from tests.cli.running import serving as serving_process
-from tests.server.http.serving import PATIENCE, Served, accepted, refusal, serving
+from tests.server.http.serving import PATIENCE, RunningServer, accepted, refusal, serving
 from tests.stores.writing import until
 
 FOLDERS = {"keyword", "vector", "past-keyword", "past-vector"}
@@ -48,7 +48,7 @@ def indexes(http: httpx.Client, api: str) -> list[str]:
     return [each["name"] for each in accepted(http.get(f"{api}/stats"))["indexes"]]
 
 
-def folders(served: Served, store: str) -> set[str]:
+def folders(served: RunningServer, store: str) -> set[str]:
     views = served.data / f"{store}_memory" / "views"
     return {path.name for path in views.iterdir() if path.is_dir()} & {
         "keyword",
@@ -98,7 +98,7 @@ def test_memories_are_recalled_by_words(http: httpx.Client, words: str) -> None:
     accepted(http.post("/api/v1/reflect", params=of(words), json={"query": "gate"}))
 
 
-def test_only_selected_indexes_have_files(http: httpx.Client, words: str, store: str, served: Served) -> None:
+def test_only_selected_indexes_have_files(http: httpx.Client, words: str, store: str, served: RunningServer) -> None:
     search(http, words)
     until(lambda: indexes(http, words) == ["keyword", "past-keyword"])
     until(lambda: folders(served, store) == {"keyword", "past-keyword"})
@@ -111,7 +111,7 @@ def test_only_selected_indexes_have_files(http: httpx.Client, words: str, store:
 
 
 def test_at_least_waits_for_a_rebuilt_index(
-    http: httpx.Client, words: str, store: str, served: Served, monkeypatch: pytest.MonkeyPatch
+    http: httpx.Client, words: str, store: str, served: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     search(http, words)
     [indexer] = [each for each in served.pool.companions if isinstance(each, IndexWorker)]
@@ -137,7 +137,7 @@ def test_at_least_waits_for_a_rebuilt_index(
     assert keyword.search == look_up
 
 
-def test_index_selection_can_change(http: httpx.Client, words: str, store: str, served: Served) -> None:
+def test_index_selection_can_change(http: httpx.Client, words: str, store: str, served: RunningServer) -> None:
     def choose(what: str) -> None:
         assert accepted(http.patch(words, json={"indexes": what}))["indexes"] == what
 

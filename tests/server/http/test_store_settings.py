@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from bench.listener import EventListener
-from tests.server.http.serving import PATIENCE, Served, accepted, refusal, serving
+from tests.server.http.serving import PATIENCE, RunningServer, accepted, refusal, serving
 from tests.stores.writing import until
 
 USUAL: dict[str, Any] = {
@@ -203,7 +203,7 @@ def test_concurrent_settings_changes_and_writes(http: httpx.Client, api: str) ->
     assert found["sequence"] == 30
 
 
-def test_settings_events_on_changes_only(served: Served, http: httpx.Client, store: str) -> None:
+def test_settings_events_on_changes_only(served: RunningServer, http: httpx.Client, store: str) -> None:
     api = f"/api/memory/{store}"
     accepted(http.put(api), 201)
     question = "events?kinds=store_changed"
@@ -234,7 +234,7 @@ def write(http: httpx.Client, api: str, content: str) -> None:
     accepted(http.post(f"{api}/inject", json={"nodes": [{"id": "a", "type": "t", "content": content}]}))
 
 
-def test_disabled_history_is_deleted_and_restarts(served: Served, http: httpx.Client) -> None:
+def test_disabled_history_is_deleted_and_restarts(served: RunningServer, http: httpx.Client) -> None:
     api, root = "/api/memory/quiet", served.data / "quiet_memory"
     for content in ("one", "two"):
         write(http, api, content)

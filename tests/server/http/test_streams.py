@@ -9,14 +9,14 @@ import httpx
 import pytest
 
 from tests.platform.access.keys import bearer, given
-from tests.server.http.serving import PATIENCE, Served, accepted, refusal, serving
+from tests.server.http.serving import PATIENCE, RunningServer, accepted, refusal, serving
 from tests.server.http.sockets import eventually
 
 MOST = 2
 
 
 @pytest.fixture(scope="module")
-def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """Server behind a proxy that allows each client two streams, and five in total."""
     data = tmp_path_factory.mktemp("narrow") / "data"
     options = {"max_event_streams_per_key": MOST, "max_event_streams": 5, "trusted_proxies": "127.0.0.1"}
@@ -26,7 +26,7 @@ def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield running
 
 
-def check_two_each(served: Served, one: dict[str, str], other: dict[str, str]) -> None:
+def check_two_each(served: RunningServer, one: dict[str, str], other: dict[str, str]) -> None:
     """Assert that a client gets two streams but not a third, and that a closed one frees its slot."""
     paths = ("/api/memory/events/events", "/api/events")
     with httpx.Client(base_url=served.url, timeout=PATIENCE) as client, ExitStack() as stack:
@@ -46,7 +46,7 @@ def check_two_each(served: Served, one: dict[str, str], other: dict[str, str]) -
 
 
 @pytest.mark.abuse(16)
-def test_abuse_16_more_streams_of_an_address_than_allowed(narrow: Served) -> None:
+def test_abuse_16_more_streams_of_an_address_than_allowed(narrow: RunningServer) -> None:
     """ABUSE 16: one more → 429; a closed one frees its slot."""
     check_two_each(narrow, {"x-forwarded-for": "192.0.2.1"}, {"x-forwarded-for": "192.0.2.2"})
 

@@ -9,7 +9,7 @@ import httpx
 import msgspec
 import pytest
 
-from tests.server.http.serving import PATIENCE, Served, accepted, refusal
+from tests.server.http.serving import PATIENCE, RunningServer, accepted, refusal
 
 NDJSON = {"content-type": "application/x-ndjson"}
 
@@ -56,7 +56,7 @@ def test_export_headers(http: httpx.Client, api: str, store: str) -> None:
     assert len(answer.content.splitlines()) == 6
 
 
-def test_import_accepts_any_length_and_chunking(served: Served, http: httpx.Client, api: str) -> None:
+def test_import_accepts_any_length_and_chunking(served: RunningServer, http: httpx.Client, api: str) -> None:
     body = lines(20_000)
     for size in (9_973, len(body)):
         answer = accepted(http.post(f"{api}/import", content=pieces(body, size), headers=NDJSON))
@@ -70,7 +70,7 @@ def test_import_of_something_else_is_refused(http: httpx.Client, api: str, media
     refusal(http.post(f"{api}/import", content=b"{}", headers={"content-type": media}), 415)
 
 
-def test_interrupted_import_leaves_the_store_usable(served: Served, http: httpx.Client, api: str) -> None:
+def test_interrupted_import_leaves_the_store_usable(served: RunningServer, http: httpx.Client, api: str) -> None:
     head = f"POST {api}/import HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999999\r\n\r\n"
     with socket.create_connection(("127.0.0.1", served.port), 10) as connection:
         connection.sendall(head.encode() + lines(50))

@@ -13,7 +13,7 @@ import networkx as nx
 import pytest
 
 from tests.graph.transfer.formats.conversion_helpers import FIXTURES, read
-from tests.server.http.serving import Served, accepted, refusal
+from tests.server.http.serving import RunningServer, accepted, refusal
 
 BATCH = {
     "nodes": [
@@ -31,7 +31,7 @@ def written(http: httpx.Client, api: str) -> str:
     return api
 
 
-def assert_nothing_left(served: Served, api: str) -> None:
+def assert_nothing_left(served: RunningServer, api: str) -> None:
     """Assert that temporary files are removed; the response may arrive before that."""
     folder = served.data / f"{api.rpartition('/')[2]}_memory" / "scratch"
     deadline = time.monotonic() + 30
@@ -42,7 +42,7 @@ def assert_nothing_left(served: Served, api: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_export_and_import_round_trip_in_each_format(
-    kind: str, served: Served, http: httpx.Client, written: str
+    kind: str, served: RunningServer, http: httpx.Client, written: str
 ) -> None:
     exported = http.get(f"{written}/export", params={"format": kind})
     assert (exported.status_code, exported.headers["content-type"]) == (200, KINDS[kind])
@@ -162,7 +162,7 @@ def crowd() -> bytes:
     ],
 )
 def test_invalid_transfers_are_refused(
-    media: str, body: bytes, reason: str, served: Served, http: httpx.Client, api: str
+    media: str, body: bytes, reason: str, served: RunningServer, http: httpx.Client, api: str
 ) -> None:
     answer = refusal(http.post(f"{api}/import", content=body, headers={"content-type": media}), 400)
     assert reason in answer["detail"]

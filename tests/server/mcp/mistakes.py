@@ -285,7 +285,7 @@ Outcome = Literal["taken", "one more call", "no"]
 Call = Callable[[str, dict[str, Any]], Awaitable[CallToolResult]]
 
 
-class Tried(NamedTuple):
+class MistakeOutcome(NamedTuple):
     """Result of a mistake: the first answer, and whether that or the second call succeeded."""
 
     mistake: Mistake
@@ -299,14 +299,14 @@ async def prepared(call: Call) -> None:
     await call("inject_knowledge_graph", {"index": "spare", "nodes": NODES[:1]})
 
 
-async def tried(call: Call, mistake: Mistake) -> Tried:
+async def tried(call: Call, mistake: Mistake) -> MistakeOutcome:
     """Make a mistake; if it is refused, repeat the call as the error message suggests."""
     first = await call(mistake.tool, mistake.arguments)
     answer = text_of(first)
     if not first.is_error:
-        return Tried(mistake, _word(answer), "taken")
+        return MistakeOutcome(mistake, _word(answer), "taken")
     again = await call(mistake.tool, followed(mistake.arguments, answer))
-    return Tried(mistake, answer, "no" if again.is_error else "one more call")
+    return MistakeOutcome(mistake, answer, "no" if again.is_error else "one more call")
 
 
 def text_of(result: CallToolResult) -> str:
@@ -391,14 +391,14 @@ def _first_json(text: str) -> Any:
     return text
 
 
-async def made(url: str, mistakes: Sequence[Mistake] = MISTAKES) -> list[Tried]:
+async def made(url: str, mistakes: Sequence[Mistake] = MISTAKES) -> list[MistakeOutcome]:
     """Make mistakes at a server, over a connection with the default store `STORE`."""
     async with Client(f"{url}/mcp?store={STORE}") as client:
 
         async def call(tool: str, arguments: dict[str, Any]) -> CallToolResult:
             return await client.call_tool(tool, arguments)
 
-        done: list[Tried] = []
+        done: list[MistakeOutcome] = []
         await prepared(call)
         for mistake in mistakes:
             done.append(await tried(call, mistake))

@@ -13,7 +13,7 @@ from kgserve.stores.pool import StorePool
 from tests.captured_log import capture_log
 from tests.cli.running import ServerProcessHandle
 from tests.leak_checks import assert_no_internals
-from tests.server.http.serving import Served
+from tests.server.http.serving import RunningServer
 from tests.server.http.serving import serving as in_process
 from tests.server.mcp.talking import STATELESS, Mode, Session, Stateless, call, hang_up, lines, message, refusal, talk
 
@@ -68,7 +68,7 @@ def test_65_bad_arguments(
 
 
 @pytest.fixture(scope="module")
-def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """A server whose pool contains an unexpected object in place of a store."""
     with in_process(tmp_path_factory.mktemp("damaged") / "data") as served, lines(served.url):
         pool: StorePool = cast("Any", served.server.config.app).state["service"].graphs.pool
@@ -78,7 +78,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         pool._entries["odd-place"] = place
 
 
-def assert_kept_to_ourselves(text: str, lines: list[Any], served: Served, **where: str) -> None:
+def assert_kept_to_ourselves(text: str, lines: list[Any], served: RunningServer, **where: str) -> None:
     """Assert that the caller learns of an internal error and its request id, but no details."""
     assert text.startswith("internal error")
     assert "odd-place" not in text
@@ -89,14 +89,14 @@ def assert_kept_to_ourselves(text: str, lines: list[Any], served: Served, **wher
 
 
 @pytest.mark.abuse(66)
-def test_66_an_exception_in_a_tool(damaged: Served, mode: Mode) -> None:
+def test_66_an_exception_in_a_tool(damaged: RunningServer, mode: Mode) -> None:
     with capture_log(event="internal_error") as lines:
         text = refusal(damaged.url, mode, "list_stores")
     assert_kept_to_ourselves(text, lines, damaged, tool="list_stores")
 
 
 @pytest.mark.abuse(66)
-def test_66_an_exception_in_a_resource(damaged: Served, mode: Mode) -> None:
+def test_66_an_exception_in_a_resource(damaged: RunningServer, mode: Mode) -> None:
     async def read(client: Client) -> MCPError:
         with pytest.raises(MCPError) as refused:
             await client.read_resource("kgserve://stores")

@@ -12,7 +12,7 @@ import pytest
 from kgserve.errors import InvalidInput, NoStore
 from kgserve.server.mcp.arguments import find_named_store, format_error, format_names, read_arguments, resolve_store
 from kgserve.server.mcp.cypher_tools import QueryCypherArguments
-from kgserve.server.mcp.entity_tools import GetEntityArguments, ListEntitiesArguments, TraverseArguments
+from kgserve.server.mcp.entity_read_tools import GetEntityArguments, ListEntitiesArguments, TraverseArguments
 from kgserve.server.mcp.memory_tools import RecallArguments
 from kgserve.server.mcp.replies import ToolReply
 from kgserve.server.mcp.search_tools import GetContextArguments, SearchBatchArguments, SearchKnowledgeArguments

@@ -16,7 +16,7 @@ from kgserve.platform.access.authentication import revoke_key
 from kgserve.server.mcp.notifications import MAX_LISTENERS_PER_KEY
 from kgserve.server.mcp.server import MAX_SESSIONS_PER_KEY
 from tests.platform.access.keys import audited, client, given, now
-from tests.server.http.serving import Served, accepted, serving
+from tests.server.http.serving import RunningServer, accepted, serving
 from tests.server.http.sockets import eventually
 from tests.server.mcp.talking import Session, Stateless, message
 
@@ -85,7 +85,7 @@ def read(talking: Stateless | Session, uri: str) -> str:
 
 
 @pytest.mark.abuse(19)
-def test_without_a_key(keyed: Served) -> None:
+def test_without_a_key(keyed: RunningServer) -> None:
     """ABUSE 19, also over MCP, before any protocol message."""
     with client(keyed.url) as nobody:
         assert Stateless(nobody).post("tools/list", {}).status_code == 401
@@ -95,7 +95,7 @@ def test_without_a_key(keyed: Served) -> None:
 
 @pytest.mark.abuse(21)
 @pytest.mark.parametrize("role", ["read", "write", "admin"])
-def test_every_tool_requires_its_role(role: Any, era: Era, keyed: Served, admin: httpx.Client) -> None:
+def test_every_tool_requires_its_role(role: Any, era: Era, keyed: RunningServer, admin: httpx.Client) -> None:
     """ABUSE 21."""
     store = f"{era.__name__}-{role}"
     accepted(admin.post(f"/api/memory/{store}/inject", json=BATCH))
@@ -128,7 +128,7 @@ def test_every_tool_requires_its_role(role: Any, era: Era, keyed: Served, admin:
 
 
 @pytest.mark.abuse(22, 23)
-def test_every_tool_hides_inaccessible_stores(era: Era, keyed: Served, admin: httpx.Client) -> None:
+def test_every_tool_hides_inaccessible_stores(era: Era, keyed: RunningServer, admin: httpx.Client) -> None:
     """ABUSE 22 and 23: by argument, by header, in lists and as resources."""
     accepted(admin.post("/api/memory/hidden/inject", json=BATCH))
     before = admin.get("/api/memory/hidden/export").content
@@ -154,7 +154,7 @@ def test_every_tool_hides_inaccessible_stores(era: Era, keyed: Served, admin: ht
 
 
 @pytest.mark.abuse(26)
-def test_session_of_another_key_is_refused(keyed: Served) -> None:
+def test_session_of_another_key_is_refused(keyed: RunningServer) -> None:
     """ABUSE 26: answered like an unknown session; with its own key it continues."""
     with (
         client(keyed.url, given(keyed.data, "read")) as owner,
@@ -177,7 +177,7 @@ def test_session_of_another_key_is_refused(keyed: Served) -> None:
         assert theirs.post("tools/list", {}).status_code == 200
 
 
-def test_session_limit_per_key(keyed: Served) -> None:
+def test_session_limit_per_key(keyed: RunningServer) -> None:
     with (
         client(keyed.url, given(keyed.data, "read")) as greedy,
         client(keyed.url, given(keyed.data, "read")) as modest,
@@ -196,7 +196,7 @@ def test_session_limit_per_key(keyed: Served) -> None:
             assert Stateless(greedy).post("tools/list", {}).status_code == 200
 
 
-def test_subscription_limit_per_key(keyed: Served) -> None:
+def test_subscription_limit_per_key(keyed: RunningServer) -> None:
     with (
         client(keyed.url, given(keyed.data, "read")) as greedy,
         client(keyed.url, given(keyed.data, "read")) as modest,
@@ -211,7 +211,7 @@ def test_subscription_limit_per_key(keyed: Served) -> None:
         eventually(lambda: can_listen(greedy))
 
 
-def test_session_ends_when_its_key_is_revoked(keyed: Served) -> None:
+def test_session_ends_when_its_key_is_revoked(keyed: RunningServer) -> None:
     with client(keyed.url, given(keyed.data, "read", name="brief")) as http:
         session = Session(http)
         session.begin()
@@ -219,7 +219,7 @@ def test_session_ends_when_its_key_is_revoked(keyed: Served) -> None:
         assert session.post("tools/list", {}).status_code == 401
 
 
-def test_a_stream_ends_with_its_key(keyed: Served, era: Era, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_ends_with_its_key(keyed: RunningServer, era: Era, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kgserve.server.mcp.endpoint.KEY_RECHECK_SECONDS", 0.1)
     name = f"heard-{era.__name__}"
     with client(keyed.url, given(keyed.data, "read", name=name)) as http:
@@ -229,7 +229,7 @@ def test_a_stream_ends_with_its_key(keyed: Served, era: Era, monkeypatch: pytest
             assert not any("jsonrpc" in line for line in lines), "nothing is said any more"
 
 
-def test_notifications_cover_accessible_stores_only(keyed: Served, admin: httpx.Client, era: Era) -> None:
+def test_notifications_cover_accessible_stores_only(keyed: RunningServer, admin: httpx.Client, era: Era) -> None:
     name = era.__name__.lower()
     with client(keyed.url, given(keyed.data, "read", [f"{name}-*"])) as http:
         talking = begun(era, http)
@@ -243,7 +243,7 @@ def test_notifications_cover_accessible_stores_only(keyed: Served, admin: httpx.
                 assert not any("list_changed" in line for line in lines), "something was said of another store"
 
 
-def test_completion_covers_accessible_stores_only(keyed: Served, admin: httpx.Client, era: Era) -> None:
+def test_completion_covers_accessible_stores_only(keyed: RunningServer, admin: httpx.Client, era: Era) -> None:
     """ABUSE 23."""
     own, far = f"named-{era.__name__}-1", f"named-{era.__name__}-2"
     for store in (own, far):
@@ -261,7 +261,7 @@ def test_completion_covers_accessible_stores_only(keyed: Served, admin: httpx.Cl
         assert completed("kgserve://{store}/{id}", "id", "n", far) == []
 
 
-def test_updates_require_access_and_a_valid_key(keyed: Served, admin: httpx.Client, era: Era) -> None:
+def test_updates_require_access_and_a_valid_key(keyed: RunningServer, admin: httpx.Client, era: Era) -> None:
     own, far = f"told-{era.__name__}-1", f"told-{era.__name__}-2"
     uris = {store: f"kgserve://{store}/n" for store in (own, far)}
 

@@ -10,7 +10,7 @@ import pytest
 from mcp import Client
 
 from tests.embedding.prepared import model_settings
-from tests.server.http.serving import Served, accepted, serving
+from tests.server.http.serving import RunningServer, accepted, serving
 from tests.server.mcp.talking import Mode, talk, text_of
 
 TRAMS = [
@@ -22,7 +22,7 @@ POSTGRES = ["The web shop stores orders in Postgres.", "Backups of the web shop'
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     data = tmp_path_factory.mktemp("reflecting") / "data"
     with serving(data, embedding_provider="local", models_dir=model_settings().models_dir) as running:
         yield running
@@ -42,7 +42,7 @@ def below_concept(http: httpx.Client, store: str, content: str) -> set[str]:
     return {each["id"] for each in below.json()}
 
 
-def test_reflect_dry_run_run_decisions_and_undo(served: Served, mode: Mode, store: str) -> None:
+def test_reflect_dry_run_run_decisions_and_undo(served: RunningServer, mode: Mode, store: str) -> None:
     facts = [{"content": each, "layer": 2, "memory_type": "fact"} for each in (*TRAMS, *BREAD, *POSTGRES)]
     concept = {"id": "bread", "content": "Bread and baking", "layer": 1, "memory_type": "concept"}
     with httpx.Client(base_url=served.url, timeout=60) as http:

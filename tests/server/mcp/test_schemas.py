@@ -27,7 +27,7 @@ class Request(msgspec.Struct, kw_only=True):
 
 
 @add_fields_of(Request, "hidden")
-class Taken(Arguments, kw_only=True):
+class ExampleArguments(Arguments, kw_only=True):
     """Arguments."""
 
     id: Annotated[str, msgspec.Meta(description="In words for agents")]
@@ -35,7 +35,7 @@ class Taken(Arguments, kw_only=True):
 
 
 def test_fields_without_override_are_those_of_the_request() -> None:
-    made = build_input_schema(Taken)
+    made = build_input_schema(ExampleArguments)
     assert (made["type"], made["required"]) == ("object", ["id"])
     assert list(made["properties"]) == ["index", "id", "limit", "as_of", "weight", "from", "names"]
     assert made["properties"]["id"]["description"] == "In words for agents"
@@ -71,7 +71,9 @@ def parts(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def test_request_is_built_from_arguments() -> None:
-    given = read_arguments({"index": "s", "id": "a", "as_of": "", "weight": 0, "from": "b", "limit": 7}, Taken, [])
+    given = read_arguments(
+        {"index": "s", "id": "a", "as_of": "", "weight": 0, "from": "b", "limit": 7}, ExampleArguments, []
+    )
     assert to_request(Request, given) == Request(id="a", weight=0, source="b")
     with pytest.raises(InvalidInput, match="hidden: unknown field"):
-        read_arguments({"id": "a", "hidden": False}, Taken, [])
+        read_arguments({"id": "a", "hidden": False}, ExampleArguments, [])

@@ -19,7 +19,7 @@ from mcp import Client
 from kgserve.server.mcp.server import MAX_SESSIONS
 from kgserve.server.mcp.toolsets import TOOLSET_GRAPH, TOOLSETS
 from tests.cli.running import COMMAND, SERVER_TIMEOUT_SECONDS, ServerProcessHandle, serving
-from tests.server.http.serving import Served, exchange, problem
+from tests.server.http.serving import RunningServer, exchange, problem
 from tests.server.mcp.talking import BOTH, Mode, Session, Stateless, hang_up
 
 GRACE = 8
@@ -64,7 +64,7 @@ def test_whitespace_around_headers_is_ignored(server: ServerProcessHandle, bare:
     assert exchange(port, head.encode() + sample.content).status == 200
 
 
-def test_ended_session_is_removed(served: Served) -> None:
+def test_ended_session_is_removed(served: RunningServer) -> None:
     app = served.server.config.app
     assert isinstance(app, Litestar)
     with httpx.Client(base_url=served.url, timeout=30) as client:

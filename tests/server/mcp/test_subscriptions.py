@@ -28,7 +28,7 @@ AGAIN = 1.0
 OPENED, UP_TO_NOW = "kgserve://probe/opened", "kgserve://probe/now"
 
 
-class Heard:
+class ReceivedUpdates:
     """URIs of updates that a client receives, without those of the marker node."""
 
     def __init__(self, client: Client) -> None:
@@ -88,7 +88,9 @@ async def unsubscribe(client: Client, uri: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def subscribed(server: ServerProcessHandle, mode: Mode, *uris: str) -> AsyncGenerator[tuple[Client, Heard]]:
+async def subscribed(
+    server: ServerProcessHandle, mode: Mode, *uris: str
+) -> AsyncGenerator[tuple[Client, ReceivedUpdates]]:
     """Client that subscribes to resources, in the way of its protocol revision."""
 
     async def listen(message: object) -> None:
@@ -99,7 +101,7 @@ async def subscribed(server: ServerProcessHandle, mode: Mode, *uris: str) -> Asy
     async with Client(f"{server.url}/mcp", mode=mode, message_handler=listen) as client:
         assert client.server_capabilities.resources is not None
         assert client.server_capabilities.resources.subscribe
-        heard = Heard(client)
+        heard = ReceivedUpdates(client)
         await touch(client, "now")
         if mode == "legacy":
             for uri in (*uris, UP_TO_NOW, OPENED):

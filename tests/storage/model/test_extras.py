@@ -78,7 +78,7 @@ def test_edge_extras_columns_roundtrip(extras: EdgeExtras) -> None:
         assert EdgeExtras.of_columns(extras.columns[: len(EDGE_FIELDS.extras)]) == extras
 
 
-class Writing:
+class BatchPlanner:
     """Planner of consecutive batches."""
 
     def __init__(self, rules: WriteRules = DEFAULT_WRITE_RULES) -> None:
@@ -107,13 +107,13 @@ class Writing:
 
 
 @pytest.fixture
-def writing() -> Writing:
+def writing() -> BatchPlanner:
     """Return a planner of a store with one node."""
     return begun(DEFAULT_WRITE_RULES)
 
 
-def begun(rules: WriteRules) -> Writing:
-    writing = Writing(rules)
+def begun(rules: WriteRules) -> BatchPlanner:
+    writing = BatchPlanner(rules)
     writing.node(type="t")
     return writing
 
@@ -182,7 +182,7 @@ def test_empty_extras_are_kept_only_by_nodes_that_had_some() -> None:
 CLEARING = NodeExtrasPut("", (), None, "", None, None)
 
 
-def test_two_puts_of_a_node_in_a_batch_are_merged(writing: Writing) -> None:
+def test_two_puts_of_a_node_in_a_batch_are_merged(writing: BatchPlanner) -> None:
     puts = [
         NodePut(
             0, "n", content="x", extras=NodeExtrasPut("one", ("a",), 5, "ada", 10, None), based_on=1, resolves=True
@@ -193,7 +193,7 @@ def test_two_puts_of_a_node_in_a_batch_are_merged(writing: Writing) -> None:
     assert writing.workspace.nodes["n"].extras == NodeExtras("one", ("a",), None, "ada", 10, 30)
 
 
-def test_two_puts_of_an_edge_in_a_batch_are_merged(writing: Writing) -> None:
+def test_two_puts_of_an_edge_in_a_batch_are_merged(writing: BatchPlanner) -> None:
     key = ("n", "n", "r")
     puts = [
         EdgePut(0, key, extras=EdgeExtrasPut(4, "ada", 10, 20)),
@@ -206,7 +206,7 @@ def test_two_puts_of_an_edge_in_a_batch_are_merged(writing: Writing) -> None:
     assert row.extras == EdgeExtras(4, "ada", None, 20)
 
 
-def test_same_content_by_another_author_makes_no_version(writing: Writing) -> None:
+def test_same_content_by_another_author_makes_no_version(writing: BatchPlanner) -> None:
     first, edge = writing.node(NodeExtrasPut("s", created_by="ada")), writing.edge(EdgeExtrasPut(1, "ada"))
     assert writing.node(NodeExtrasPut("s", created_by="bob")) is first
     assert writing.edge(EdgeExtrasPut(1, "bob")) is edge
@@ -224,12 +224,12 @@ def test_second_author_of_same_content_is_recorded_once() -> None:
         assert writing.said == said
 
 
-def test_order_of_tags_makes_a_version(writing: Writing) -> None:
+def test_order_of_tags_makes_a_version(writing: BatchPlanner) -> None:
     assert writing.node(NodeExtrasPut(tags=("a", "b"))).version == 2
     assert writing.node(NodeExtrasPut(tags=("b", "a"))).version == 3
 
 
-def test_touch_keeps_author_of_edge(writing: Writing) -> None:
+def test_touch_keeps_author_of_edge(writing: BatchPlanner) -> None:
     row = writing.edge(EdgeExtrasPut(1, "ada"))
     batch = WriteBatch(edges=[EdgePut(0, row.key, extras=EdgeExtrasPut(1, "bob"))], touch=True)
     assert writing(batch).edges_unchanged == 1
@@ -239,7 +239,7 @@ def test_touch_keeps_author_of_edge(writing: Writing) -> None:
     assert touched.attributes != row.attributes
 
 
-def test_recreated_node_inherits_no_extras(writing: Writing) -> None:
+def test_recreated_node_inherits_no_extras(writing: BatchPlanner) -> None:
     writing.node(NodeExtrasPut("s", ("a",), 5, "ada", 10, 20))
     writing.workspace.incident = {"n": set()}
     writing(WriteBatch(delete_nodes=["n"], nodes=[NodePut(0, "n", "t")]))
@@ -263,7 +263,7 @@ def test_missing_bounds_are_unlimited() -> None:
     assert not is_valid_at(NodeExtras(valid_from=7, valid_to=7), 7), "an empty interval is never valid"
 
 
-def test_valid_to_before_stored_valid_from_is_rejected(writing: Writing) -> None:
+def test_valid_to_before_stored_valid_from_is_rejected(writing: BatchPlanner) -> None:
     writing.node(NodeExtrasPut(valid_from=10))
     writing.edge(EdgeExtrasPut(valid_to=10))
     key = ("n", "n", "r")
@@ -289,7 +289,7 @@ def test_types_outside_whitelist_are_rejected() -> None:
     assert writing.workspace.present == {"n", "o"}
 
 
-def test_last_writer_wins(writing: Writing) -> None:
+def test_last_writer_wins(writing: BatchPlanner) -> None:
     writing.node(content="2")
     row = writing.node(content="3", based_on=1)
     assert (row.version, row.extras) == (3, None)
@@ -328,7 +328,7 @@ def test_resolving_put_merges_heads_without_other_changes() -> None:
     assert writing.node(content="3", resolves=True) is joined
 
 
-def test_put_again_restores_extras(writing: Writing) -> None:
+def test_put_again_restores_extras(writing: BatchPlanner) -> None:
     first = writing.node(NodeExtrasPut("s", ("a",), 5, "ada", 10, 20), content="x")
     writing.node(NodeExtrasPut("other", (), None, "bob", None, 5), content="y")
     writing(WriteBatch(nodes=[restore_node_put(first)]))
@@ -337,7 +337,7 @@ def test_put_again_restores_extras(writing: Writing) -> None:
     assert (again.content, again.version) == ("x", 4)
 
 
-def test_recreated_edge_inherits_no_extras(writing: Writing) -> None:
+def test_recreated_edge_inherits_no_extras(writing: BatchPlanner) -> None:
     row = writing.edge(EdgeExtrasPut(valid_from=10))
     again = EdgePut(0, row.key, extras=EdgeExtrasPut(valid_to=9))
     assert writing(WriteBatch(delete_edges=[row.key], edges=[again])).edges_created == 1

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from kgserve.graph.answers import Edge, ListedNode, Node
-from kgserve.graph.compat.versioned_api import EdgeSpec, NodeSpec
+from kgserve.graph.compat.versioned_nodes_api import EdgeSpec, NodeSpec
 from kgserve.graph.request_bodies import EdgeInput, EdgeLine, NodeInput, NodeLine
 from kgserve.graph.transfer.formats.exchange_lines import EdgeRecord, NodeRecord
 from kgserve.storage.model import fields

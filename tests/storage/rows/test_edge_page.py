@@ -81,7 +81,7 @@ def test_pagination_of_edges_matches_full_sort(tmp_path: Path, seed: int) -> Non
         own = [row for row in own if (not kinds or row.relation_type in kinds) and (moment is None or held(row))]
         own.sort(key=expected_place)
         with view.reading() as rows:
-            found = filter_by_type(rows, rows.around(np.array([rows.number("hub")]), outgoing=outgoing), kinds)
+            found = filter_by_type(rows, rows.edges_around(np.array([rows.number("hub")]), outgoing=outgoing), kinds)
             found = found if moment is None else filter_valid_edges(rows, found, moment, outgoing=outgoing)
             for start, limit in product((0, 1, 7, len(own) - 1, len(own), 99), (1, 5, 99)):
                 page, more = encode_page_of_edges(rows, found, max(start, 0), limit)

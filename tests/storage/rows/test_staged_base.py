@@ -13,7 +13,7 @@ from kgserve.storage.rows.current_rows import STAGED_MARK, CurrentRowsProjection
 from tests.storage.rows.test_view import IDS, Model, check
 
 
-class Abandoned(Exception):
+class StagingAbandonment(Exception):
     """Abandons a staged base."""
 
 
@@ -24,7 +24,7 @@ def deleting_change(at: int, gone: list[str], cut: list[EdgeKey], nodes: int, ed
     )  # fmt: skip
 
 
-class Filled:
+class FilledView:
     """View of a model with some commits in the base and some in the delta."""
 
     def __init__(self, folder: Path) -> None:
@@ -68,12 +68,12 @@ class Filled:
 
 
 @pytest.fixture
-def filled(tmp_path: Path) -> Filled:
-    return Filled(tmp_path / "rows")
+def filled(tmp_path: Path) -> FilledView:
+    return FilledView(tmp_path / "rows")
 
 
-def test_staged_base_is_published_and_superseded(filled: Filled) -> None:
-    with filled.view.reading() as before, filled.view.foreseeing() as staged_base:
+def test_staged_base_is_published_and_superseded(filled: FilledView) -> None:
+    with filled.view.reading() as before, filled.view.stage_deletion() as staged_base:
         nodes, edges = dict(filled.model.nodes), dict(filled.model.edges)
         change = filled.leave_out(staged_base)
         filled.show(staged_base, change)
@@ -100,10 +100,10 @@ def copied(folder: Path) -> Path:
     return target
 
 
-def test_consecutive_staged_bases_leave_only_needed_files(filled: Filled) -> None:
+def test_consecutive_staged_bases_leave_only_needed_files(filled: FilledView) -> None:
     lasting = filled.names()
     for _ in range(3):
-        with filled.view.foreseeing() as staged_base:
+        with filled.view.stage_deletion() as staged_base:
             filled.show(staged_base, filled.leave_out(staged_base))
         filled.check()
         made = filled.names() - lasting
@@ -115,8 +115,8 @@ def test_consecutive_staged_bases_leave_only_needed_files(filled: Filled) -> Non
     assert len(filled.names()) == 2
 
 
-def test_staged_base_includes_concurrent_writes(filled: Filled) -> None:
-    with filled.view.foreseeing() as staged_base:
+def test_staged_base_includes_concurrent_writes(filled: FilledView) -> None:
+    with filled.view.stage_deletion() as staged_base:
         change, model = filled.leave_out(staged_base), filled.model
         new = next(node_id for node_id in IDS if node_id not in model.nodes)
         row = model.nodes[new] = model.node(new)
@@ -132,12 +132,12 @@ def test_staged_base_includes_concurrent_writes(filled: Filled) -> None:
     assert filled.view.state == last.state
 
 
-def test_abandoned_staged_base_leaves_no_files(filled: Filled) -> None:
+def test_abandoned_staged_base_leaves_no_files(filled: FilledView) -> None:
     names, state = filled.names(), filled.view.state
-    with contextlib.suppress(Abandoned), filled.view.foreseeing() as staged_base:
+    with contextlib.suppress(StagingAbandonment), filled.view.stage_deletion() as staged_base:
         filled.leave_out(staged_base)
         assert filled.names() > names
-        raise Abandoned
+        raise StagingAbandonment
     filled.model.at -= 1
     assert (filled.names(), filled.view.state) == (names, state)
     filled.check()

@@ -121,7 +121,7 @@ def test_number_of_suffixes_is_bounded() -> None:
         for at in range(MIN_SUFFIX_ROWS * (MAX_SUFFIXES + 500))
     ]
     whole, endings = [*texts], SuffixDictionary([b""], [])
-    numbers = endings.part("node", texts)
+    numbers = endings.split_suffixes("node", texts)
     assert len(endings.texts) == MAX_SUFFIXES
     assert [text + endings.texts[number] for text, number in zip(texts, numbers, strict=True)] == whole
     assert numbers[: SUFFIX_SAMPLE_ROWS // 2].count(0) == 0

@@ -89,7 +89,7 @@ class Model:
 
 
 def check(rows: RowsSnapshot, nodes: dict[str, NodeRow], edges: dict[EdgeKey, EdgeRow]) -> None:
-    assert list(rows.ids_behind("")) == [node_id for node_id in sorted(nodes) if node_id]
+    assert list(rows.ids_after("")) == [node_id for node_id in sorted(nodes) if node_id]
     assert {row.id: row for row in rows.all_nodes()} == nodes
     assert {row.key: row for row in rows.all_edges()} == edges
     for node_id in IDS:
@@ -111,12 +111,12 @@ def check_edges(rows: RowsSnapshot, nodes: dict[str, NodeRow], edges: dict[EdgeK
     numbers = np.array([rows.delta.number(node_id) for node_id in nodes], np.int64)
     ends = Counter(end for key in edges for end in key[:2])
     assert count_degrees(rows, numbers) == [ends[node_id] for node_id in nodes]
-    leaving = rows.around(numbers, outgoing=True)
+    leaving = rows.edges_around(numbers, outgoing=True)
     for moment in MOMENTS:
         true = {key for key, row in edges.items() if row.is_valid_at(moment)}
-        assert {row.key for row in rows.rows_of(rows.edges_holding(leaving, moment))} == true
+        assert {row.key for row in rows.rows_of(rows.filter_valid_edges(leaving, moment))} == true
         true &= {key for key in true if nodes[key[0]].is_valid_at(moment) and nodes[key[1]].is_valid_at(moment)}
-        assert {row.key for row in rows.rows_of(rows.holding(leaving, moment))} == true
+        assert {row.key for row in rows.rows_of(rows.filter_valid(leaving, moment))} == true
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -226,10 +226,10 @@ def test_know_merges_detects_redirects(tmp_path: Path, others: str) -> None:
         )
         view.apply([change])
         with view.reading() as held:
-            assert held.know_merges == merges
+            assert held.has_merges == merges
         view.fold()
         with view.reading() as held:
-            assert held.know_merges == merges
+            assert held.has_merges == merges
 
 
 def test_versions_are_kept_only_while_readers_need_them(tmp_path: Path) -> None:
@@ -394,9 +394,9 @@ def test_node_texts_in_bulk_equal_single_reads(tmp_path: Path) -> None:
         for now in (0, 1 << 60):
             assert held.node_texts(numbers, now) == [held.node_texts(np.array([each]), now)[0] for each in numbers]
         for moment in filter(None, TIMES):
-            true = [held.node_holds(int(each), moment) for each in numbers]
-            assert held.nodes_hold(numbers, moment).tolist() == true
-            assert held.holding_nodes(set(numbers.tolist()), moment) == set(numbers[true].tolist())
+            true = [held.is_node_valid_at(int(each), moment) for each in numbers]
+            assert held.valid_nodes_mask(numbers, moment).tolist() == true
+            assert held.filter_valid_nodes(set(numbers.tolist()), moment) == set(numbers[true].tolist())
         for several in (names, names[:3], names[: 2 * MAX_SINGLE_READS + 1]):
             some = [held.number(name) for name in model.source.sample(several, len(several))]
             ordered = [held.number(name) for name in sorted(several)]

@@ -159,7 +159,7 @@ class ImportConversion:
         number = self._first_numbers[at] + line - self._first_lines[at]
         return self._format_place(self._part_of[at], number), number
 
-    def answered(self, answer: ImportAnswer) -> ImportAnswer:
+    def translate_answer(self, answer: ImportAnswer) -> ImportAnswer:
         """Return the server's answer in terms of the user's files: with places in the messages, and faults added."""
         answer.errors = [*self.faults, *map(self._with_place, answer.errors)][:MAX_LISTED_FAULTS]
         answer.error_count += self.fault_count

@@ -441,7 +441,7 @@ def read_graphml(file: BinaryIO, name: str) -> Iterator[ImportRecord]:
             if idle > MAX_LINE_BYTES:
                 line = parser.getLineNumber()
                 raise InvalidInput(f"line {line}: one tag or comment is over {MAX_LINE_BYTES:,} bytes")
-            yield from handler.taken()
+            yield from handler.take_records()
         parser.close()
     except DefusedXmlException as error:
         where = f"{place} line {parser.getLineNumber()}"
@@ -453,7 +453,7 @@ def read_graphml(file: BinaryIO, name: str) -> Iterator[ImportRecord]:
         raise InvalidInput(f"{place} {error}") from error
     except (LookupError, ValueError) as error:
         raise InvalidInput(f"{place} has an unsupported encoding: {error}; convert it to UTF-8") from error
-    yield from handler.taken()
+    yield from handler.take_records()
     if not handler.is_graphml:
         raise InvalidInput(f"{place} is not GraphML: it contains no <graphml> element")
 
@@ -479,7 +479,7 @@ class _GraphMLHandler(ContentHandler):
         self._directed = [True]
         self._done: list[ImportRecord] = []
 
-    def taken(self) -> list[ImportRecord]:
+    def take_records(self) -> list[ImportRecord]:
         """Return the completed records, and forget them."""
         done, self._done = self._done, []
         return done

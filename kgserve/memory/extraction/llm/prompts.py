@@ -86,7 +86,7 @@ class ProposalAdvice(msgspec.Struct, frozen=True):
     reason: Annotated[str, msgspec.Meta(max_length=300)] | None = None
 
 
-class ModelAnswer(msgspec.Struct, frozen=True):
+class LlmAnswerWithCitations(msgspec.Struct, frozen=True):
     """An answer, and the labels of the memories that it uses."""
 
     answer: Annotated[str, msgspec.Meta(max_length=_MAX_ANSWER_CHARS)]
@@ -138,10 +138,10 @@ def build_answer_question(asked: str, memories: dict[str, dict[str, str]]) -> Ch
     return ChatQuestion(_ANSWER_PROMPT, material, "answer", _ANSWER_SCHEMA)
 
 
-def parse_answer(text: str) -> ModelAnswer:
+def parse_answer(text: str) -> LlmAnswerWithCitations:
     """Return the decoded answer to a question. Raises Unanswered if it is malformed or empty."""
     try:
-        found = decode_json(extract_json_object(text), ModelAnswer)
+        found = decode_json(extract_json_object(text), LlmAnswerWithCitations)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         raise NoUsableAnswer("the answer is not the requested JSON", of_service=False) from None
     if not found.answer.strip():

@@ -20,9 +20,9 @@ import msgspec
 from kgserve.errors import EngineFailed, InvalidInput, KgserveError, StorageFull, Unavailable
 from kgserve.projections.cypher_engine.driver import bulk_copy, database, statement
 from kgserve.projections.cypher_engine.driver.apply_changes import apply_net_change
+from kgserve.projections.cypher_engine.driver.dry_run_row_diff import RowComparison
 from kgserve.projections.cypher_engine.driver.engine_classes import Database
 from kgserve.projections.cypher_engine.driver.error_translation import OUT_OF_MEMORY_MESSAGE
-from kgserve.projections.cypher_engine.driver.row_comparison import RowComparison
 from kgserve.projections.cypher_engine.driver.session import DriverSession
 from kgserve.projections.cypher_engine.driver.statement import StatementResult
 from kgserve.projections.cypher_engine.engine.protocol import (
@@ -255,7 +255,7 @@ class EngineChannelServer:
         assert self._trial_session is not None  # noqa: S101
         session = self._ensure_session()
         session.limit(0)
-        return RowComparison(session, self._trial_session, asked).difference()
+        return RowComparison(session, self._trial_session, asked).find_row_changes()
 
     def _end_trial(self, _asked: EndDryRun) -> None:
         before, self._trial_session = self._trial_session, None

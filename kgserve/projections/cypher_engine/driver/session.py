@@ -85,8 +85,8 @@ class DriverSession:
         except STATEMENT_ERRORS as error:
             raise translate_statement_error(error, statement) from error
 
-    def again(self, statement: GuardedStatement) -> QueryResult | None:
-        """Return the result of a statement that was `remember`ed; None for any other."""
+    def rerun_cached_statement(self, statement: GuardedStatement) -> QueryResult | None:
+        """Return the result of a statement cached by `cache_statement`; None for any other."""
         text = statement.text
         if text not in self._known_statements:
             return None
@@ -100,7 +100,7 @@ class DriverSession:
         except STATEMENT_ERRORS as error:
             raise translate_statement_error(error, statement) from error
 
-    def remember(self, statement: GuardedStatement) -> None:
+    def cache_statement(self, statement: GuardedStatement) -> None:
         """Cache a statement that has run in a read-only transaction."""
         if len(statement.text) <= MAX_CACHED_STATEMENT_CHARS:
             self._known_statements[statement.text] = None

@@ -282,7 +282,7 @@ def open_read_result(session: DriverSession, statement: GuardedStatement) -> Gen
     """
     if statement.assumptions:
         _check_assumptions(session, statement)
-    known = session.again(statement)
+    known = session.rerun_cached_statement(statement)
     if known is not None:
         with known:
             yield StatementResult(session, statement, known)
@@ -293,7 +293,7 @@ def open_read_result(session: DriverSession, statement: GuardedStatement) -> Gen
         yield cursor
     session.run("COMMIT")
     if not any(element in kind for kind in cursor.types for element in _ELEMENTS):
-        session.remember(statement)
+        session.cache_statement(statement)
 
 
 @contextmanager

@@ -136,7 +136,7 @@ class EngineSession:
         try:
             yield cursor
         finally:
-            cursor.leave()
+            cursor.close_result()
 
     @property
     def _answer_timeout(self) -> float | None:
@@ -177,9 +177,9 @@ class StatementCursor:
                 begun.clear()
             begun.append(last)
 
-    def leave(self) -> None:
+    def close_result(self) -> None:
         """Close the result; no further rows can be read."""
-        if self._part.more and not self._channel.process.is_lost:
+        if self._part.more and not self._channel.process.has_died:
             self._channel.ask(CloseResultRequest())
 
 
@@ -219,9 +219,9 @@ class EngineHandle:
         self.closed = False
 
     @property
-    def is_lost(self) -> bool:
+    def has_died(self) -> bool:
         """True if the process ended unexpectedly; the content of the file is then unknown."""
-        return self._process.is_lost and not self._is_cleanly_closed
+        return self._process.has_died and not self._is_cleanly_closed
 
     def apply(self, net: NetChange, state: StoreState, *, recorded: bool = True) -> None:
         """Apply a change in one transaction. After an error the caller must retire the engine.
@@ -258,9 +258,9 @@ class EngineHandle:
         return self._readers.waiting
 
     @property
-    def resident(self) -> int:
+    def private_memory_bytes(self) -> int:
         """Private memory of the process in bytes; 0 after it has ended."""
-        return self._process.resident
+        return self._process.private_memory_bytes
 
     @property
     def process(self) -> int:
@@ -287,7 +287,7 @@ class EngineHandle:
     def wait_closed(self, seconds: float) -> None:
         """Block until a retired engine is closed, or for ``seconds``."""
         deadline = time.monotonic() + seconds
-        while not (self.closed or self.is_lost) and time.monotonic() < deadline:
+        while not (self.closed or self.has_died) and time.monotonic() < deadline:
             time.sleep(_ENGINE_RETRY_DELAY_SECONDS)
 
     def retire_if_idle(self) -> bool:
@@ -319,7 +319,7 @@ class EngineHandle:
 
     def _close(self) -> None:
         try:
-            if not self._process.is_lost:
+            if not self._process.has_died:
                 self.writer.channel.ask(CloseFileRequest())
                 self._is_cleanly_closed = True
         finally:

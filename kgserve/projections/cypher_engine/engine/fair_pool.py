@@ -19,7 +19,7 @@ MAX_WAITING_PER_SLOT = 16
 
 T = TypeVar("T")
 
-current_caller: ContextVar[str] = ContextVar("asker", default="")
+current_caller: ContextVar[str] = ContextVar("current_caller", default="")
 """Caller on whose behalf a thread works: a key, a session or an address."""
 
 

@@ -77,7 +77,7 @@ class EngineProcess:
         self.channels = [RequestChannel(self, place, connection) for place, connection in enumerate(channels)]
 
     @property
-    def is_lost(self) -> bool:
+    def has_died(self) -> bool:
         """True if the process has ended for any reason."""
         handle = self._pidfd
         if not self._is_lost and handle is not None:
@@ -92,9 +92,9 @@ class EngineProcess:
         return self._number
 
     @property
-    def resident(self) -> int:
+    def private_memory_bytes(self) -> int:
         """Private memory in bytes, without pages shared with the fork server; 0 after it has ended."""
-        return 0 if self.is_lost else private_memory_bytes(self._number)
+        return 0 if self.has_died else private_memory_bytes(self._number)
 
     @property
     def statements(self) -> list[str]:
@@ -106,7 +106,7 @@ class EngineProcess:
         with self._sending, contextlib.suppress(OSError):
             self._control.send_bytes(encode_message(InterruptRequest(channel, request)))
 
-    def runs(self) -> bool:
+    def is_responsive(self) -> bool:
         """Return whether the process is alive and responsive.
 
         A process that used CPU time meanwhile, or waits for a CPU or the disk, may miss `MAX_MISSED_PINGS` pings.
@@ -243,13 +243,13 @@ class RequestChannel:
             if broken_off is not None and broken_off.is_set():
                 self.process.end()
                 raise Unavailable("this store is closing; try again shortly")
-            if not self.process.runs():
+            if not self.process.is_responsive():
                 self.process.kill("it does not respond")
                 raise ProcessDied("the engine's process hung and is being restarted; try again")
 
     def _discard_reply(self) -> None:
         """Discard the reply to an abandoned request, so that it is not read as the reply to the next one."""
-        if self.process.is_lost:
+        if self.process.has_died:
             return
         deadline = time.monotonic() + KILL_GRACE_SECONDS
         try:

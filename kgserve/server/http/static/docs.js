@@ -4,7 +4,7 @@ const METHODS = ["get", "put", "post", "patch", "delete"];
 const SHOWN_CHARACTERS = 200_000;
 const KEY = "kgserve-key";
 
-// Kept for this tab alone, until it is closed; it goes to this server, and nowhere else.
+// Kept until this tab is closed, and sent to this server only.
 const key = () => sessionStorage.getItem(KEY) ?? "";
 const authorization = () => (key() ? { Authorization: `Bearer ${key()}` } : {});
 
@@ -191,7 +191,7 @@ function askForKey(note) {
 }
 
 function use(text) {
-  if (!/^[\x21-\x7e]+$/.test(text)) return askForKey("A key begins with kgs_ and holds letters, digits, - and _.");
+  if (!/^[\x21-\x7e]+$/.test(text)) return askForKey("A key starts with kgs_ and contains only letters, digits, - and _.");
   sessionStorage.setItem(KEY, text);
   document.getElementById("key").value = "";
   load();
@@ -206,9 +206,9 @@ async function show() {
   const status = document.getElementById("status");
   const response = await fetch("/openapi.json", { headers: authorization() });
   if (response.status === 401) {
-    askForKey(key() ? "This server does not know that key, or not any more." : "This server shows its description to holders of a key.");
+    askForKey(key() ? "This key is not valid. It may have expired or been revoked." : "This server requires a key to show its API description.");
     sessionStorage.removeItem(KEY);
-    status.textContent = "A key is needed.";
+    status.textContent = "Enter a key.";
     return;
   }
   if (!response.ok) throw new Error(`openapi.json answered ${response.status}`);

@@ -115,7 +115,7 @@ def test_mapping_in_json_equals_toml(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (('type = "Person"', 'typ = "Person"'), r"nodes\[0\]\.typ: Object contains unknown field"),
+        (('type = "Person"', 'typ = "Person"'), r"nodes\[0\]\.typ: Unknown field"),
         (('id = "person:{id}"', 'id = "person:{uid}"'), r"nodes\[0\]\.id: people\.csv has no column 'uid'"),
         (('id = "person:{id}"', 'id = "person:{id"'), "an unmatched brace"),
         (('age = "int"', 'age = "integer"'), r"Invalid enum value 'integer'"),

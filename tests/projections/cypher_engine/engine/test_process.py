@@ -145,14 +145,14 @@ BUSY, IDLE = "while True: pass", "import time; time.sleep(600)"
 @pytest.mark.parametrize(("work", "runs"), [(BUSY, True), (IDLE, False)])
 def test_a_busy_process_gets_more_time(monkeypatch: pytest.MonkeyPatch, work: str, *, runs: bool) -> None:
     with silent(monkeypatch, work) as (asked, others):
-        assert asked.runs() is runs
+        assert asked.is_responsive() is runs
         assert others.recv_bytes()
         if runs:
             others.send_bytes(b"")
-            assert [asked.runs() for _ in range(engine_process.MAX_MISSED_PINGS)] == [
+            assert [asked.is_responsive() for _ in range(engine_process.MAX_MISSED_PINGS)] == [
                 True
             ] * engine_process.MAX_MISSED_PINGS
-            assert not asked.runs()
+            assert not asked.is_responsive()
 
 
 def test_a_silent_process_is_limited_to_the_statement_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +193,7 @@ def test_a_crash_while_idle_affects_no_caller(pool: StorePool) -> None:
     with pool.lease(NAME) as store:
         before = process(store)
         os.kill(before.number, signal.SIGKILL)
-        until(lambda: before.is_lost)
+        until(lambda: before.has_died)
         assert run_cypher_request(graph_of(pool, NAME), COUNT).rows == [[NODES]]
         assert store.engine.losses == 1
 
@@ -256,7 +256,7 @@ def test_a_statement_that_ignores_its_timeout_kills_the_process(tmp_path: Path) 
             None,
             0.3,
         )
-    assert engine.is_lost
+    assert engine.has_died
     engine.retire()
 
 
@@ -290,7 +290,7 @@ def test_a_cancelled_call_leaves_no_response_for_the_next(tmp_path: Path, monkey
                 with pytest.raises(KeyboardInterrupt):
                     session.rows(query)
             assert session.rows("RETURN 2") == [[2]]
-    assert not engine.is_lost
+    assert not engine.has_died
     engine.retire()
 
 
@@ -360,8 +360,8 @@ def test_a_released_process_is_not_killed_again() -> None:
     first.close()
     second = nursery.process(0)
     first.end()
-    assert second.runs()
-    assert first.resident == 0 < second.resident
+    assert second.is_responsive()
+    assert first.private_memory_bytes == 0 < second.private_memory_bytes
     second.close()
     nursery.close()
 
@@ -374,12 +374,12 @@ def test_a_crashed_fork_server_is_restarted() -> None:
     parent.kill()
     parent.wait()
     second = nursery.process(1)
-    assert first.runs()
-    assert second.runs()
+    assert first.is_responsive()
+    assert second.is_responsive()
     first.close()
     nursery.close()
     until(lambda: gone(first.number))
-    assert second.runs()
+    assert second.is_responsive()
     second.close()
     until(lambda: gone(second.number))
 

@@ -47,7 +47,7 @@ _UPSERT_ENDED = "INSERT OR REPLACE INTO ended VALUES (?, ?, ?)"
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Tombstones(OnDemandProjection[sqlite3.Connection]):
+class DeletedNodeVersions(OnDemandProjection[sqlite3.Connection]):
     """Last versions of one store's deleted nodes. No file exists until a node is deleted."""
 
     name = "ended"

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from kgserve.errors import InvalidInput
 from kgserve.graph import answers, node_reads, query_parameters, request_bodies
-from kgserve.graph.compat import versioned_api
-from kgserve.graph.compat.versioned_api import EdgeList
+from kgserve.graph.compat import versioned_nodes_api
+from kgserve.graph.compat.versioned_nodes_api import EdgeList
 from kgserve.graph.query_parameters import MAX_EDGES_OFFSET, MAX_NODES_OFFSET, MAX_PAGE_ROWS
 from kgserve.graph.store_handle import StoreHandle, to_answer_struct
 from kgserve.server.mcp.argument_fields import (
@@ -150,7 +150,7 @@ def _get_entity(graph: StoreHandle, given: GetEntityArguments) -> answers.NodeAn
     wanted.offset, wanted.limit = given.relations_offset, _RELATIONS_PER_PAGE
     pages = {
         name: to_answer_struct(
-            node_reads.encode_edge_list(graph, wanted, outgoing=name == "outgoing"), versioned_api.EdgeList
+            node_reads.encode_edge_list(graph, wanted, outgoing=name == "outgoing"), versioned_nodes_api.EdgeList
         )
         for name in ("outgoing", "incoming")
         if given.direction in (name, "both")
@@ -187,11 +187,11 @@ def _page(graph: StoreHandle, given: ListEntitiesArguments, limit: int) -> answe
     return answers.ListedNodePage(nodes=listed, next_cursor=page.next_cursor)
 
 
-def _list_relations(graph: StoreHandle, given: ListRelationsArguments) -> versioned_api.EdgeList:
+def _list_relations(graph: StoreHandle, given: ListRelationsArguments) -> versioned_nodes_api.EdgeList:
     wanted = to_request(query_parameters.IncomingEdgesRequest, given)
     wanted.kinds = given.relation_types or []
     found = node_reads.encode_edge_list(graph, wanted, outgoing=given.direction == "outgoing")
-    return to_answer_struct(found, versioned_api.EdgeList)
+    return to_answer_struct(found, versioned_nodes_api.EdgeList)
 
 
 @present_answer.register

@@ -63,7 +63,7 @@ class DatabasePages:
             self._log_pages.get(number) or self._data[(number - 1) * HISTORY_PAGE_BYTES : number * HISTORY_PAGE_BYTES]
         )
 
-    def roots(self) -> dict[str, int]:
+    def root_pages(self) -> dict[str, int]:
         """Return the root pages of tables and indexes by name, as far as page 1 is readable."""
         rows = self.iterate_tree(1, lambda _: None)
         return {str(row.values[1]): row.values[3] for row in rows if len(row.values) == 5 and row.values[3]}  # noqa: PLR2004
@@ -72,7 +72,7 @@ class DatabasePages:
         """Yield all rows of a table or entries of an index in order. Damaged pages are reported, and read."""
         yield from self._walk(root, 0, set(), unread)
 
-    def leaves(self) -> Iterator[int]:
+    def leaf_pages(self) -> Iterator[int]:
         """Yield the numbers of the pages with table rows, without free pages."""
         free = self._free()
         for number in range(1, self.count + 1):

@@ -91,7 +91,7 @@ class RowFingerprints(msgspec.Struct, frozen=True):
         return bool((self.places[1:] > self.places[:-1]).all())
 
 
-class ChangedOffsets(msgspec.Struct, frozen=True):
+class ChangedRowOffsets(msgspec.Struct, frozen=True):
     """Table offsets of changed or deleted rows (``before``) and of changed or new rows (``now``)."""
 
     before: list[int]
@@ -108,7 +108,7 @@ def read_fingerprints(session: DriverSession, kind: TableQueries, columns: Colle
     return RowFingerprints(places[order], table.take(pa.array(order)).remove_column(0))
 
 
-def find_changed_offsets(before: RowFingerprints, now: RowFingerprints) -> ChangedOffsets:
+def find_changed_offsets(before: RowFingerprints, now: RowFingerprints) -> ChangedRowOffsets:
     """Return the table offsets at which two fingerprints of the same columns differ."""
     stays, stayed = np.isin(before.places, now.places), np.isin(now.places, before.places)
     was, is_now = before.table.filter(pa.array(stays)), now.table.filter(pa.array(stayed))
@@ -116,7 +116,7 @@ def find_changed_offsets(before: RowFingerprints, now: RowFingerprints) -> Chang
     for one, two in zip(was.columns, is_now.columns, strict=True):
         other |= compare_columns(one, two).to_numpy().astype(np.bool_)
     changed = before.places[stays][other]
-    return ChangedOffsets(
+    return ChangedRowOffsets(
         np.concatenate((before.places[~stays], changed)).tolist(),
         np.concatenate((now.places[~stayed], changed)).tolist(),
     )
@@ -171,7 +171,7 @@ class RowComparison:
         self._asked = asked
         self._is_sound = True
 
-    def difference(self) -> CompareRowsReply:
+    def find_row_changes(self) -> CompareRowsReply:
         """Return the changes. Raises Doubtful if the file is unreliable, which a new file never is."""
         reach = self._asked.reach
         nodes, nodes_gone = _compare(*self._tables(NODE_LOOKUP, reach, self._asked.nodes), _NODE_KEY)
@@ -232,7 +232,7 @@ class RowComparison:
             raise ScratchCopyUnreliable
         self._is_sound = False
 
-    def _fetch(self, kind: TableQueries, found: ChangedOffsets) -> _Tables:
+    def _fetch(self, kind: TableQueries, found: ChangedRowOffsets) -> _Tables:
         if not found.before:
             new = _comparable(read_rows_at(self._session, kind, found.now), kind)
             return new.slice(0, 0), new

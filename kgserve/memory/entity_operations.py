@@ -36,7 +36,7 @@ from kgserve.memory.entities_api import (
     EntityGraphRequest,
     EntityIdRequest,
     EntityInput,
-    GraphEntity,
+    EntityWithMemories,
     Relation,
     RelationIdRequest,
     RelationInput,
@@ -200,7 +200,7 @@ def get_entity(graph: StoreHandle, request: EntityIdRequest) -> EntityAnswer:
         with store.reading() as rows:
             edges = list(islice(_relations_of(rows, entity), MAX_SHOWN_RELATIONS + 1))
             number = rows.number(entity)
-            about = filter_by_type(rows, rows.around(np.array([number]), outgoing=False), (IS_ABOUT_RELATION,))
+            about = filter_by_type(rows, rows.edges_around(np.array([number]), outgoing=False), (IS_ABOUT_RELATION,))
             row = rows.node(entity)
             if row is None:
                 raise NotFound(f"there is no entity {request.entity_id!r} in store {graph.name!r}")
@@ -274,7 +274,9 @@ def delete_entities(graph: StoreHandle, request: DeleteEntitiesRequest) -> Futur
         ids = [*found.entities, *found.memories]
         return WriteBatch(delete_nodes=ids, cost=sum(map(len, ids)))
 
-    return graph.prepared(look, batch, lambda found, at: found.report(request, at), dry_run=request.dry_run)
+    return graph.submit_prepared_batch(
+        look, batch, lambda found, at: found.report(request, at), dry_run=request.dry_run
+    )
 
 
 class _EntityDeletion(msgspec.Struct):
@@ -320,7 +322,7 @@ class _EntityDeletion(msgspec.Struct):
 
 def _memory_ids_about(rows: RowsSnapshot, entity: str) -> list[str]:
     """Return the ids of the memories about an entity."""
-    found = rows.around(np.array([rows.number(entity)]), outgoing=False)
+    found = rows.edges_around(np.array([rows.number(entity)]), outgoing=False)
     return [
         edge.source
         for edge in islice(rows.rows_of(filter_by_type(rows, found, (IS_ABOUT_RELATION,))), MAX_CASCADED_MEMORIES)
@@ -341,13 +343,13 @@ def entity_graph(graph: StoreHandle, request: EntityGraphRequest) -> EntityGraph
             depths, truncated = around.walk(start, request.depth, request.max_nodes)
             found = rows.nodes(depths)
             nodes = [
-                GraphEntity(
+                EntityWithMemories(
                     **entity_fields(found[each]), depth=depth, **_memory_fields(store, rows, each, request, now)
                 )
                 for each, depth in depths.items()
             ]
             sequence, relations = rows.at, to_relations(store, rows, around.between(depths))
-        if request.touch and graph.graphs.caller.may("write"):
+        if request.touch and graph.graphs.caller.has_role("write"):
             _record_uses(store, nodes, now)
         return EntityGraph(nodes=nodes, edges=relations, truncated=truncated, sequence=sequence)
 
@@ -383,14 +385,14 @@ class _RelationGraph:
     def _ends(self, level: Collection[str]) -> set[str]:
         rows, ends = self._rows, set[int]()
         for outgoing in (True, False):
-            ends.update(rows.ends(self._of(level, outgoing=outgoing))[outgoing].tolist())
+            ends.update(rows.edge_endpoints(self._of(level, outgoing=outgoing))[outgoing].tolist())
         return set(rows.delta.ids([*ends]))
 
     def _of(self, ids: Collection[str], *, outgoing: bool) -> EdgeSet:
         rows = self._rows
         numbers = np.array([rows.number(each) for each in ids], np.int64)
-        found = exclude_types(rows, rows.around(numbers, outgoing=outgoing), NON_ENTITY_RELATIONS)
-        found = rows.holding(found, self._moment) if rows.dated else found
+        found = exclude_types(rows, rows.edges_around(numbers, outgoing=outgoing), NON_ENTITY_RELATIONS)
+        found = rows.filter_valid(found, self._moment) if rows.has_validity_bounds else found
         return filter_by_weight(rows, found, self._least) if self._least > 0 else found
 
 
@@ -403,7 +405,7 @@ def _memory_fields(
     about = MemoryFilter(now=now, entity=entity)
     ids, count = store.memories.ask(
         lambda memories, _: (
-            memories.listed(about, "confidence", MemoryPageStart(), request.max_memories).ids,
+            memories.list_memory_page(about, "confidence", MemoryPageStart(), request.max_memories).ids,
             memories.count(about, MAX_COUNTED_MEMORIES).count,
         )
     )
@@ -414,7 +416,7 @@ def _memory_fields(
     }
 
 
-def _record_uses(store: OpenStore, nodes: Iterable[GraphEntity], now: int) -> None:
+def _record_uses(store: OpenStore, nodes: Iterable[EntityWithMemories], now: int) -> None:
     ids = {memory.id for node in nodes if not isinstance(node.memories, msgspec.UnsetType) for memory in node.memories}
     if ids:
         with store.reading() as rows:
@@ -540,17 +542,17 @@ def delete_relation(graph: StoreHandle, request: RelationIdRequest) -> Future[De
 
 def _id_or_name(draft: MemoryDraft, text: str) -> NodeRow | None:
     """Return the entity with an id, else with a name, or None. Raises Conflict for an ambiguous name."""
-    by_id = draft.there((text,))
+    by_id = draft.find_current_nodes((text,))
     if by_id:
         return by_id[0]
-    found = draft.met(text)
+    found = draft.find_entity_named(text)
     return None if found is None else draft.node(found)
 
 
 def _require_entity(draft: MemoryDraft, text: str, store: str) -> NodeRow:
     row = _id_or_name(draft, text)
     if row is None:
-        raise entity_not_found(draft.ahead.names_like(text), text, store)
+        raise entity_not_found(draft.ahead.similar_names(text), text, store)
     return row
 
 
@@ -570,7 +572,7 @@ def _relations_of(rows: RowsSnapshot, entity: str) -> Iterator[EdgeRow]:
     """Yield the edges between an entity and others."""
     number = np.array([rows.number(entity)])
     for outgoing in (True, False):
-        found = exclude_types(rows, rows.around(number, outgoing=outgoing), NON_ENTITY_RELATIONS)
+        found = exclude_types(rows, rows.edges_around(number, outgoing=outgoing), NON_ENTITY_RELATIONS)
         yield from (edge for edge in rows.rows_of(found) if outgoing or edge.source != entity)
 
 
