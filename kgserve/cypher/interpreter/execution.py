@@ -10,7 +10,7 @@ import msgspec
 
 from kgserve.cypher.interpreter.expression_compiler import EvaluationEnvironment, ExpressionCompiler
 from kgserve.cypher.interpreter.graph_view import ExecutionLimits, GraphView, Row, WritableGraph
-from kgserve.cypher.interpreter.pattern_matching import PatternMatcher
+from kgserve.cypher.interpreter.pattern_matcher import PatternMatcher
 from kgserve.cypher.interpreter.pattern_model import find_pattern_variables
 from kgserve.cypher.interpreter.procedures import find_procedure
 from kgserve.cypher.interpreter.projection import ProjectionCompiler

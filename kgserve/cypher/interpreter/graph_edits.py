@@ -24,7 +24,7 @@ RELATIONSHIP_COLUMNS = frozenset({"weight"})
 """Properties of a relationship that its row has in columns of their own."""
 
 
-class NodeChange(msgspec.Struct, frozen=True, kw_only=True):
+class NodeDifference(msgspec.Struct, frozen=True, kw_only=True):
     """Node before and after a statement; a label is None where the node does not exist.
 
     ``properties`` lack null values, the label and the id.
@@ -37,7 +37,7 @@ class NodeChange(msgspec.Struct, frozen=True, kw_only=True):
     properties: dict[str, Any] = {}
 
 
-class RelationshipChange(msgspec.Struct, frozen=True, kw_only=True):
+class RelationshipDifference(msgspec.Struct, frozen=True, kw_only=True):
     """Properties of a relationship before and after a statement; None where it does not exist."""
 
     key: RelationshipKey
@@ -48,12 +48,12 @@ class RelationshipChange(msgspec.Struct, frozen=True, kw_only=True):
 class GraphChanges(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a statement that writes, as differences to the graph before it."""
 
-    created_nodes: list[NodeChange]
-    updated_nodes: list[NodeChange]
-    deleted_nodes: list[NodeChange]
-    created_relationships: list[RelationshipChange]
-    updated_relationships: list[RelationshipChange]
-    deleted_relationships: list[RelationshipChange]
+    created_nodes: list[NodeDifference]
+    updated_nodes: list[NodeDifference]
+    deleted_nodes: list[NodeDifference]
+    created_relationships: list[RelationshipDifference]
+    updated_relationships: list[RelationshipDifference]
+    deleted_relationships: list[RelationshipDifference]
 
     @property
     def is_empty(self) -> bool:
@@ -435,7 +435,7 @@ class GraphEdits(WritableGraph):
     def changes(self) -> GraphChanges:
         """Return the differences to the base; what a statement created and deleted again is not among them."""
         created = [
-            NodeChange(id=node_id, label=node.label, properties={**node.properties})
+            NodeDifference(id=node_id, label=node.label, properties={**node.properties})
             for node_id, node in self._nodes.items()
             if node_id in self._created
         ]
@@ -463,9 +463,9 @@ class GraphEdits(WritableGraph):
             deleted_relationships=[each for each in relationships if each.properties is None],
         )
 
-    def _describe_base_node(self, node_id: str, after: EditedNode | None = None) -> NodeChange:
+    def _describe_base_node(self, node_id: str, after: EditedNode | None = None) -> NodeDifference:
         before = self.base.node_properties(node_id)
-        return NodeChange(
+        return NodeDifference(
             id=node_id,
             label_before=self.base.node_label(node_id),
             properties_before={name: value for name, value in before.items() if name not in {"id", "type"}},
@@ -473,15 +473,15 @@ class GraphEdits(WritableGraph):
             properties={**after.properties} if after is not None else {},
         )
 
-    def _describe_update(self, node_id: str, node: EditedNode) -> NodeChange | None:
+    def _describe_update(self, node_id: str, node: EditedNode) -> NodeDifference | None:
         change = self._describe_base_node(node_id, node)
         is_unchanged = change.label == change.label_before and _is_same(change.properties, change.properties_before)
         return None if is_unchanged else change
 
-    def _describe_relationship(self, key: RelationshipKey) -> RelationshipChange:
+    def _describe_relationship(self, key: RelationshipKey) -> RelationshipDifference:
         own = self._relationships.get(key)
         is_new = key[0] in self._created or key[1] in self._created or not self.base.has_relationship(key)
-        return RelationshipChange(
+        return RelationshipDifference(
             key=key,
             properties_before=None if is_new else self.base.relationship_properties(key),
             properties=None if own is None else {**own},

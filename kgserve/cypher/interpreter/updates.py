@@ -16,7 +16,7 @@ from kgserve.cypher.interpreter.graph_view import (
     Row,
     WritableGraph,
 )
-from kgserve.cypher.interpreter.pattern_matching import PatternMatcher
+from kgserve.cypher.interpreter.pattern_matcher import PatternMatcher
 from kgserve.cypher.interpreter.pattern_model import build_path, check_map
 from kgserve.cypher.interpreter.query_tree import (
     CreateStage,

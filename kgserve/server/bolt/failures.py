@@ -131,13 +131,11 @@ _BY_CODE = {
 }
 
 _AT_POSITION = re.compile(r"\bat line \d+, column \d+")
-_NO_PROCEDURE = re.compile(r"^there is no procedure ")
+_SPECIFIC_MESSAGES: tuple[tuple[re.Pattern[str], FailureStatus], ...] = (
+    (re.compile(r"^there is no procedure "), _PROCEDURE),
+    (re.compile(r"^no value is given for \$|^parameters? .*\b(missing|not given)\b"), _PARAMETER),
+)
 _MESSAGES: tuple[tuple[re.Pattern[str], FailureStatus], ...] = (
-    (_NO_PROCEDURE, _PROCEDURE),
-    (
-        re.compile(r"\bparameters? .*\b(missing|not (given|set|supplied|provided))|\bneeds? (the )?parameter"),
-        _PARAMETER,
-    ),
     (re.compile(r"\bzero\b|\boverflow|\b64[- ]bit|\bout of range"), _ARITHMETIC),
     (re.compile(r"\bexists? already\b|\balready exists?\b|\bstill has\b"), _CONSTRAINT),
     (re.compile(r"\bwas deleted\b"), _DELETED),
@@ -156,9 +154,10 @@ def find_status(error: Exception, *, is_executing: bool = False) -> FailureStatu
         return _BY_CODE[error.code]
     if error.code != "invalid":
         return _UNKNOWN
-    if not is_executing and _AT_POSITION.search(error.message) and not _NO_PROCEDURE.search(error.message):
-        return _SYNTAX
-    return next((status for pattern, status in _MESSAGES if pattern.search(error.message)), _ARGUMENT)
+    is_syntax = not is_executing and _AT_POSITION.search(error.message)
+    patterns = _SPECIFIC_MESSAGES if is_syntax else (*_SPECIFIC_MESSAGES, *_MESSAGES)
+    found = (status for pattern, status in patterns if pattern.search(error.message))
+    return next(found, _SYNTAX if is_syntax else _ARGUMENT)
 
 
 def describe_failure(error: Exception, version: ProtocolVersion, *, is_executing: bool = False) -> dict[str, Any]:

@@ -86,6 +86,8 @@ class BoltServer:
             log.warning("bolt_connection_refused", remote=remote, connections=len(self._connections))
             writer.transport.abort()
             return
+        # asyncio does this itself only for sockets whose protocol is named, which those of a bound listener lack.
+        writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         origin = SessionOrigin(
             connection_id=f"bolt-{next(self._numbers)}",
             remote=remote,

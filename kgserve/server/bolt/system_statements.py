@@ -40,7 +40,7 @@ _SHOW = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _CALL = re.compile(
-    r"\s*CALL\s+(?P<name>dbms\.clientConfig|dbms\.components|dbms\.showCurrentUser|dbms\.(?:cluster\.)?routing\.getRoutingTable)"
+    r"\s*CALL\s+(?P<name>dbms\.(?:clientConfig|components|showCurrentUser|(?:cluster\.)?routing\.getRoutingTable))"
     r"(?:\s*\([^)]*\))?(?P<rest>(?:\s.*)?)$",
     re.IGNORECASE | re.DOTALL,
 )

@@ -17,6 +17,7 @@ from kgserve.server.bolt.packstream import ProtocolViolation
         ("division by zero; test the divisor first", True, "Statement.ArithmeticError"),
         ("the sum does not fit into 64 bits", True, "Statement.ArithmeticError"),
         ("parameter $x is missing", False, "Statement.ParameterMissing"),
+        ("no value is given for $x, used at line 1, column 8", False, "Statement.ParameterMissing"),
         ("+ cannot combine an integer (1) and a date, at line 1, column 8", True, "Statement.TypeError"),
         ("the argument of size() must be a list or a string, not an integer (1)", True, "Statement.TypeError"),
         ("node 'a' cannot be deleted: it still has the relationship KNOWS", True, "Schema.ConstraintValidationFailed"),

@@ -25,6 +25,7 @@ from tests.server.bolt.raw_client import (
     SUCCESS,
     TELEMETRY,
     RawClient,
+    encode,
 )
 from tests.server.bolt.running import RunningServer
 from tests.server.bolt.scripted_backend import ScriptedBackend
@@ -245,6 +246,27 @@ def test_another_user_logs_on(client: RawClient, backend: ScriptedBackend) -> No
     assert backend.requests[-1].caller.name == "bob"
 
 
+@pytest.mark.parametrize("version", [(4, 4), *((5, minor) for minor in range(9))], ids=str)
+def test_all_versions_run_statements(server: RunningServer, version: tuple[int, int]) -> None:
+    with RawClient(server.port, version) as client:
+        credentials = CREDENTIALS if version < (5, 1) else {}
+        assert client.ask(HELLO, {"user_agent": "test/1", **credentials})[0] == SUCCESS
+        assert version < (5, 1) or client.ask(LOGON, CREDENTIALS)[0] == SUCCESS
+        client.run("COUNT 3")
+        rows, tag, answer = client.pull()
+        assert (rows, tag, answer["type"]) == ([[0], [1], [2]], SUCCESS, "r")
+        assert ("statuses" in answer) == (version >= (5, 5))
+        assert client.ask(TELEMETRY, 1)[0] == (SUCCESS if version >= (5, 4) else FAILURE)
+
+
+def test_answers_do_not_wait_for_acknowledgements(client: RawClient) -> None:
+    started = time.monotonic()
+    for _ in range(50):
+        client.send_bytes(encode(RUN, "ECHO", {"a": 1}, {}) + encode(PULL, {"n": -1}))
+        assert [client.receive()[0] for _ in range(3)] == [SUCCESS, RECORD, SUCCESS]
+    assert time.monotonic() - started < 50 * 0.035
+
+
 def test_options_reach_the_backend(client: RawClient, backend: ScriptedBackend) -> None:
     backend.notes["other"] = ["a"]
     client.run(
@@ -321,8 +343,6 @@ def test_goodbye_ends_the_connection(client: RawClient) -> None:
 
 
 def test_messages_in_many_chunks_and_empty_chunks_are_read(client: RawClient) -> None:
-    from tests.server.bolt.raw_client import encode
-
     message = encode(RUN, "ECHO", {"text": "x" * 200}, {})[2:-2]
     client.send_bytes(
         b"\0\0" * 5 + b"".join(b"\0\x10" + message[at : at + 16] for at in range(0, len(message) // 16 * 16, 16))
