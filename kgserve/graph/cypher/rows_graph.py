@@ -54,7 +54,7 @@ class StoreIndexes:
             count = min(counts)
             if count * MIN_INDEX_SELECTIVITY > max(rows.state.nodes, MAX_COMMITS_BEHIND):
                 return None, rows.at
-            return catalog.having(wanted, _EVERYTHING), rows.at
+            return catalog.find_matching_ids(wanted, _EVERYTHING), rows.at
 
         try:
             found, at = self._store.query_catalog(ask, by_attributes=bool(wanted.attributes))
@@ -186,7 +186,7 @@ class RowsGraph(GraphView):
 
     def _ids_of_memories(self) -> list[str] | None:
         """Return the ids of memories and named nodes; None if most nodes are such."""
-        numbers = [number for batch in self._rows.wide_nodes() for number in batch.tolist()]
+        numbers = [number for batch in self._rows.memory_and_named_nodes() for number in batch.tolist()]
         if len(numbers) * MIN_INDEX_SELECTIVITY > max(self._rows.state.nodes, MAX_COMMITS_BEHIND):
             return None
         return self._rows.delta.ids(numbers)

@@ -175,7 +175,7 @@ def wait_for_bookmarks(store: OpenStore, bookmarks: Sequence[str], check: Callab
     until = time.monotonic() + MAX_BOOKMARK_WAIT_SECONDS
     while store.state.sequence < wanted:
         check()
-        store.reach(wanted)
+        store.wait_for_replica(wanted)
         if time.monotonic() > until:
             raise Unavailable(
                 f"the commit {wanted} of a bookmark has not arrived; this store has {store.state.sequence}"

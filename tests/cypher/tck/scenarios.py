@@ -40,7 +40,7 @@ class TckScenario(msgspec.Struct, frozen=True):
 
 
 class ScenarioOutcome(msgspec.Struct, frozen=True):
-    """Outcome: passed, column (other names of columns), wrong, missing_error, crashed, refused or setup, with a reason."""
+    """Outcome of a scenario; ``column`` means that only the names of columns differ."""
 
     status: str
     reason: str = ""
