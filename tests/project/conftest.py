@@ -9,12 +9,14 @@ import pytest
 
 from tests.cli.running import SERVER_TIMEOUT_SECONDS, ServerProcessHandle, environment, serving
 from tests.project.ready_commands import ready_commands
+from tests.project.bolt_port import bolt_port
 
 
 @pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcessHandle]:
     """One server for all tests of a worker process; each test uses stores of its own."""
-    with serving(tmp_path_factory.mktemp("served") / "data") as running:
+    data = tmp_path_factory.mktemp("served") / "data"
+    with serving(data, "--bolt-port", str(bolt_port())) as running:
         yield running
 
 

@@ -16,6 +16,7 @@ import pytest
 from kgserve.platform.settings import ENVIRONMENT_PREFIX, Settings
 from scripts.pages import DOCS, FILE_MARK, expand_page
 from tests.cli.running import SERVER_TIMEOUT_SECONDS, ServerProcessHandle, environment, serving
+from tests.project.bolt_port import bolt_port
 from tests.project.command_lines import all_options, command_lines, fault
 from tests.project.pages import FENCE, MARKED, Block, blocks_of, pages
 from tests.project.reading import TOP, assert_within, whole_values
@@ -86,6 +87,7 @@ def run_in_order(page: Path, server: ServerProcessHandle, commands: Path, folder
 def output(block: Block, server: ServerProcessHandle, commands: Path, folder: Path) -> str:
     """Return the output of a block that runs against the server."""
     text = re.sub(r"(localhost|127\.0\.0\.1):8080", server.url.removeprefix("http://"), block.text)
+    text = re.sub(r"(localhost|127\.0\.0\.1):7687", f"127.0.0.1:{bolt_port()}", text)
     path = os.pathsep.join([str(commands), str(Path(sys.executable).parent), environment()["PATH"]])
     variables = environment({"PATH": path, "KGSERVE_DATA_DIR": str(server.data), "HOME": str(folder)})
     shell = ["bash", "-euo", "pipefail", "-c", (CURL_REFUSED if block.mark == "refused" else CURL) + text]
