@@ -140,12 +140,15 @@ async def accept_websocket(
 
 
 async def _read_head(reader: StreamReader) -> bytes:
-    try:
-        head = await reader.readuntil(b"\r\n\r\n")
-    except asyncio.LimitOverrunError:
-        raise ProtocolViolation("the head of an HTTP request is too long") from None
-    if len(head) > MAX_HEAD_BYTES:
-        raise ProtocolViolation("the head of an HTTP request is too long")
+    head = b""
+    while not head.endswith(b"\r\n\r\n"):
+        try:
+            line = await reader.readuntil(b"\n")
+        except asyncio.LimitOverrunError:
+            line = bytes(MAX_HEAD_BYTES)
+        head += line
+        if len(head) >= MAX_HEAD_BYTES:
+            raise ProtocolViolation("the head of an HTTP request is too long")
     return head
 
 
