@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, cast
 
 from kgserve.cypher.interpreter.expression_compiler import EvaluationEnvironment, ExpressionCompiler
-from kgserve.cypher.interpreter.graph_view import CompiledExpression, GraphView, Row, WritableGraph
+from kgserve.cypher.interpreter.graph_view import NO_LABEL, CompiledExpression, GraphView, Row, WritableGraph
 from kgserve.cypher.interpreter.pattern_model import (
     MatchState,
     NodeLookup,
@@ -344,6 +344,9 @@ class PropertySource:
             if values is not None:
                 wanted.append((lookup.name, values))
         for name, values in wanted:
+            if name == "type" and NO_LABEL not in values:
+                labels = [value for value in values if isinstance(value, str)]
+                return (node_id for label in labels for node_id in self.graph.node_ids_by_label(label))
             if all(type(value) in _INDEXED_TYPES for value in values):
                 found = self._look_up(self.graph.node_ids_by_property, name, values)
                 if found is not None:

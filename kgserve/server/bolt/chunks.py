@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncio import StreamReader
+from typing import Protocol
 
 from kgserve.server.bolt.packstream import ProtocolViolation
 
@@ -17,6 +17,30 @@ _SMALL_CHUNKS = 64
 _MEAN_CHUNK_BYTES = 64
 
 
+class ByteReader(Protocol):
+    """Receiving half of a connection."""
+
+    async def readexactly(self, n: int) -> bytes:
+        """Return the next ``n`` bytes. Raises asyncio.IncompleteReadError at the end of the stream."""
+        ...
+
+
+class ByteWriter(Protocol):
+    """Sending half of a connection."""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes."""
+
+    async def drain(self) -> None:
+        """Wait until the peer has read enough. Raises OSError if the connection is lost."""
+
+    def close(self) -> None:
+        """Close the connection after the bytes that were written."""
+
+    async def wait_closed(self) -> None:
+        """Wait until the connection is closed."""
+
+
 def frame_message(message: bytes | bytearray) -> bytes:
     """Return a message in chunks, with the end mark."""
     size = len(message)
@@ -26,7 +50,7 @@ def frame_message(message: bytes | bytearray) -> bytes:
     return b"".join(len(chunk).to_bytes(2) + chunk for chunk in chunks) + _END
 
 
-async def read_message(reader: StreamReader, max_bytes: int) -> bytes:
+async def read_message(reader: ByteReader, max_bytes: int) -> bytes:
     """Return the next message. Raises ProtocolViolation, and asyncio.IncompleteReadError at the end of the stream."""
     for _ in range(MAX_KEEP_ALIVES):
         size = int.from_bytes(await reader.readexactly(2))
@@ -35,7 +59,7 @@ async def read_message(reader: StreamReader, max_bytes: int) -> bytes:
     raise ProtocolViolation(f"more than {MAX_KEEP_ALIVES} empty chunks came without a message")
 
 
-async def _read_chunks(reader: StreamReader, size: int, max_bytes: int) -> bytes:
+async def _read_chunks(reader: ByteReader, size: int, max_bytes: int) -> bytes:
     chunks: list[bytes] = []
     total = 0
     while size:

@@ -18,11 +18,12 @@ import structlog
 
 from kgserve.errors import KgserveError
 from kgserve.server.bolt.backend import BoltBackend
-from kgserve.server.bolt.chunks import read_message
-from kgserve.server.bolt.handshake import negotiate_version
+from kgserve.server.bolt.chunks import ByteReader, ByteWriter, read_message
+from kgserve.server.bolt.handshake import HTTP_GET, MAGIC, ProtocolVersion, negotiate_version
 from kgserve.server.bolt.messages import MessageType, decode_message, peek_type
 from kgserve.server.bolt.packstream import ProtocolViolation
 from kgserve.server.bolt.session import BoltSession, ConnectionEnd, ConnectionLost, SessionOrigin
+from kgserve.server.bolt.websocket import accept_websocket
 
 log = structlog.get_logger()
 
@@ -34,7 +35,7 @@ class BoltLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     ``idle_timeout`` is for connections without open work; drivers keep them in pools for an hour. A transaction or
     result is rolled back after ``transaction_idle_timeout`` without a message. ``stop_timeout`` is the time that
-    running statements get when the server stops.
+    running statements get when the server stops. Pages of ``websocket_origins`` may connect with a WebSocket.
     """
 
     connections: int = 1_000
@@ -50,6 +51,7 @@ class BoltLimits(msgspec.Struct, frozen=True, kw_only=True):
     transaction_idle_timeout: float = 300.0
     write_timeout: float = 60.0
     stop_timeout: float = 5.0
+    websocket_origins: frozenset[str] = frozenset()
 
 
 class MessageInbox:
@@ -119,7 +121,10 @@ class BoltConnection:
         self._backend = backend
         self._limits = limits
         self._executor = executor
-        self._reader, self._writer = streams
+        self._streams = streams
+        self._transport = streams[1].transport
+        self._reader: ByteReader = streams[0]
+        self._writer: ByteWriter = streams[1]
         self._origin = origin
         self._inbox = MessageInbox(limits.pending_bytes, limits.pending_messages)
         self._session: BoltSession | None = None
@@ -149,7 +154,7 @@ class BoltConnection:
                 self._session.abandon()
             await self._inbox.close()
             if self._session is None or is_forced:
-                self._writer.transport.abort()
+                self._transport.abort()
 
     # Channel of the session
 
@@ -160,7 +165,7 @@ class BoltConnection:
             async with asyncio.timeout(self._limits.write_timeout):
                 await self._writer.drain()
         except (OSError, TimeoutError) as error:
-            self._writer.transport.abort()
+            self._transport.abort()
             raise ConnectionLost from error
 
     async def call(self, function: Callable[[], _T]) -> _T:
@@ -178,7 +183,7 @@ class BoltConnection:
 
     async def _serve(self) -> None:
         async with asyncio.timeout(self._limits.handshake_timeout):
-            version = await negotiate_version(self._reader, self._writer)
+            version = await self._negotiate()
         self._session = session = BoltSession(self._backend, version, self._origin, self)
         reading = asyncio.create_task(self._read_messages(session), name=f"bolt reader {self._origin.connection_id}")
         try:
@@ -187,6 +192,15 @@ class BoltConnection:
             reading.cancel()
             with suppress(asyncio.CancelledError):
                 await reading
+
+    async def _negotiate(self) -> ProtocolVersion:
+        magic = await self._reader.readexactly(len(MAGIC))
+        if magic == HTTP_GET:
+            accepted = await accept_websocket(*self._streams, self._limits.websocket_origins)
+            if accepted is not None:
+                self._reader, self._writer = accepted
+                magic = await self._reader.readexactly(len(MAGIC))
+        return await negotiate_version(magic, self._reader, self._writer)
 
     async def _process_messages(self, session: BoltSession) -> None:
         loop = asyncio.get_running_loop()

@@ -7,9 +7,9 @@ versions instead, from which the client chooses.
 
 from __future__ import annotations
 
-from asyncio import StreamReader, StreamWriter
 from typing import TypeAlias
 
+from kgserve.server.bolt.chunks import ByteReader, ByteWriter
 from kgserve.server.bolt.packstream import ProtocolViolation
 
 ProtocolVersion: TypeAlias = tuple[int, int]
@@ -23,7 +23,8 @@ SUPPORTED_RANGES: tuple[tuple[int, int, int], ...] = ((5, 8, 8), (4, 4, 0))
 
 _PROPOSALS = 4
 _MAX_CAPABILITY_BYTES = 10
-_HTTP_METHODS = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"DELE", b"PATC", b"PRI ", b"CONN")
+HTTP_GET = b"GET "
+_HTTP_METHODS = (HTTP_GET, b"POST", b"HEAD", b"PUT ", b"OPTI", b"DELE", b"PATC", b"PRI ", b"CONN")
 _HTTP_BODY = b"This port speaks Bolt. Connect with a Neo4j driver and a bolt:// address.\n"
 _HTTP_RESPONSE = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\nconnection: close\r\ncontent-length: "
@@ -33,13 +34,12 @@ _HTTP_RESPONSE = (
 )
 
 
-async def negotiate_version(reader: StreamReader, writer: StreamWriter) -> ProtocolVersion:
-    """Agree on a version with the client.
+async def negotiate_version(magic: bytes, reader: ByteReader, writer: ByteWriter) -> ProtocolVersion:
+    """Agree on a version with the client, whose first four bytes are ``magic``.
 
     Raises ProtocolViolation if the client speaks another protocol or has no version that is supported; HTTP clients
     and clients with other versions have received an answer then.
     """
-    magic = await reader.readexactly(len(MAGIC))
     if magic != MAGIC:
         if magic in _HTTP_METHODS:
             writer.write(_HTTP_RESPONSE)
@@ -66,7 +66,7 @@ def choose_version(proposal: bytes) -> ProtocolVersion | None:
     return None
 
 
-async def _offer_manifest(reader: StreamReader, writer: StreamWriter) -> ProtocolVersion:
+async def _offer_manifest(reader: ByteReader, writer: ByteWriter) -> ProtocolVersion:
     offers = b"".join(bytes((0, below, highest, major)) for major, highest, below in SUPPORTED_RANGES)
     writer.write(MANIFEST + _encode_varint(len(SUPPORTED_RANGES)) + offers + _encode_varint(0))
     await writer.drain()

@@ -373,6 +373,8 @@ ROAD = (
         ("(a)-[:RAIL {km: b.size + 8}]->(c)<-[:ROAD]-(b) RETURN a.id", []),
         ("(a)-[:RAIL {km: b.size + 7}]->(c)<-[:ROAD]-(b) RETURN a.id", [["a"]]),
         ("(a {id: 'a'})-[* {km: b.size - 2}]->(b) RETURN b.id", [["c"]]),
+        ("(a) WHERE a.type = 'City' RETURN a.size", [[4]]),
+        ("(a:Town) WHERE a.type IN ['City', 'Town', null, 1] RETURN count(*)", [[3]]),
         ("(a:Town) WHERE elementId(a) = 'b' RETURN a.size", [[2]]),
         # Null matches nothing
         ("(a:Town {size: null}) RETURN a", []),
