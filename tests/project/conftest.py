@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from tests.cli.running import SERVER_TIMEOUT_SECONDS, ServerProcessHandle, environment, serving
-from tests.project.ready_commands import ready_commands
 from tests.project.bolt_port import bolt_port
+from tests.project.ready_commands import ready_commands
 
 
 @pytest.fixture(scope="package")

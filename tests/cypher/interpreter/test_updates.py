@@ -96,9 +96,11 @@ def show_graph(graph: MemoryGraph) -> set[str]:
         ("MATCH (u)-[r]->(n) DELETE r CREATE (u)-[q:KNOWS]->(n) RETURN q", [["[:KNOWS]"], ["[:KNOWS]"]]),
         # FOREACH and subqueries
         (
-            "MATCH (f:Friend) WITH collect(f) AS l "
-            "FOREACH (f IN l | SET f.x = 1 FOREACH (i IN [1, 2] | CREATE (f)-[:C]->(:D {i: i})))"
-            " WITH 1 AS one MATCH (f {x: 1})-->(d) RETURN sum(d.i)",
+            (
+                "MATCH (f:Friend) WITH collect(f) AS l "
+                "FOREACH (f IN l | SET f.x = 1 FOREACH (i IN [1, 2] | CREATE (f)-[:C]->(:D {i: i})))"
+                " WITH 1 AS one MATCH (f {x: 1})-->(d) RETURN sum(d.i)"
+            ),
             [[6]],
         ),
         ("FOREACH (x IN null | CREATE (:N)) WITH 1 AS one MATCH (n:N) RETURN n", []),
