@@ -164,7 +164,8 @@ class GraphEdits(WritableGraph):
             return node_id
         if name == "type":
             return None if node.label == NO_LABEL else node.label
-        return node.properties.get(name)
+        value = node.properties.get(name)
+        return self.base.unset_node_property(node_id, name) if value is None else value
 
     @override
     def node_properties(self, node_id: str) -> dict[str, Any]:
@@ -296,7 +297,8 @@ class GraphEdits(WritableGraph):
     def relationship_property(self, key: RelationshipKey, name: str) -> Any:
         own = self._relationships.get(key)
         if own is not None:
-            return own.get(name)
+            value = own.get(name)
+            return self.base.unset_relationship_property(key, name) if value is None else value
         self._refuse_removed(key)
         return self.base.relationship_property(key, name)
 
