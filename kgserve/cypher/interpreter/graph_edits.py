@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator
-from typing import Any, NoReturn, cast
+from typing import Any
 from uuid import uuid4
 
 import msgspec
@@ -13,7 +12,8 @@ from typing_extensions import override
 
 from kgserve.cypher.interpreter.graph_view import NO_LABEL, GraphView, RelationshipKey, WritableGraph
 from kgserve.cypher.interpreter.property_index import PropertyIndexCache
-from kgserve.cypher.interpreter.values import describe_type, describe_value, equivalence_key
+from kgserve.cypher.interpreter.property_values import check_label, check_property_value, merge_label
+from kgserve.cypher.interpreter.values import describe_value, equivalence_key
 from kgserve.errors import InvalidInput
 
 GENERATED_ID_PREFIX = "_:"
@@ -106,6 +106,8 @@ class GraphEdits(WritableGraph):
         self._deleted: dict[str, bool] = {}
         self._edited_by_label: defaultdict[str, dict[str, None]] = defaultdict(dict)
         self._edited_by_value: defaultdict[tuple[str, Hashable], dict[str, None]] = defaultdict(dict)
+        self._edit_order: list[str] = []
+        self._defaults: dict[str, tuple[dict[str, None], int]] = {}
         self._relationships: dict[RelationshipKey, dict[str, Any]] = {}
         self._removed: set[RelationshipKey] = set()
         self._outgoing: defaultdict[str, dict[RelationshipKey, None]] = defaultdict(dict)
@@ -139,9 +141,18 @@ class GraphEdits(WritableGraph):
             found = self._base_indexes.find(label, name, value)
         if found is None:
             return None
-        edited = self._edited_by_value.get((name, _lookup_key(value)), ())
+        edited = {**self._edited_by_value.get((name, _lookup_key(value)), {}), **self._find_defaults(name)}
         own = [node_id for node_id in edited if node_id in self._nodes and label in {None, self._nodes[node_id].label}]
         return [*(node_id for node_id in found if node_id not in self._nodes and node_id not in self._deleted), *own]
+
+    def _find_defaults(self, name: str) -> dict[str, None]:
+        """Return the changed nodes that have a value for a property without being given one."""
+        found, count = self._defaults.get(name, ({}, 0))
+        for node_id in self._edit_order[count:]:
+            if self.base.unset_node_property(node_id, name) is not None:
+                found[node_id] = None
+        self._defaults[name] = (found, len(self._edit_order))
+        return found
 
     @override
     def has_node(self, node_id: str) -> bool:
@@ -164,7 +175,8 @@ class GraphEdits(WritableGraph):
             return node_id
         if name == "type":
             return None if node.label == NO_LABEL else node.label
-        return node.properties.get(name)
+        value = node.properties.get(name)
+        return self.base.unset_node_property(node_id, name) if value is None else value
 
     @override
     def node_properties(self, node_id: str) -> dict[str, Any]:
@@ -175,6 +187,10 @@ class GraphEdits(WritableGraph):
         if node_id.startswith(GENERATED_ID_PREFIX):
             return {**node.properties}
         return {"id": node_id, **node.properties}
+
+    @override
+    def unset_node_property(self, node_id: str, name: str) -> Any:
+        return self.base.unset_node_property(node_id, name)
 
     @override
     def node_columns(self, node_id: str) -> dict[str, Any]:
@@ -197,7 +213,7 @@ class GraphEdits(WritableGraph):
             node_id = GENERATED_ID_PREFIX + uuid4().hex
         else:
             self._check_new_id(node_id)
-        label = _merge_label(label, properties.get("type"))
+        label = merge_label(label, properties.get("type"))
         kept = {name: value for name, value in properties.items() if value is not None and name not in {"id", "type"}}
         for name, value in kept.items():
             check_property_value(name, value)
@@ -215,7 +231,7 @@ class GraphEdits(WritableGraph):
                 raise InvalidInput(f"node {node_id!r}: an id cannot change; create another node with the new id")
             return
         if name == "type":
-            self.set_node_label(node_id, NO_LABEL if value is None else _check_label(value))
+            self.set_node_label(node_id, NO_LABEL if value is None else check_label(value))
             return
         node = self._edit_node(node_id)
         if value is None:
@@ -296,7 +312,8 @@ class GraphEdits(WritableGraph):
     def relationship_property(self, key: RelationshipKey, name: str) -> Any:
         own = self._relationships.get(key)
         if own is not None:
-            return own.get(name)
+            value = own.get(name)
+            return self.base.unset_relationship_property(key, name) if value is None else value
         self._refuse_removed(key)
         return self.base.relationship_property(key, name)
 
@@ -307,6 +324,10 @@ class GraphEdits(WritableGraph):
             return {**own}
         self._refuse_removed(key)
         return self.base.relationship_properties(key)
+
+    @override
+    def unset_relationship_property(self, key: RelationshipKey, name: str) -> Any:
+        return self.base.unset_relationship_property(key, name)
 
     @override
     def relationship_columns(self, key: RelationshipKey) -> dict[str, Any]:
@@ -502,6 +523,7 @@ class GraphEdits(WritableGraph):
 
     def _put_node(self, node_id: str, node: EditedNode) -> None:
         self._nodes[node_id] = node
+        self._edit_order.append(node_id)
         self._edited_by_label[node.label][node_id] = None
         for name, value in node.properties.items():
             self._edited_by_value[name, _lookup_key(value)][node_id] = None
@@ -533,48 +555,11 @@ class GraphEdits(WritableGraph):
             )
 
 
-def check_property_value(name: str, value: Any) -> None:
-    """Raise InvalidInput unless a value can be stored as a property: JSON, but no list with maps."""
-    if isinstance(value, list):
-        for each in cast("list[Any]", value):
-            if isinstance(each, dict):
-                _refuse_value(name, "a list of maps")
-            check_property_value(name, each)
-    elif isinstance(value, dict):
-        for each in cast("dict[str, Any]", value).values():
-            check_property_value(name, each)
-    elif isinstance(value, float) and not math.isfinite(value):
-        _refuse_value(name, "NaN or an infinite number")
-    elif value is not None and not isinstance(value, bool | int | float | str):
-        _refuse_value(name, describe_type(value))
-
-
 def _lookup_key(value: Any) -> Hashable:
     """Return a key that equal values share; all lists and all maps share one."""
     return type(value) if isinstance(value, list | dict) else equivalence_key(value)
 
 
-def _refuse_value(name: str, found: str) -> NoReturn:
-    is_entity = found in {"a node", "a relationship", "a path", "a list of maps", "NaN or an infinite number"}
-    hint = "" if is_entity else "; store it as text: toString(…)"
-    raise InvalidInput(f"property {name!r} cannot be {found}{hint}")
-
-
 def _is_same(a: dict[str, Any], b: dict[str, Any]) -> bool:
     """Return whether two maps are the same as JSON: 1, 1.0 and true differ."""
     return a == b and repr(a) == repr({name: b[name] for name in a})
-
-
-def _merge_label(label: str, value: Any) -> str:
-    if value is None:
-        return label
-    as_property = _check_label(value)
-    if label not in {NO_LABEL, as_property}:
-        raise InvalidInput(f"a node has one label, which is its property type: {label!r} and {as_property!r} differ")
-    return as_property
-
-
-def _check_label(value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise InvalidInput(f"the property type of a node is its label: a string, not {describe_type(value)}")
-    return value

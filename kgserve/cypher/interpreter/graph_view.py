@@ -53,6 +53,10 @@ class GraphView(ABC):
     def node_properties(self, node_id: str) -> dict[str, Any]:
         """Return the properties of a node that are not null. Raises InvalidInput if the node was deleted."""
 
+    def unset_node_property(self, node_id: str, name: str) -> Any:  # noqa: ARG002
+        """Return the value of a property that a new or changed node was not given; null without defaults."""
+        return None
+
     @abstractmethod
     def node_columns(self, node_id: str) -> dict[str, Any]:
         """Return a node as JSON answers show it: all columns by name."""
@@ -74,6 +78,10 @@ class GraphView(ABC):
     @abstractmethod
     def relationship_properties(self, key: RelationshipKey) -> dict[str, Any]:
         """Return the properties of a relationship that are not null. Raises InvalidInput if it was deleted."""
+
+    def unset_relationship_property(self, key: RelationshipKey, name: str) -> Any:  # noqa: ARG002
+        """Return the value of a property that a new or changed relationship was not given; null without defaults."""
+        return None
 
     @abstractmethod
     def relationship_columns(self, key: RelationshipKey) -> dict[str, Any]:

@@ -52,6 +52,7 @@ class InterpretedStatement(NamedTuple):
 
     query: QueryUnion
     info: QueryInfo
+    text: str
     parameters: Mapping[str, Any]
     needs_interpreter: bool
     """True if the statement uses labels, types, properties or functions that the engine does not know."""
@@ -77,7 +78,7 @@ def prepare_interpreted(text: str, parameters: Mapping[str, Any]) -> Interpreted
     ]
     if missing:
         raise InvalidInput(missing[0].message, tuple(missing))
-    return InterpretedStatement(parsed.query, parsed.info, parameters, parsed.needs_interpreter)
+    return InterpretedStatement(parsed.query, parsed.info, text, parameters, parsed.needs_interpreter)
 
 
 class _ParsedQuery(NamedTuple):
@@ -181,7 +182,8 @@ def open_interpreted(
 
 def run_interpreted(statement: InterpretedStatement, graph: GraphView, limits: ExecutionLimits) -> QueryResult:
     """Start a statement on a graph. Raises InvalidInput, TimedOut and TooLarge, also while its rows are read."""
-    return execute(statement.query, statement.info, graph, dict(statement.parameters), limits, datetime.now(UTC))
+    now, parameters = datetime.now(UTC), dict(statement.parameters)
+    return execute(statement.query, statement.info, graph, parameters, limits, now, statement.text)
 
 
 def statement_limits(control: StatementCancellation, seconds: float) -> ExecutionLimits:

@@ -22,6 +22,7 @@ from kgserve.platform.codecs import json_decoder
 from kgserve.platform.timestamps import complete_time, format_time, parse_time
 from kgserve.projections.cypher_engine.engine.protocol import ChangedRow
 from kgserve.storage.model.fields import (
+    AUTHOR_FIELD,
     DOUBLE_TYPE,
     EDGE,
     INT64_TYPE,
@@ -108,6 +109,20 @@ def read_edge_property(row: EdgeRow, attributes: Attributes, name: str) -> Any:
             return attributes.get(name)
 
 
+def read_unset_node_property(row: NodeRow | None, name: str) -> Any:
+    """Return a property that a node has without being given one; ``row`` is None for a new node."""
+    if name == "content":
+        return ""
+    return None if row is None or name not in _MANAGED_NODE_PROPERTIES else read_node_property(row, {}, name)
+
+
+def read_unset_edge_property(row: EdgeRow | None, key: RelationshipKey, name: str) -> Any:
+    """Return a property that a relationship has without being given one; ``row`` is None for a new one."""
+    if name in {"weight", "relation_type"}:
+        return DEFAULT_WEIGHT if name == "weight" else key[2]
+    return None if row is None or name not in _MANAGED_EDGE_PROPERTIES else read_edge_property(row, {}, name)
+
+
 def list_node_properties(row: NodeRow, attributes: Attributes) -> dict[str, Any]:
     """Return the properties that a caller has set, without those that are null; a generated id is none of them."""
     found = {} if row.id.startswith(GENERATED_ID_PREFIX) else {"id": row.id}
@@ -138,6 +153,8 @@ def _read_extra(
     extras: NodeExtras | EdgeExtras | None, attributes: Attributes, name: str, memory: Mapping[str, RowField]
 ) -> Any:
     value = None if extras is None else getattr(extras, name)
+    if name == AUTHOR_FIELD:  # as the engine shows it: empty, not null, if only the author is unknown
+        return value
     if value is None or value in ("", ()):
         return attributes.get(name) if name in memory else None
     return _from_column(name, value)

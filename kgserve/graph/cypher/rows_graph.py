@@ -212,6 +212,10 @@ class RowsGraph(GraphView):
         return row_properties.list_node_properties(row, self._attributes_of_node(row))
 
     @override
+    def unset_node_property(self, node_id: str, name: str) -> Any:
+        return row_properties.read_unset_node_property(self.node_row(node_id), name)
+
+    @override
     def node_columns(self, node_id: str) -> dict[str, Any]:
         row = self._existing_node(node_id)
         return {"_label": "Entity"} | _columns(row, NODE)
@@ -250,6 +254,10 @@ class RowsGraph(GraphView):
     def relationship_properties(self, key: RelationshipKey) -> dict[str, Any]:
         row = self._existing_edge(key)
         return row_properties.list_edge_properties(row, self._attributes_of_edge(row))
+
+    @override
+    def unset_relationship_property(self, key: RelationshipKey, name: str) -> Any:
+        return row_properties.read_unset_edge_property(self.edge_row(key), key, name)
 
     @override
     def relationship_columns(self, key: RelationshipKey) -> dict[str, Any]:

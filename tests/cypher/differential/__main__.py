@@ -11,7 +11,7 @@ import random
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import get_args
@@ -19,11 +19,14 @@ from typing import get_args
 import structlog
 
 from kgserve.platform.settings import EngineName
-from tests.cypher.differential.comparison import DIFFERENT, Comparison
+from tests.cypher.differential.comparison import DIFFERENT, Comparison, InterpreterComparison
 from tests.cypher.differential.generator import GeneratedStatement, Generator
+from tests.cypher.differential.graph_generator import GraphGenerator
 from tests.cypher.differential.product import ProductStore
+from tests.cypher.differential.property_graph import PropertyGraphStore
 from tests.cypher.differential.report import Report
 from tests.cypher.differential.sweep import swept
+from tests.cypher.differential.updates import compare_updates
 from tests.cypher.differential.writes import compare_writes
 
 
@@ -34,14 +37,20 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--engine", choices=get_args(EngineName), default="kuzu")
     parser.add_argument("--sweep", type=float, default=0.0, help="also this share of all pairs of values, by operator")
-    parser.add_argument("--writes", type=int, default=0, help="statements that set a property, too")
+    parser.add_argument("--writes", type=int, default=0, help="writing statements, too")
     parser.add_argument("--refusals", action="store_true", help="print an example of each refusal, too")
+    parser.add_argument("--dialect", choices=("engine", "opencypher"), default="engine")
+    parser.add_argument("--interpreted", action="store_true", help="run statements of the engine in the interpreter")
     options = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     print(f"seed {options.seed}, {options.statements} statements, engine {options.engine}", flush=True)
     with tempfile.TemporaryDirectory(prefix="kgserve-bench-") as folder:
-        report = compare(Path(folder), options.engine, list(chosen(options)))
-        compare_sets(Path(folder), options, report)
+        if options.dialect == "opencypher":
+            report = compare_interpreter(Path(folder), options.engine, options.seed, options.statements)
+            report.include(compare_updates(Path(folder), options.engine, options.seed, options.writes))
+        else:
+            report = compare(Path(folder), options.engine, list(chosen(options)), is_interpreted=options.interpreted)
+            compare_sets(Path(folder), options, report)
     report.show(refusals=options.refusals)
     return 1 if any(report.verdicts[each] for each in DIFFERENT) else 0
 
@@ -55,19 +64,39 @@ def chosen(options: argparse.Namespace) -> Iterator[GeneratedStatement]:
         yield from (each for each in swept() if choice.random() < options.sweep)
 
 
-def compare(folder: Path, engine: EngineName, statements: list[GeneratedStatement]) -> Report:
-    """Run statements on an engine, and minimize those that differ."""
+def compare(
+    folder: Path, engine: EngineName, statements: list[GeneratedStatement], *, is_interpreted: bool = False
+) -> Report:
+    """Run statements on an engine, or in the interpreter, and minimize those that differ."""
     stores = [ProductStore(folder / str(loops), engine, has_loops=loops) for loops in (False, True)]
-    report, comparisons = Report(Counter(), {}), [Comparison(store, store.graph()) for store in stores]
     try:
-        for generated, comparison in zip(statements, cycle(comparisons), strict=False):
-            result = comparison.compare(generated)
-            report.count(result)
-            if result.verdict in DIFFERENT | {"lost"} and report.wants(generated, result):
-                report.add(*comparison.minimise(generated, result.verdict))
+        if is_interpreted:
+            return run(
+                statements, [InterpreterComparison(each, each.graph(), is_engine_dialect=True) for each in stores]
+            )
+        return run(statements, [Comparison(store, store.graph()) for store in stores])
     finally:
         for store in stores:
             store.close()
+
+
+def compare_interpreter(folder: Path, engine: EngineName, seed: int, count: int) -> Report:
+    """Run statements with labels and attributes, and minimize those that differ."""
+    store, generator = PropertyGraphStore(folder / "graph", engine), GraphGenerator(seed)
+    try:
+        return run([generator.make() for _ in range(count)], [InterpreterComparison(store, store.graph())])
+    finally:
+        store.close()
+
+
+def run(statements: list[GeneratedStatement], comparisons: Sequence[Comparison]) -> Report:
+    """Run statements, on each store in turn, and minimize those that differ."""
+    report = Report(Counter(), {})
+    for generated, comparison in zip(statements, cycle(comparisons), strict=False):
+        result = comparison.compare(generated)
+        report.count(result)
+        if result.verdict in DIFFERENT | {"lost"} and report.wants(generated, result):
+            report.add(*comparison.minimise(generated, result.verdict))
     return report
 
 
@@ -76,10 +105,7 @@ def compare_sets(folder: Path, options: argparse.Namespace, report: Report) -> N
     if not options.writes:
         return
     store = ProductStore(folder / "writes", options.engine, has_loops=False)
-    for generated, result in compare_writes(store, options.writes, options.seed):
-        report.count(result)
-        if result.verdict in DIFFERENT:
-            report.add(generated, result)
+    report.include(compare_writes(store, options.writes, options.seed))
     store.close()
 
 

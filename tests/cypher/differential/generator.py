@@ -35,6 +35,29 @@ NULL_SHARE, ODD_SHARE, PARAMETER_SHARE, CALM_SHARE = 0.1, 0.07, 0.12, 0.6
 """A calm statement has no null and nothing of the wrong type where it is written, and names known functions alone."""
 
 
+_BUILDERS = {
+    "compare": "_comparison",
+    "null test": "_null_test",
+    "in": "_membership",
+    "quantified": "_quantified",
+    "comprehended": "_comprehended",
+    "transformed": "_transformed",
+    "negated": "_negated",
+}
+OPERATORS: dict[str, tuple[str, ...]] = {
+    "i": ("+ ii", "- ii", "* ii", "/ ii", "% ii", "negated"),
+    "f": ("+ ff", "- fi", "* if", "/ ff", "/ if", "% ff", "% fi", "^ ii", "^ fi", "^ ff", "negated"),
+    "s": ("+ ss", "+ ss", "+ si"),
+    "b": (
+        "compare", "compare", "compare", "compare", "AND bb", "OR bb", "XOR bb", "NOT b", "in", "in", "null test",
+        "STARTS WITH ss", "ENDS WITH ss", "CONTAINS ss", "CONTAINS sx", "quantified",
+    ),
+    "I": ("+ II", "+ Ii", "+ iI", "comprehended", "transformed"),
+    "S": ("+ SS", "+ Ss", "+ sS"),
+    "L": ("+ LL", "+ Lx", "comprehended"),
+}  # fmt: skip
+
+
 class GeneratedStatement(msgspec.Struct, frozen=True):
     """Statement with its parameters."""
 
@@ -44,6 +67,9 @@ class GeneratedStatement(msgspec.Struct, frozen=True):
 
 class Generator:
     """Random generator of statements, deterministic for a seed."""
+
+    signatures, known = SIGNATURES, KNOWN
+    operators = OPERATORS
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -55,7 +81,15 @@ class Generator:
         """Return the next statement."""
         self._parameters, self._scope = {}, []
         self._is_calm = self._chance(CALM_SHARE)
-        shapes: tuple[tuple[int, Callable[[], t.Statement]], ...] = (
+        weights, makers = zip(*self._shapes(), strict=True)
+        [maker] = self._random.choices(makers, weights)
+        statement = maker()
+        named = set(re.findall(r"\$(\w+)", render(statement)))  # expressions with others may have been thrown away
+        return GeneratedStatement(statement, {name: self._parameters[name] for name in named & self._parameters.keys()})
+
+    def _shapes(self) -> tuple[tuple[int, Callable[[], t.Statement]], ...]:
+        """Return the makers of statements with their weights."""
+        return (
             (30, self._constant),
             (22, self._unwound),
             (14, self._of_nodes),
@@ -69,11 +103,6 @@ class Generator:
             (4, self._joined),
             (3, self._counted),
         )
-        weights, makers = zip(*shapes, strict=True)
-        [maker] = self._random.choices(makers, weights)
-        statement = maker()
-        named = set(re.findall(r"\$(\w+)", render(statement)))  # expressions with others may have been thrown away
-        return GeneratedStatement(statement, {name: self._parameters[name] for name in named & self._parameters.keys()})
 
     def text_of_node(self, name: str) -> tuple[t.Expression, dict[str, Any]]:
         """Return a text expression for a node property, mostly a literal, and its parameters."""
@@ -376,8 +405,8 @@ class Generator:
             kind = self._random.choice("ISNLF")
         if depth <= 0 or self._chance(0.15):
             return (self._from_scope(kind) if self._chance(0.7) else None) or self._value(kind)
-        forms = [*(KNOWN if self._is_calm else SIGNATURES).get(kind, ()), "CASE", "[]"]
-        operators = _OPERATORS.get(kind, ())
+        forms = [*(self.known if self._is_calm else self.signatures).get(kind, ()), "CASE", "[]"]
+        operators = self.operators.get(kind, ())
         form = self._random.choice(operators) if operators and self._chance(0.5) else self._random.choice(forms)
         return self._formed(form, kind, depth - 1)
 
@@ -566,26 +595,3 @@ class Generator:
 
 def _returned(items: Sequence[t.Expression]) -> t.Projection:
     return t.Projection("RETURN", tuple(t.Item(each, f"c{n}") for n, each in enumerate(items)))
-
-
-_BUILDERS = {
-    "compare": "_comparison",
-    "null test": "_null_test",
-    "in": "_membership",
-    "quantified": "_quantified",
-    "comprehended": "_comprehended",
-    "transformed": "_transformed",
-    "negated": "_negated",
-}
-_OPERATORS: dict[str, tuple[str, ...]] = {
-    "i": ("+ ii", "- ii", "* ii", "/ ii", "% ii", "negated"),
-    "f": ("+ ff", "- fi", "* if", "/ ff", "/ if", "% ff", "% fi", "^ ii", "^ fi", "^ ff", "negated"),
-    "s": ("+ ss", "+ ss", "+ si"),
-    "b": (
-        "compare", "compare", "compare", "compare", "AND bb", "OR bb", "XOR bb", "NOT b", "in", "in", "null test",
-        "STARTS WITH ss", "ENDS WITH ss", "CONTAINS ss", "CONTAINS sx", "quantified",
-    ),
-    "I": ("+ II", "+ Ii", "+ iI", "comprehended", "transformed"),
-    "S": ("+ SS", "+ Ss", "+ sS"),
-    "L": ("+ LL", "+ Lx", "comprehended"),
-}  # fmt: skip

@@ -10,8 +10,12 @@ from typing import Any
 
 import msgspec
 
+from kgserve.cypher.guard import GuardedStatement
 from kgserve.errors import Internal, KgserveError, Unavailable
-from kgserve.graph.cypher.statement_execution import run_cypher_request
+from kgserve.graph.answers import CypherAnswer
+from kgserve.graph.cypher.interpreted_statements import open_interpreted, prepare_interpreted
+from kgserve.graph.cypher.read_statements import StatementCancellation, collect_answer
+from kgserve.graph.cypher.statement_execution import StatementRouter, run_cypher_request
 from kgserve.graph.request_bodies import CypherRequest
 from kgserve.graph.store_handle import StoreHandles
 from kgserve.platform.settings import EngineName, Settings
@@ -23,6 +27,7 @@ from tests.cypher.reference.values import EPOCH, Node, Path, Relationship, Times
 
 STORE = "differential"
 MAX_ROWS = 10_000
+SECONDS = 60.0
 NODE_COLUMNS = tuple(field.name for field in NODE.whole)
 EDGE_COLUMNS = tuple(field.name for field in EDGE.whole[2:])
 _DAY = 86_400_000_000
@@ -33,25 +38,28 @@ _TEXTS = (
 
 
 class Outcome(msgspec.Struct):
-    """Rows, or an error; `is_lost` if the engine failed instead of rejecting the statement."""
+    """Rows, or an error; `is_lost` if the engine failed instead of rejecting the statement.
+
+    `is_static` is true of an error found before the statement runs.
+    """
 
     rows: list[list[Any]] = []
     error: str = ""
     is_lost: bool = False
+    is_static: bool = False
 
 
-class ProductStore:
-    """Store whose Cypher statements run on one engine."""
+class StatementStore:
+    """Store whose Cypher statements run on one engine, or in the interpreter."""
 
-    def __init__(self, folder: Folder, engine: EngineName, *, has_loops: bool) -> None:
-        """Create the store; `has_loops` adds relationships from a node to itself."""
+    def __init__(self, folder: Folder, engine: EngineName, content: WriteBatch) -> None:
+        """Create the store with nodes and edges."""
         self._pool = StorePool(
             Settings(data_dir=folder, engine=engine, buffer_pool_mb=64, check_interval=0, indexes="none")
         )
         self._graphs = StoreHandles(self._pool)
-        edges = [edge for edge in _edges() if has_loops or edge.key[0] != edge.key[1]]
         with self._pool.lease(STORE, create=True) as store:
-            store.submit(WriteBatch(nodes=_nodes(), edges=edges)).result(30)
+            store.submit(content).result(30)
 
     def ask(self, text: str, parameters: dict[str, Any], *, writes: bool = False) -> Outcome:
         """Return the product's answer."""
@@ -63,8 +71,41 @@ class ProductStore:
             return Outcome(error=f"{type(error).__name__}: {error}", is_lost=True)
         except KgserveError as error:
             return Outcome(error=f"{type(error).__name__}: {error}")
-        rows = [[read_value(value, kind) for value, kind in zip(row, answer.types, strict=True)] for row in answer.rows]
-        return Outcome(rows)
+        return _read_answer(answer)
+
+    def is_for_engine(self, text: str, parameters: dict[str, Any]) -> bool:
+        """Return whether the engine runs a reading statement."""
+        try:
+            return isinstance(StatementRouter(CypherRequest(query=text, params=parameters)).choose(), GuardedStatement)
+        except KgserveError:
+            return False
+
+    def interpret(self, text: str, parameters: dict[str, Any]) -> Outcome:
+        """Return the interpreter's answer to a reading statement."""
+        graph = self._graphs.graph(STORE)
+        try:
+            statement = prepare_interpreted(text, parameters)
+        except KgserveError as error:
+            return Outcome(error=f"{type(error).__name__}: {error}", is_static=True)
+        try:
+            with open_interpreted(graph, statement, SECONDS, MAX_ROWS, StatementCancellation()) as cursor:
+                answer = collect_answer(cursor)
+        except KgserveError as error:
+            return Outcome(error=f"{type(error).__name__}: {error}")
+        return _read_answer(answer)
+
+    def close(self) -> None:
+        """Close the store."""
+        self._pool.close()
+
+
+class ProductStore(StatementStore):
+    """Store of a graph with all columns."""
+
+    def __init__(self, folder: Folder, engine: EngineName, *, has_loops: bool) -> None:
+        """Create the store; `has_loops` adds relationships from a node to itself."""
+        edges = [edge for edge in _edges() if has_loops or edge.key[0] != edge.key[1]]
+        super().__init__(folder, engine, WriteBatch(nodes=_nodes(), edges=edges))
 
     def graph(self) -> Graph:
         """Return the stored graph."""
@@ -83,15 +124,17 @@ class ProductStore:
             [row] = [row for row in rows.all_nodes() if row.id == node]
         return getattr(row, name) if hasattr(row, name) else getattr(row.extras, name, None)
 
-    def close(self) -> None:
-        """Close the store."""
-        self._pool.close()
-
     def _read(self, text: str) -> list[list[Any]]:
         outcome = self.ask(text, {})
         if outcome.error:
             raise RuntimeError(outcome.error)
         return outcome.rows
+
+
+def _read_answer(answer: CypherAnswer) -> Outcome:
+    return Outcome([
+        [read_value(value, kind) for value, kind in zip(row, answer.types, strict=True)] for row in answer.rows
+    ])  # fmt: skip
 
 
 def read_value(value: Any, kind: str = "") -> Any:  # noqa: PLR0911 - one line for each form
@@ -115,7 +158,7 @@ def read_value(value: Any, kind: str = "") -> Any:  # noqa: PLR0911 - one line f
 def _scalar(value: str, kind: str) -> Any:
     if kind in {"DOUBLE", "FLOAT"}:
         return float(value)
-    if kind.startswith("TIMESTAMP") and value.endswith("Z"):
+    if kind.startswith(("TIMESTAMP", "ZONED_DATETIME")) and value.endswith("Z"):
         return Timestamp((datetime.fromisoformat(value) - EPOCH) // timedelta(microseconds=1))
     return value
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
-from tests.cypher.differential.comparison import Result, Verdict
+from tests.cypher.differential.comparison import DIFFERENT, Result, Verdict
 from tests.cypher.differential.generator import GeneratedStatement
 from tests.cypher.reference import tree as t
 from tests.cypher.reference.interpreter import Answer
@@ -62,6 +63,13 @@ class Report(msgspec.Struct):
         known.count += 1
         if len(result.text) < len(known.result.text):
             known.result, known.parameters = result, generated.parameters
+
+    def include(self, results: Iterable[tuple[GeneratedStatement, Result]]) -> None:
+        """Count results, and add those that differ as they are."""
+        for generated, result in results:
+            self.count(result)
+            if result.verdict in DIFFERENT:
+                self.add(generated, result)
 
     def show(self, *, refusals: bool) -> None:
         """Print everything."""

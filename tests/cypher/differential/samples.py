@@ -67,15 +67,16 @@ F: reverse F | tail F
 """
 
 
-def _signatures() -> dict[str, tuple[str, ...]]:
+def read_signatures(lines: str) -> dict[str, tuple[str, ...]]:
+    """Return the functions that give a kind, from lines of the kind and functions with the kinds of their arguments."""
     found: dict[str, list[str]] = {}
-    for line in _SIGNATURES.strip().splitlines():
+    for line in lines.strip().splitlines():
         kind, _, forms = line.partition(": ")
         found.setdefault(kind, []).extend(form.strip() for form in forms.split(" | "))
     return {kind: tuple(forms) for kind, forms in found.items()}
 
 
-SIGNATURES = _signatures()
+SIGNATURES = read_signatures(_SIGNATURES)
 """The functions that give a kind, with the kinds of their arguments."""
 
 KNOWN = {

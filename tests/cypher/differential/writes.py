@@ -10,7 +10,7 @@ from tests.cypher.differential.product import ProductStore
 from tests.cypher.reference import tree as t
 from tests.cypher.reference.interpreter import Answer, Interpreter, same
 from tests.cypher.reference.text import render
-from tests.cypher.reference.values import CypherError, UnmodelledFeature
+from tests.cypher.reference.values import CypherError, UnmodelledFeature, read_parameter
 
 _TEXT_PROPERTIES = ("content", "content", "summary", "name")
 _NODE = "n1"
@@ -36,7 +36,9 @@ def _compare(
     text = render(made.statement)
     expected: Answer | str
     try:
-        expected = Interpreter(store.graph(), parameters).run(asked)
+        expected = Interpreter(store.graph(), {name: read_parameter(each) for name, each in parameters.items()}).run(
+            asked
+        )
     except CypherError as error:
         expected = f"an error: {error}"
     except UnmodelledFeature:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
 from kgserve.cypher.interpreter.graph_edits import GraphEdits
+from kgserve.cypher.interpreter.graph_view import RelationshipKey
 from kgserve.errors import InvalidInput
 from tests.cypher.interpreter.memory_graph import MemoryGraph
 from tests.cypher.interpreter.statements import evaluate_on, run_statement, show_value
@@ -96,11 +98,9 @@ def show_graph(graph: MemoryGraph) -> set[str]:
         ("MATCH (u)-[r]->(n) DELETE r CREATE (u)-[q:KNOWS]->(n) RETURN q", [["[:KNOWS]"], ["[:KNOWS]"]]),
         # FOREACH and subqueries
         (
-            (
-                "MATCH (f:Friend) WITH collect(f) AS l "
-                "FOREACH (f IN l | SET f.x = 1 FOREACH (i IN [1, 2] | CREATE (f)-[:C]->(:D {i: i})))"
-                " WITH 1 AS one MATCH (f {x: 1})-->(d) RETURN sum(d.i)"
-            ),
+            """MATCH (f:Friend) WITH collect(f) AS l
+            FOREACH (f IN l | SET f.x = 1 FOREACH (i IN [1, 2] | CREATE (f)-[:C]->(:D {i: i})))
+            WITH 1 AS one MATCH (f {x: 1})-->(d) RETURN sum(d.i)""",
             [[6]],
         ),
         ("FOREACH (x IN null | CREATE (:N)) WITH 1 AS one MATCH (n:N) RETURN n", []),
@@ -136,6 +136,7 @@ def test_updates(statement: str, expected: list[list[Any]] | None) -> None:
         ("MATCH (n:User) SET n.id = 'v'", "an id cannot change"),
         ("MATCH (n:User) REMOVE n.id", "an id cannot change"),
         ("MATCH (n:User) SET n.type = 5", "the property type of a node is its label: a string"),
+        ("MATCH (n:User) SET n.type = '_'", "the label '_' is reserved for nodes without a label"),
         ("MATCH (n:User) SET n.x = [1, {a: 1}]", "property 'x' cannot be a list of maps"),
         ("MATCH (n:User) SET n.x = n", "property 'x' cannot be a node"),
         ("MATCH (n:User) SET n.x = date('2020-01-01')", "property 'x' cannot be a date; store it as text"),
@@ -208,6 +209,40 @@ def test_columns_of_changed_elements() -> None:
     assert (shown["content"], shown["attributes"], shown["type"]) == ("c", {"n": 1, "x": 1}, "Friend")
     shown = edits.relationship_columns(edge.key)
     assert (shown["weight"], shown["attributes"], shown["_from"]) == (2.0, {"since": 1, "y": 3}, "u")
+
+
+class GraphWithDefaults(MemoryGraph):
+    """Has values for properties that were not given, as rows have versions and weights."""
+
+    @override
+    def unset_node_property(self, node_id: str, name: str) -> Any:
+        return 7 if name == "version" else None
+
+    @override
+    def unset_relationship_property(self, key: RelationshipKey, name: str) -> Any:
+        return 8 if name == "version" else None
+
+
+def test_changed_elements_have_the_defaults_of_the_base() -> None:
+    graph = GraphWithDefaults().add_node("a", "A", x=1).add_relationship("a", "R", "a", y=1)
+    edits = GraphEdits(GraphEdits(graph))
+    changed = "MATCH (n)-[r]->(n) SET n.z = 1, r.z = 1 REMOVE n.x, r.y "
+    assert evaluate_on(edits, changed + "RETURN n.version, n.x, n.z, r.version, r.y, r.z") == [[7, None, 1, 8, None, 1]]
+
+
+def test_lookups_find_defaults_of_changed_elements() -> None:
+    graph = GraphWithDefaults().add_node("a", "A", version=7).add_node("b", "A")
+    edits = GraphEdits(graph)
+    evaluate_on(edits, "MATCH (n) SET n.x = 1 CREATE (m:A {id: n.id + 'c'})")
+    rows = evaluate_on(edits, "UNWIND [7, 7, 7] AS v MATCH (n {version: v}) RETURN v, count(n)")
+    assert rows == [[7, 12]]
+
+
+def test_columns_of_times_accept_temporal_values() -> None:
+    edits = GraphEdits(friends())
+    assert evaluate_on(
+        edits, "MATCH (n:User) SET n.valid_from = datetime('2020-01-01') RETURN toString(n.valid_from)"
+    ) == [["2020-01-01T00:00Z"]]
 
 
 def test_lists_of_names_follow_the_changes() -> None:

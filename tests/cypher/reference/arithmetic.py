@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 from typing import Any, TypeGuard
 
 from tests.cypher.reference.values import MAX_INTEGER, MIN_INTEGER, Bag, CypherError, is_number, type_name
@@ -30,8 +31,23 @@ def add(left: Any, right: Any) -> Any:
             return Bag(joined) if isinstance(left, Bag) or isinstance(right, Bag) else joined
         case str(), str():
             return left + right
+        case (str(), _) | (_, str()) if is_number(left) or is_number(right):
+            return "".join(each if isinstance(each, str) else number_text(each) for each in (left, right))
         case _:
             return _calculate("+", left, right)
+
+
+def number_text(value: float) -> str:
+    """Return a number as `toString` does: floats from 10⁷, and below 10⁻³, have an exponent."""
+    if is_integer(value):
+        return str(value)
+    if not math.isfinite(value):
+        return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return f"{Decimal(repr(value)):f}"
+    digits = Decimal(repr(value)).normalize().as_tuple()
+    sign, figures = "-" * digits.sign, "".join(map(str, digits.digits))
+    return f"{sign}{figures[0]}.{figures[1:] or '0'}E{len(figures) - 1 + int(digits.exponent)}"
 
 
 def _as_list(value: Any) -> list[Any]:

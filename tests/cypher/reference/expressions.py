@@ -42,20 +42,20 @@ _TEXT_TESTS: dict[str, Callable[[str, str], bool]] = {
 COMPARISONS = frozenset({"=", "<>", "<", "<=", ">", ">="})
 
 
-class PatternCounter(Protocol):
-    """Callable that counts the matches of a pattern for a row."""
+class MatchFinder(Protocol):
+    """Callable that finds the matches of a pattern for a row."""
 
-    def __call__(self, pattern: t.PathPattern, where: t.Expression | None, row: Row) -> int:
-        """Return the number of matches."""
+    def __call__(self, pattern: t.PathPattern, where: t.Expression | None, row: Row) -> list[dict[str, Any]]:
+        """Return the row extended by each match."""
         ...
 
 
 class Evaluator:
     """Evaluates expressions with the parameters of a statement."""
 
-    def __init__(self, parameters: Mapping[str, Any], count_matches: PatternCounter) -> None:
+    def __init__(self, parameters: Mapping[str, Any], find_matches: MatchFinder) -> None:
         self._parameters = parameters
-        self._count_matches = count_matches
+        self._find_matches = find_matches
         self._by_kind: dict[type[t.Expression], Callable[[Any, Row], Any]] = {
             t.Literal: self._literal,
             t.ComputedValue: self._known,
@@ -76,6 +76,10 @@ class Evaluator:
             t.Comprehension: self._comprehension,
             t.Quantifier: self._quantifier,
             t.PatternCount: self._pattern_count,
+            t.PatternComprehension: self._pattern_comprehension,
+            t.LabelTest: self._label_test,
+            t.MapProjection: self._map_projection,
+            t.Reduce: self._reduce,
         }
 
     def evaluate(self, expression: t.Expression, row: Row) -> Any:
@@ -176,7 +180,7 @@ class Evaluator:
         subject, index = self.evaluate(expression.subject, row), self.evaluate(expression.index, row)
         if isinstance(subject, Bag) and len(subject) > 1:
             raise UnmodelledFeature("the order of a list is open")
-        if subject is None or (index is None and isinstance(subject, (list, dict, Node, Relationship))):
+        if subject is None or index is None:
             return None
         if isinstance(subject, list) and is_integer(index):
             return subject[index] if -len(subject) <= index < len(subject) else None
@@ -208,6 +212,8 @@ class Evaluator:
 
     def _call(self, expression: t.Call, row: Row) -> Any:
         name, arguments = expression.name.lower(), expression.arguments
+        if name == "coalesce":
+            return next((value for each in arguments if (value := self.evaluate(each, row)) is not None), None)
         if len(arguments) == 2 and isinstance(arguments[1], t.Lambda):
             return self._of_elements(name, arguments[0], arguments[1], row)
         return call(name, [self.evaluate(each, row) for each in arguments])
@@ -236,7 +242,8 @@ class Evaluator:
             condition = expression.condition
             rows = [each for each in rows if self.truth(condition, each) is True]
         result = expression.result or t.Variable(expression.name)
-        return [self.evaluate(result, each) for each in rows]
+        found = [self.evaluate(result, each) for each in rows]
+        return Bag(found) if isinstance(values, Bag) else found
 
     def _quantifier(self, expression: t.Quantifier, row: Row) -> Truth:
         values = self._elements(expression.source, row)
@@ -264,8 +271,49 @@ class Evaluator:
                 return call({"INT64": "toInteger", "DOUBLE": "toFloat", "BOOL": "toBoolean"}[expression.type], [value])
 
     def _pattern_count(self, expression: t.PatternCount, row: Row) -> Any:
-        count = self._count_matches(expression.pattern, expression.where, row)
+        count = len(self._find_matches(expression.pattern, expression.where, row))
         return count > 0 if expression.form in {"EXISTS", "pattern"} else count
+
+    def _pattern_comprehension(self, expression: t.PatternComprehension, row: Row) -> Any:
+        found = self._find_matches(expression.pattern, expression.where, row)
+        return Bag([self.evaluate(expression.result, each) for each in found])
+
+    def _label_test(self, expression: t.LabelTest, row: Row) -> Truth:
+        match self.evaluate(expression.subject, row):
+            case None:
+                return None
+            case Node() as node:
+                return node.properties["type"] in expression.labels
+            case Relationship() as relationship:
+                return relationship.properties["relation_type"] in expression.labels
+            case other:
+                raise CypherError(f"{type_name(other)} has no label")
+
+    def _map_projection(self, expression: t.MapProjection, row: Row) -> Any:
+        subject = self.evaluate(t.Variable(expression.name), row)
+        if subject is None:
+            return None
+        if not isinstance(subject, (Node, Relationship, dict)):
+            raise CypherError(f"{type_name(subject)} has no properties")
+        found: dict[str, Any] = {}
+        for key, value in expression.entries:
+            if value is not None:
+                found[key] = self.evaluate(value, row)
+            elif key == "*":
+                found |= subject if isinstance(subject, dict) else subject.own
+            else:
+                found[key] = self.evaluate(t.Property(t.Variable(expression.name), key), row)
+        return found
+
+    def _reduce(self, expression: t.Reduce, row: Row) -> Any:
+        values, total = self._elements(expression.source, row), self.evaluate(expression.initial, row)
+        if values is None:
+            return None
+        if isinstance(values, Bag) and len(values) > 1:
+            raise UnmodelledFeature("the order of a list is open")
+        for value in values:
+            total = self.evaluate(expression.body, {**row, expression.total: total, expression.name: value})
+        return total
 
 
 def _truth(value: Any) -> Truth:

@@ -15,6 +15,7 @@ from typing import Any
 from tests.cypher.reference.arithmetic import as_integer, is_integer, negate, power
 from tests.cypher.reference.times import date_part, read_timestamp
 from tests.cypher.reference.values import (
+    NO_LABEL,
     Bag,
     CypherError,
     Node,
@@ -40,6 +41,7 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
     "n": is_number,
     "i": is_integer,
     "p": lambda value: isinstance(value, Path),
+    "r": lambda value: isinstance(value, Relationship),
     "o": lambda value: isinstance(value, Node),
     "x": lambda _: True,
 }
@@ -128,6 +130,12 @@ def _substring(text: str, start: int, length: int | None = None) -> str:
     return text[_positive(start) :][: _positive(len(text) if length is None else length)]
 
 
+def _replace(text: str, old: str, new: str) -> str:
+    if not old:
+        raise UnmodelledFeature("the engines and openCypher differ for an empty text")
+    return text.replace(old, new)
+
+
 def _pad(text: str, count: int, filler: str, *, is_left: bool) -> str:
     if _bounded(count) <= len(text) or not filler:
         return text[:count]
@@ -206,11 +214,28 @@ def _range(start: int, end: int, step: int = 1) -> list[int]:
 def _keys(value: Any) -> list[str]:
     match value:
         case dict():
-            return list(value)
+            return Bag(value)
         case Node() | Relationship():
-            return [name for name, each in value.properties.items() if each is not None]
+            return Bag(value.own)
         case _:
             raise CypherError(f"keys needs a map, a node or a relationship, not {type_name(value)}")
+
+
+def _properties(value: Any) -> dict[str, Any]:
+    if not isinstance(value, (Node, Relationship, dict)):
+        raise CypherError(f"properties needs a map, a node or a relationship, not {type_name(value)}")
+    return value if isinstance(value, dict) else value.own
+
+
+def _labels(node: Node) -> list[str]:
+    label = node.properties["type"]
+    return [] if label == NO_LABEL else [label]
+
+
+def _element_id(value: Any) -> str:
+    if not isinstance(value, Node):
+        raise UnmodelledFeature("the id of a relationship")
+    return value.id
 
 
 def _label(value: Any) -> str:
@@ -331,7 +356,7 @@ FUNCTIONS: dict[str, tuple[str, Callable[..., Any]]] = {
     "sha256": ("s", lambda text: hashlib.sha256(text.encode()).hexdigest()),
     "octet_length": ("s", lambda text: len(text.encode())),
     "repeat": ("si", lambda text, count: text * _bounded(count)),
-    "replace": ("sss", lambda text, old, new: text.replace(old, new) if old else text),
+    "replace": ("sss", _replace),
     "reverse": ("c", lambda value: value[::-1]),
     "size": ("c", len),
     "char_length": ("s", len),
@@ -352,7 +377,10 @@ FUNCTIONS: dict[str, tuple[str, Callable[..., Any]]] = {
     "last": ("l", lambda values: values[-1] if values else None),
     "tail": ("l", lambda values: values[1:]),
     "keys": ("x", _keys),
-    "labels": ("o", lambda _: ["Entity"]),
+    "labels": ("o", _labels),
+    "type": ("r", lambda each: each.properties["relation_type"]),
+    "properties": ("x", _properties),
+    "elementid": ("x", _element_id),
     "label": ("x", _label),
     "nodes": ("p", lambda path: list(path.nodes)),
     **dict.fromkeys(("relationships", "rels"), ("p", lambda path: list(path.relationships))),

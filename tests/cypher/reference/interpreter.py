@@ -14,7 +14,8 @@ from tests.cypher.reference.arithmetic import is_integer
 from tests.cypher.reference.expressions import Evaluator, aggregate, aggregates_of
 from tests.cypher.reference.patterns import Bindings, Graph, Matcher
 from tests.cypher.reference.text import expression as text_of
-from tests.cypher.reference.values import Bag, CypherError, Zero, group_key, order_key, read_parameter
+from tests.cypher.reference.updates import Updater
+from tests.cypher.reference.values import Bag, CypherError, Zero, group_key, order_key
 
 _Keys = list[Any]
 
@@ -31,9 +32,9 @@ class Interpreter:
     """Runs statements on a graph."""
 
     def __init__(self, graph: Graph, parameters: Mapping[str, Any]) -> None:
-        read = {name: read_parameter(value) for name, value in parameters.items()}
-        self._evaluator = Evaluator(read, self._count_matches)
+        self._evaluator = Evaluator(parameters, self._find_matches)
         self._matcher = Matcher(graph, self._evaluator.evaluate)
+        self._updater = Updater(graph, self._evaluator, self._matcher)
 
     def run(self, statement: t.Statement) -> Answer:
         """Run a statement. Raises CypherError if openCypher raises an error."""
@@ -51,7 +52,10 @@ class Interpreter:
                 case t.Projection():
                     columns, rows, ranks = _Projection(self._evaluator, clause, rows).run()
                 case _:
-                    raise CypherError(f"{type(clause).__name__} is not interpreted")
+                    columns, rows = [], self._updater.run(clause, rows)
+        self._updater.finish()
+        if not isinstance(statement.clauses[-1], t.Projection):
+            return Answer([], [], [])
         return Answer(columns, [[row[name] for name in columns] for row in rows], ranks)
 
     def _union(self, statement: t.Union) -> Answer:
@@ -78,9 +82,11 @@ class Interpreter:
             return []
         return [{**row, clause.name: value} for value in (values if isinstance(values, list) else [values])]
 
-    def _count_matches(self, pattern: t.PathPattern, where: t.Expression | None, row: Mapping[str, Any]) -> int:
+    def _find_matches(
+        self, pattern: t.PathPattern, where: t.Expression | None, row: Mapping[str, Any]
+    ) -> list[Bindings]:
         found = self._matcher.match((pattern,), dict(row))
-        return sum(where is None or self._evaluator.truth(where, each) is True for each in found)
+        return [each for each in found if where is None or self._evaluator.truth(where, each) is True]
 
 
 def _names(patterns: tuple[t.PathPattern, ...]) -> list[str]:

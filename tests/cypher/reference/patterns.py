@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from tests.cypher.reference import tree as t
-from tests.cypher.reference.values import Node, Path, Relationship, equals
+from tests.cypher.reference.values import CypherError, Node, Path, Relationship, equals
 
 Bindings = dict[str, Any]
 _Used = frozenset[tuple[str, str, str]]
@@ -22,8 +22,41 @@ class Graph:
         self.relationships = list(relationships)
         self._at: dict[str, list[Relationship]] = {}
         for each in self.relationships:
-            for end in {each.source, each.target}:
-                self._at.setdefault(end, []).append(each)
+            self._index(each)
+
+    def _index(self, each: Relationship) -> None:
+        for end in {each.source, each.target}:
+            self._at.setdefault(end, []).append(each)
+
+    def copy(self) -> Graph:
+        """Return a graph with the same elements, which changes do not affect."""
+        return Graph(
+            [Node(each.id, {**each.properties}) for each in self.nodes.values()],
+            [Relationship(each.source, each.target, {**each.properties}) for each in self.relationships],
+        )
+
+    def add_node(self, node: Node) -> None:
+        """Add a node. Raises CypherError if its id exists."""
+        if node.id in self.nodes:
+            raise CypherError(f"node {node.id} exists")
+        self.nodes[node.id] = node
+
+    def add_relationship(self, relationship: Relationship) -> None:
+        """Add a relationship. Raises CypherError if the same one exists."""
+        if any(each.key == relationship.key for each in self.relationships):
+            raise CypherError(f"relationship {relationship.key} exists")
+        self.relationships.append(relationship)
+        self._index(relationship)
+
+    def delete(self, nodes: set[str], relationships: set[tuple[str, str, str]]) -> None:
+        """Delete nodes and relationships. Raises CypherError if a relationship of a deleted node remains."""
+        self.relationships = [each for each in self.relationships if each.key not in relationships]
+        if any(nodes & {each.source, each.target} for each in self.relationships):
+            raise CypherError("a deleted node has relationships")
+        self.nodes = {id_: node for id_, node in self.nodes.items() if id_ not in nodes}
+        self._at = {}
+        for each in self.relationships:
+            self._index(each)
 
     def steps(self, node: Node, direction: str) -> Iterator[tuple[Relationship, Node]]:
         """Yield the relationships from a node with their other ends; a loop only once."""
@@ -115,7 +148,8 @@ class Matcher:
         """Return the row with the node bound, or None if it does not match."""
         if node is None or (pattern.name in row and equals(row[pattern.name], node) is not True):
             return None
-        has_labels = all(label in {"Entity", node.properties["type"]} for label in pattern.labels)
+        fits = any if pattern.is_any and pattern.labels else all
+        has_labels = fits(label in {"Entity", node.properties["type"]} for label in pattern.labels)
         if not has_labels or not self._has(node.properties, pattern.entries, row):
             return None
         return {**row, pattern.name: node} if pattern.name else row

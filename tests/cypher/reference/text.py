@@ -143,7 +143,29 @@ def _called(value: t.Expression) -> str:  # noqa: PLR0911 - one line for each ki
         case t.PatternCount():
             return _pattern_count(value)
         case _:
+            return _of_graph(value)
+
+
+def _of_graph(value: t.Expression) -> str:
+    match value:
+        case t.PatternComprehension():
+            where = f" WHERE {expression(value.where)}" if value.where is not None else ""
+            return f"[{path_pattern(value.pattern)}{where} | {expression(value.result)}]"
+        case t.LabelTest():
+            return f"({_subject(value.subject)}:{'|'.join(map(name, value.labels))})"
+        case t.MapProjection():
+            return f"{name(value.name)} {{{', '.join(_projected(*entry) for entry in value.entries)}}}"
+        case t.Reduce():
+            source = f"{name(value.name)} IN {expression(value.source)}"
+            return f"reduce({name(value.total)} = {expression(value.initial)}, {source} | {expression(value.body)})"
+        case _:
             raise TypeError(value)
+
+
+def _projected(key: str, value: t.Expression | None) -> str:
+    if value is None:
+        return ".*" if key == "*" else f".{name(key)}"
+    return f"{name(key)}: {expression(value)}"
 
 
 def _subject(value: t.Expression) -> str:
@@ -190,6 +212,8 @@ def path_pattern(pattern: t.PathPattern) -> str:
 
 def _node(node: t.NodePattern) -> str:
     labels = "".join(f":{name(label)}" for label in node.labels)
+    if node.is_any and node.labels:
+        labels = ":" + "|".join(map(name, node.labels))
     within = f"{name(node.name) if node.name else ''}{labels}"
     return f"({within}{' ' if within and node.entries else ''}{_entries(node.entries) if node.entries else ''})"
 
@@ -213,10 +237,41 @@ def _clause(clause: t.Clause) -> str:
             return f"UNWIND {expression(clause.source)} AS {name(clause.name)}"
         case t.Projection():
             return _projection(clause)
+        case _:
+            return _writing(clause)
+
+
+def _writing(clause: t.Clause) -> str:
+    match clause:
         case t.SetProperties():
-            return "SET " + ", ".join(f"{_atom(e.target)} = {expression(e.value)}" for e in clause.assignments)
+            return f"SET {_changes(clause.assignments)}"
+        case t.Remove():
+            targets = (_atom(e) if isinstance(e, t.Property) else _change(e) for e in clause.targets)
+            return f"REMOVE {', '.join(targets)}"
+        case t.Create():
+            return f"CREATE {', '.join(map(path_pattern, clause.patterns))}"
+        case t.Merge():
+            created = f" ON CREATE SET {_changes(clause.on_create)}" if clause.on_create else ""
+            matched = f" ON MATCH SET {_changes(clause.on_match)}" if clause.on_match else ""
+            return f"MERGE {path_pattern(clause.pattern)}{created}{matched}"
+        case t.Delete():
+            return f"{'DETACH ' * clause.is_detaching}DELETE {', '.join(map(name, clause.names))}"
         case _:
             raise TypeError(clause)
+
+
+def _changes(changes: Iterable[t.Change]) -> str:
+    return ", ".join(map(_change, changes))
+
+
+def _change(change: t.Change) -> str:
+    match change:
+        case t.Assignment():
+            return f"{_atom(change.target)} = {expression(change.value)}"
+        case t.MapAssignment():
+            return f"{name(change.name)} {'+=' if change.keeps_others else '='} {expression(change.value)}"
+        case t.LabelChange():
+            return f"{name(change.name)}:{name(change.label)}"
 
 
 def _projection(clause: t.Projection) -> str:

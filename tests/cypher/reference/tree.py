@@ -158,11 +158,12 @@ class Quantifier(Expression, frozen=True):
 
 
 class NodePattern(Tree, frozen=True):
-    """A node of a pattern."""
+    """A node of a pattern; it has all labels, or any of them if `is_any`."""
 
     name: str = ""
     labels: tuple[str, ...] = ()
     entries: tuple[tuple[str, Expression], ...] = ()
+    is_any: bool = False
 
 
 class RelationshipPattern(Tree, frozen=True):
@@ -188,6 +189,38 @@ class PatternCount(Expression, frozen=True):
     form: OneOf["size", "COUNT", "EXISTS", "pattern"]
     pattern: PathPattern
     where: Expression | None = None
+
+
+class PatternComprehension(Expression, frozen=True):
+    """`[pattern WHERE condition | result]`."""
+
+    pattern: PathPattern
+    where: Expression | None
+    result: Expression
+
+
+class LabelTest(Expression, frozen=True):
+    """`subject:A` or `subject:A|B`: a label of a node, or the type of a relationship."""
+
+    subject: Expression
+    labels: tuple[str, ...]
+
+
+class MapProjection(Expression, frozen=True):
+    """`name {.key, .*, key: value}`; an entry without a value is a property, or all of them for `*`."""
+
+    name: str
+    entries: tuple[tuple[str, Expression | None], ...]
+
+
+class Reduce(Expression, frozen=True):
+    """`reduce(total = initial, name IN source | body)`."""
+
+    total: str
+    initial: Expression
+    name: str
+    source: Expression
+    body: Expression
 
 
 class Clause(Tree, frozen=True):
@@ -243,10 +276,55 @@ class Assignment(Tree, frozen=True):
     value: Expression
 
 
+class MapAssignment(Tree, frozen=True):
+    """`variable = map`, or `variable += map` if `keeps_others`."""
+
+    name: str
+    value: Expression
+    keeps_others: bool
+
+
+class LabelChange(Tree, frozen=True):
+    """`variable:Label`, to set or to remove."""
+
+    name: str
+    label: str
+
+
+Change = Assignment | MapAssignment | LabelChange
+
+
 class SetProperties(Clause, frozen=True):
     """SET."""
 
-    assignments: tuple[Assignment, ...]
+    assignments: tuple[Change, ...]
+
+
+class Remove(Clause, frozen=True):
+    """REMOVE."""
+
+    targets: tuple[Property | LabelChange, ...]
+
+
+class Create(Clause, frozen=True):
+    """CREATE."""
+
+    patterns: tuple[PathPattern, ...]
+
+
+class Merge(Clause, frozen=True):
+    """MERGE."""
+
+    pattern: PathPattern
+    on_create: tuple[Change, ...] = ()
+    on_match: tuple[Change, ...] = ()
+
+
+class Delete(Clause, frozen=True):
+    """DELETE, or DETACH DELETE if `is_detaching`."""
+
+    names: tuple[str, ...]
+    is_detaching: bool = False
 
 
 class Query(Tree, frozen=True):

@@ -19,6 +19,10 @@ Truth = bool | None
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+NO_LABEL = "_"
+"""Type of a node without a label."""
+
+
 class CypherError(Exception):
     """Raised if the statement is an error in openCypher; the message is the reason."""
 
@@ -53,6 +57,12 @@ class Node(msgspec.Struct, frozen=True, eq=False):
     id: str
     properties: dict[str, Any]
 
+    @property
+    def own(self) -> dict[str, Any]:
+        """Properties that `properties()` and `keys()` list."""
+        found = {name: value for name, value in self.properties.items() if value is not None and name != "type"}
+        return {name: value for name, value in found.items() if name != "content" or value}
+
 
 class Relationship(msgspec.Struct, frozen=True, eq=False):
     """Directed relationship between nodes by id, identified by `key`."""
@@ -65,6 +75,11 @@ class Relationship(msgspec.Struct, frozen=True, eq=False):
     def key(self) -> tuple[str, str, str]:
         """Identifying key."""
         return self.source, self.target, self.properties["relation_type"]
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """Properties that `properties()` and `keys()` list."""
+        return {name: value for name, value in self.properties.items() if value is not None and name != "relation_type"}
 
 
 class Path(msgspec.Struct, frozen=True, eq=False):

@@ -1,0 +1,62 @@
+"""Checks of values that statements store as properties and labels."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NoReturn, cast
+
+from kgserve.cypher.interpreter.graph_view import NO_LABEL
+from kgserve.cypher.interpreter.temporal import is_temporal
+from kgserve.cypher.interpreter.values import describe_type, describe_value
+from kgserve.errors import InvalidInput
+
+TIME_COLUMNS = frozenset({"valid_from", "valid_to", "freshness_at"})
+"""Properties that may have temporal values, since their columns are times."""
+
+
+def check_property_value(name: str, value: Any) -> None:
+    """Raise InvalidInput unless a value can be stored as a property: JSON, but no list with maps.
+
+    `TIME_COLUMNS` may have temporal values, too.
+    """
+    if isinstance(value, list):
+        for each in cast("list[Any]", value):
+            if isinstance(each, dict):
+                _refuse_value(name, "a list of maps")
+            check_property_value(name, each)
+    elif isinstance(value, dict):
+        for each in cast("dict[str, Any]", value).values():
+            check_property_value(name, each)
+    elif isinstance(value, float) and not math.isfinite(value):
+        _refuse_value(name, "NaN or an infinite number")
+    elif value is not None and not isinstance(value, bool | int | float | str):
+        is_time = name in TIME_COLUMNS and is_temporal(value)
+        if not is_time:
+            _refuse_value(name, describe_type(value))
+
+
+def _refuse_value(name: str, found: str) -> NoReturn:
+    is_entity = found in {"a node", "a relationship", "a path", "a list of maps", "NaN or an infinite number"}
+    hint = "" if is_entity else "; store it as text: toString(…)"
+    raise InvalidInput(f"property {name!r} cannot be {found}{hint}")
+
+
+def merge_label(label: str, value: Any) -> str:
+    """Return the label of a new node, which its property ``type`` may give. Raises InvalidInput if they differ."""
+    if value is None:
+        return label
+    as_property = check_label(value)
+    if label not in {NO_LABEL, as_property}:
+        raise InvalidInput(f"a node has one label, which is its property type: {label!r} and {as_property!r} differ")
+    return as_property
+
+
+def check_label(value: Any) -> str:
+    """Return a label that is set as a property. Raises InvalidInput if it is none."""
+    if not isinstance(value, str) or not value:
+        raise InvalidInput(f"the property type of a node is its label: a string, not {describe_value(value)}")
+    if value == NO_LABEL:
+        raise InvalidInput(
+            f"the label {NO_LABEL!r} is reserved for nodes without a label; set the type to null instead"
+        )
+    return value
