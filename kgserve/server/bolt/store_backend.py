@@ -28,7 +28,7 @@ from kgserve.graph.cypher.row_changes import to_write_batch
 from kgserve.graph.cypher.rows_graph import open_rows_graph
 from kgserve.graph.store_handle import StoreHandle, StoreHandles
 from kgserve.platform.access.audit import AuditLog
-from kgserve.platform.access.authentication import Authenticator, InvalidCredentials
+from kgserve.platform.access.authentication import Authenticator, Caller, InvalidCredentials
 from kgserve.projections.cypher_engine.engine.fair_pool import current_caller
 from kgserve.server.admission import ActiveCallers
 from kgserve.server.bolt.backend import (
@@ -105,9 +105,9 @@ class StoreBackend(BoltBackend):
 
     @override
     def databases(self, caller: BoltCaller) -> Sequence[DatabaseEntry]:
-        identity, _ = caller.identity
+        identity, _ = identify(caller)
         names = self._graphs.for_caller(identity).pool.names()
-        return [DatabaseEntry(name=name, is_writable=identity.may("write")) for name in names]
+        return [DatabaseEntry(name=name, is_writable=identity.has_role("write")) for name in names]
 
     @override
     def route(self, caller: BoltCaller, database: str, address: str) -> ServerAddresses:
@@ -127,7 +127,7 @@ class StoreBackend(BoltBackend):
         return StoreTransaction(self._open_graph(request), request)
 
     def _open_graph(self, request: StatementRequest | TransactionRequest) -> StoreHandle:
-        caller, address = request.caller.identity
+        caller, address = identify(request.caller)
         if not self._authenticator.still_valid(caller):
             raise Unauthenticated("the key of this connection is no longer valid; connect again with another one")
         if caller.key_id is not None or not is_local(address):
@@ -138,13 +138,18 @@ class StoreBackend(BoltBackend):
         return self._graphs.for_caller(caller).graph(request.database)
 
 
+def identify(caller: BoltCaller) -> tuple[Caller, str]:
+    """Return the caller and the address that `StoreBackend.authenticate` has put into a Bolt caller."""
+    return caller.identity
+
+
 def prepare_statement(request: StatementRequest) -> InterpretedStatement:
     """Parse and check a statement. Raises InvalidInput, and Forbidden for a write that the caller may not do."""
     statement = prepare_interpreted(request.statement, request.parameters)
     if statement.info.is_updating:
         if request.is_read_only:
             raise Forbidden("the statement writes data, but the session or transaction only reads")
-        request.caller.identity[0].require("write")
+        identify(request.caller)[0].require("write")
     return statement
 
 

@@ -1,0 +1,203 @@
+"""Bolt over real stores: databases, keys, transactions, bookmarks and conflicts, with the unmodified driver."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from neo4j import Bookmarks, GraphDatabase, Query, Session
+from neo4j.exceptions import AuthError, ClientError, DatabaseError, TransientError
+
+from kgserve.graph.store_handle import StoreHandles
+from kgserve.platform.access.audit import AuditLog, read_newest_audit_records
+from kgserve.platform.access.authentication import Authenticator, Keyring, add_key, create_api_key
+from kgserve.server.admission import ActiveCallers
+from kgserve.server.bolt.store_backend import StoreBackend
+from kgserve.server.http.rate_limits import RateLimiter
+from kgserve.stores.pool import StorePool
+from tests.server.bolt.running import RunningServer, running
+from tests.stores.writing import settings
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorePool]:
+    with StorePool(settings(tmp_path_factory.mktemp("bolt") / "data")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def server(pool: StorePool) -> Iterator[RunningServer]:
+    audit = AuditLog(pool.data_dir)
+    authenticator = Authenticator(pool.settings, Keyring(pool.data_dir))
+    backend = StoreBackend(StoreHandles(pool), authenticator, audit, RateLimiter(0), ActiveCallers())
+    with running(backend) as served:
+        yield served
+    audit.close()
+
+
+_numbers = count(1)
+
+
+@pytest.fixture
+def database() -> str:
+    """Name of a store that does not exist yet."""
+    return f"store-{next(_numbers)}"
+
+
+@pytest.fixture
+def session(server: RunningServer, database: str) -> Iterator[Session]:
+    with (
+        GraphDatabase.driver(server.url, auth=("any", "any")) as driver,
+        driver.session(database=database, fetch_size=10) as opened,
+    ):
+        yield opened
+
+
+def values(session: Session, statement: str, **parameters: Any) -> list[Any]:
+    return [record.value() for record in session.run(statement, parameters)]  # pyright: ignore[reportArgumentType]
+
+
+def test_statements_change_the_store_and_count_their_effects(session: Session, pool: StorePool) -> None:
+    summary = session.run(
+        "CREATE (a:person {id: 'a', name: 'Ada', seen: [1, 2]})-[:KNOWS {since: 1840}]->(b:person {id: 'b'})"
+    ).consume()
+    assert summary.counters.nodes_created == 2
+    assert summary.counters.relationships_created == 1
+    assert summary.database is not None
+    with pool.lease(summary.database) as store, store.reading() as rows:
+        row = rows.node("a")
+        assert row is not None
+        assert (row.type, row.attributes) == ("person", '{"name":"Ada","seen":[1,2]}')
+    [path] = values(session, "MATCH p = (:person {name: 'Ada'})-[:KNOWS]->() RETURN p")
+    assert [node.element_id for node in path.nodes] == ["a", "b"]
+    assert (path.relationships[0].type, path.relationships[0]["since"]) == ("KNOWS", 1840)
+    assert values(session, "UNWIND range(1, 1000) AS x RETURN x") == list(range(1, 1001))
+
+
+def test_a_transaction_is_one_commit_or_none(session: Session, pool: StorePool, database: str) -> None:
+    with session.begin_transaction() as transaction:
+        transaction.run("CREATE (:n {id: 'a', v: 1})")
+        transaction.run("MATCH (n:n) SET n.v = n.v + 1")
+        assert transaction.run("MATCH (n:n) RETURN n.v").single(strict=True).value() == 2
+        transaction.rollback()
+    assert values(session, "MATCH (n) RETURN count(n)") == [0]
+    with session.begin_transaction() as transaction:
+        for number in range(3):
+            transaction.run("MERGE (h:hub {id: 'h'}) CREATE (h)-[:HAS]->(:n {v: $v})", v=number)
+        transaction.commit()
+    assert values(session, "MATCH (:hub)-[:HAS]->(n) RETURN n.v ORDER BY n.v") == [0, 1, 2]
+    with pool.lease(database) as store:
+        assert store.state.sequence == 1
+
+
+def test_conflicting_transactions_fail_and_managed_ones_run_again(
+    server: RunningServer, session: Session, database: str
+) -> None:
+    session.run("CREATE (:counter {id: 'c', v: 0})").consume()
+    with GraphDatabase.driver(server.url) as driver, driver.session(database=database) as other:
+        first, second = session.begin_transaction(), other.begin_transaction()
+        for transaction in (first, second):
+            transaction.run("MATCH (c:counter {id: 'c'}) SET c.v = c.v + 1").consume()
+        first.commit()
+        with pytest.raises(TransientError):
+            second.commit()
+        attempts = []
+
+        def increment(transaction: Any) -> None:
+            attempts.append(1)
+            transaction.run("MATCH (c:counter {id: 'c'}) SET c.v = c.v + 1").consume()
+            if len(attempts) == 1:
+                session.run("MATCH (c:counter {id: 'c'}) SET c.v = c.v + 10").consume()
+
+        other.execute_write(increment)
+    assert len(attempts) == 2
+    assert values(session, "MATCH (c:counter) RETURN c.v") == [12]
+
+
+def test_bookmarks_name_the_sequence_of_the_store(server: RunningServer, session: Session, database: str) -> None:
+    session.run("CREATE (:n {id: 'a'})").consume()
+    assert [*session.last_bookmarks().raw_values] == [f"kgserve:{database}:1"]
+    wrong = Bookmarks.from_raw_values(["nonsense"])
+    with (
+        GraphDatabase.driver(server.url) as driver,
+        driver.session(database=database, bookmarks=wrong) as other,
+        pytest.raises(ClientError, match="bookmark"),
+    ):
+        other.run("CREATE (:n)").consume()
+
+
+def test_a_reading_transaction_sees_one_snapshot(server: RunningServer, session: Session, database: str) -> None:
+    session.run("CREATE (:n {id: 'a'})").consume()
+    with session.begin_transaction() as transaction:
+        assert transaction.run("MATCH (n) RETURN count(n)").single(strict=True).value() == 1
+        with GraphDatabase.driver(server.url) as driver, driver.session(database=database) as other:
+            other.run("CREATE (:n {id: 'b'})").consume()
+        assert transaction.run("MATCH (n) RETURN count(n)").single(strict=True).value() == 1
+        transaction.commit()
+    assert values(session, "MATCH (n) RETURN count(n)") == [2]
+
+
+@pytest.mark.parametrize(
+    ("statement", "error", "message"),
+    [
+        ("MATCH (n RETURN n", ClientError, "line 1, column"),
+        ("RETURN 1 / 0", ClientError, "zero"),
+        ("CREATE (:A:B)", ClientError, "one label"),
+        ("LOAD CSV FROM 'file:///etc/passwd' AS x RETURN x", ClientError, "LOAD CSV"),
+        ("CALL apoc.help('x')", ClientError, "apoc.help"),
+        ("UNWIND range(1, 100000000) AS x RETURN count(x)", ClientError, "range"),
+        ("MATCH (n) DELETE n RETURN $missing", ClientError, "missing"),
+    ],
+)
+def test_failing_statements_change_nothing_and_the_session_goes_on(
+    session: Session, statement: str, error: type[Exception], message: str
+) -> None:
+    session.run("CREATE (:n {id: 'a'})").consume()
+    with pytest.raises(error, match=message):
+        session.run(statement).consume()  # pyright: ignore[reportArgumentType]
+    assert values(session, "MATCH (n) RETURN n.id") == ["a"]
+
+
+def test_a_statement_ends_at_its_time_limit(session: Session) -> None:
+    session.run("CREATE (:n)").consume()
+    forever = Query("UNWIND range(1, 3000) AS a UNWIND range(1, 3000) AS b RETURN sum(a * b)", timeout=0.2)
+    with pytest.raises((ClientError, TransientError, DatabaseError), match=r"longer|time"):
+        session.run(forever).consume()
+
+
+def test_reading_a_database_that_does_not_exist_is_refused(server: RunningServer) -> None:
+    with GraphDatabase.driver(server.url) as driver, driver.session(database="nowhere") as session:
+        with pytest.raises(ClientError, match="nowhere"):
+            session.run("MATCH (n) RETURN n").consume()
+        assert "nowhere" not in {record["name"] for record in driver.execute_query("SHOW DATABASES")[0]}
+
+
+def test_keys_decide_what_a_caller_may_do(tmp_path: Path) -> None:
+    with StorePool(settings(tmp_path / "data")) as pool:
+        keys = {}
+        for role, stores in (("read", ("open",)), ("write", ("*",))):
+            key, text = create_api_key(role, role, stores, time.time_ns() // 1000)  # pyright: ignore[reportArgumentType]
+            add_key(pool.data_dir, key)
+            keys[role] = text
+        audit = AuditLog(pool.data_dir)
+        authenticator = Authenticator(pool.settings, Keyring(pool.data_dir))
+        backend = StoreBackend(StoreHandles(pool), authenticator, audit, RateLimiter(0), ActiveCallers())
+        with running(backend) as served:
+            with GraphDatabase.driver(served.url, auth=("neo4j", keys["write"])) as driver:
+                for database in ("open", "closed"):
+                    driver.execute_query("CREATE (:n {id: 'a'})", database_=database)
+            with GraphDatabase.driver(served.url, auth=("neo4j", keys["read"])) as driver:
+                assert driver.execute_query("MATCH (n) RETURN count(n) AS c", database_="open")[0][0]["c"] == 1
+                with pytest.raises(ClientError, match="role write"):
+                    driver.execute_query("CREATE (:n)", database_="open")
+                with pytest.raises(ClientError, match="closed"):
+                    driver.execute_query("MATCH (n) RETURN n", database_="closed")
+            for credentials in (("neo4j", "wrong"), None):
+                with GraphDatabase.driver(served.url, auth=credentials) as driver, pytest.raises(AuthError):
+                    driver.verify_connectivity()
+        audit.close()
+        assert any(record.act == "bolt.authenticate" for record in read_newest_audit_records(pool.data_dir, 10))
