@@ -269,14 +269,15 @@ AGGREGATE_NAMES = frozenset(_AGGREGATES)
 
 def find_aggregates(tree: object) -> Iterator[FunctionInvocation | CountStar]:
     """Yield the outermost aggregates of an expression, without those of its subqueries."""
-    if isinstance(tree, tuple):
-        for each in cast("tuple[Any, ...]", tree):
-            yield from find_aggregates(each)
-    elif isinstance(tree, CountStar) or (isinstance(tree, FunctionInvocation) and tree.name in AGGREGATE_NAMES):
-        yield tree
-    elif isinstance(tree, QueryNode) and not isinstance(tree, SubqueryValue):
-        for name in tree.__struct_fields__:
-            yield from find_aggregates(getattr(tree, name))
+    pending = [tree]
+    while pending:
+        part = pending.pop()
+        if type(part) is tuple:
+            pending += reversed(cast("tuple[Any, ...]", part))
+        elif isinstance(part, CountStar) or (isinstance(part, FunctionInvocation) and part.name in AGGREGATE_NAMES):
+            yield part
+        elif isinstance(part, QueryNode) and not isinstance(part, SubqueryValue):
+            pending += [getattr(part, name) for name in reversed(part.__struct_fields__)]
 
 
 def check_aggregate(call: FunctionInvocation) -> None:

@@ -27,7 +27,6 @@ from kgserve.cypher.interpreter.query_tree import (
     SubqueryStage,
     UnwindStage,
     UpdateStage,
-    iterate_nodes,
 )
 from kgserve.cypher.interpreter.semantic_checks import QueryInfo
 from kgserve.cypher.interpreter.updates import UpdateCompiler
@@ -110,7 +109,11 @@ def _read_yields(stage: ProcedureStage) -> tuple[tuple[str, str], ...]:
 
 def is_updating(query: QueryUnion) -> bool:
     """Return whether any clause of a query writes."""
-    return any(isinstance(node, _UPDATING_STAGES) for node in iterate_nodes(query))
+    stages = (stage for some in query.queries for stage in some)
+    return any(
+        isinstance(stage, _UPDATING_STAGES) or (isinstance(stage, SubqueryStage) and is_updating(stage.query))
+        for stage in stages
+    )
 
 
 class QueryCompiler:

@@ -107,10 +107,12 @@ class PatternPlanner:
     # Starts
 
     def _choose_start(self) -> tuple[float, NodeSlot] | None:
-        costs = [(self._cost(slot), slot.index, slot) for slot in self.model.nodes if slot.index not in self.placed]
-        if not costs:
+        slots = [slot for slot in self.model.nodes if slot.index not in self.placed]
+        if not slots:
             return None
-        cost, _, slot = min(costs)
+        if len(self.model.nodes) == 1:
+            return 0, slots[0]
+        cost, _, slot = min((self._cost(slot), slot.index, slot) for slot in slots)
         return cost, slot
 
     def _cost(self, slot: NodeSlot) -> float:
@@ -361,6 +363,8 @@ class PropertySource:
         self, find: Callable[[str | None, str, Any], Iterable[str] | None], name: str, values: list[Any]
     ) -> Iterable[str] | None:
         """Return the nodes that have one of several values; None if that cannot be looked up."""
+        if len(self.labels) == len(values) == 1:
+            return find(self.labels[0], name, values[0])
         found: dict[str, None] = {}
         for label in self.labels:
             for value in values:

@@ -65,7 +65,8 @@ class ProjectionCompiler:
             project = self._compile_groups()
             order, where = self._compile_scoped()
         else:
-            self._hide_columns()
+            if stage.order or stage.where is not None:
+                self._hide_columns()
             order, where = self._compile_scoped()
             project = self._compile_columns()
         skip, limit = self._compile_bound(stage.skip, "SKIP"), self._compile_bound(stage.limit, "LIMIT")

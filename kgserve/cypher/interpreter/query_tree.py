@@ -425,10 +425,11 @@ class QueryUnion(QueryNode, frozen=True, kw_only=True):
 
 def iterate_nodes(value: object) -> Iterator[QueryNode]:
     """Yield all nodes of a tree in pre-order."""
-    if isinstance(value, tuple):
-        for each in cast("tuple[Any, ...]", value):
-            yield from iterate_nodes(each)
-    elif isinstance(value, QueryNode):
-        yield value
-        for name in value.__struct_fields__:
-            yield from iterate_nodes(getattr(value, name))
+    pending = [value]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, QueryNode):
+            yield part
+            pending += [getattr(part, name) for name in reversed(part.__struct_fields__)]
+        elif type(part) is tuple:
+            pending += reversed(cast("tuple[Any, ...]", part))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
 from typing_extensions import override
@@ -10,7 +10,7 @@ from typing_extensions import override
 from kgserve.cypher.interpreter.graph_view import NO_LABEL, GraphView, RelationshipKey
 from kgserve.errors import InvalidInput, Unavailable
 from kgserve.graph.cypher import row_properties
-from kgserve.graph.cypher.row_properties import Attributes
+from kgserve.graph.cypher.row_properties import NODE_MEMORY_PROPERTIES, NODE_PROPERTY_NAMES, Attributes
 from kgserve.platform.timestamps import format_time
 from kgserve.projections.catalog.catalog import NodeCatalog
 from kgserve.storage.journal.tail import JournalTail
@@ -32,6 +32,9 @@ MAX_LISTED_KEYS = 10_000
 MAX_RECORDED_READS = 200_000
 """Reads recorded one by one; beyond that, any change of another commit is a conflict."""
 _EVERYTHING = 1 << 60
+_FIRST_BATCH_NODES = 16
+_BATCH_NODES = 1_000
+"""Nodes of an index that are read at once; few at first, for statements with a limit."""
 
 
 class StoreIndexes:
@@ -169,20 +172,20 @@ class RowsGraph(GraphView):
         found = None if self._indexes is None else self._indexes.candidates(NodeFilter(types=(label,)))
         if found is None:
             return (row.id for row in self._scan() if row.type == label)
-        return (node_id for node_id in found if self.node_label(node_id) == label)
+        return (row.id for row in self._load(found) if row.type == label)
 
     @override
     def node_ids_by_property(self, label: str | None, name: str, value: Any) -> Iterable[str] | None:
-        is_column = name in row_properties.NODE_PROPERTY_NAMES and name not in row_properties.NODE_MEMORY_PROPERTIES
+        is_column = name in NODE_PROPERTY_NAMES and name not in NODE_MEMORY_PROPERTIES
         if self._indexes is None or is_column or not isinstance(value, str | int | float | bool):
             return None
         self.reads.add_scan()
         types = () if label is None else (label,)
         found = self._indexes.candidates(NodeFilter(types=types, attributes=build_conditions({name: value})))
-        if found is None or name not in row_properties.NODE_MEMORY_PROPERTIES:
-            return found
-        memories = self._ids_of_memories()
-        return None if memories is None else {*found, *memories}
+        if found is not None and name in NODE_MEMORY_PROPERTIES:
+            memories = self._ids_of_memories()
+            found = None if memories is None else [*{*found, *memories}]
+        return None if found is None else (row.id for row in self._load(found))
 
     def _ids_of_memories(self) -> list[str] | None:
         """Return the ids of memories and named nodes; None if most nodes are such."""
@@ -193,8 +196,7 @@ class RowsGraph(GraphView):
 
     @override
     def has_node(self, node_id: str) -> bool:
-        self.reads.add_node(node_id)
-        return self._rows.has(node_id)
+        return self.node_row(node_id) is not None
 
     @override
     def node_label(self, node_id: str) -> str | None:
@@ -203,8 +205,13 @@ class RowsGraph(GraphView):
 
     @override
     def node_property(self, node_id: str, name: str) -> Any:
-        row = self._existing_node(node_id)
-        return row_properties.read_node_property(row, self._attributes_of_node(row), name)
+        row = self._nodes.get(node_id) or self._existing_node(node_id)
+        attributes = self._node_attributes.get(node_id)
+        if attributes is None:
+            attributes = self._attributes_of_node(row)
+        if name not in NODE_PROPERTY_NAMES or (row.extras is None and name in NODE_MEMORY_PROPERTIES):
+            return attributes.get(name)
+        return row_properties.read_node_property(row, attributes, name)
 
     @override
     def node_properties(self, node_id: str) -> dict[str, Any]:
@@ -297,6 +304,19 @@ class RowsGraph(GraphView):
                 self._node_attributes.clear()
             self._nodes.update((row.id, row) for row in batch)
             yield from batch
+
+    def _load(self, ids: Sequence[str]) -> Iterator[NodeRow]:
+        """Yield the existing nodes among ids, read in batches."""
+        size = _FIRST_BATCH_NODES
+        start = 0
+        while start < len(ids):
+            rows = self._rows.nodes(ids[start : start + size])
+            if len(self._nodes) + len(rows) > MAX_CACHED_ROWS:
+                self._nodes.clear()
+                self._node_attributes.clear()
+            self._nodes.update(rows)
+            yield from rows.values()
+            start, size = start + size, _BATCH_NODES
 
     def _existing_node(self, node_id: str) -> NodeRow:
         row = self.node_row(node_id)

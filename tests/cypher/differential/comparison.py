@@ -121,13 +121,21 @@ class InterpreterComparison(Comparison):
         error = outcome.error
         if self._is_engine_dialect and _ENGINE_FORMS.search(error):
             return "refused"
-        is_due = _NULL_LENGTH.search(error) or (outcome.is_static and _STATIC_TYPE.search(error))
+        is_due = (
+            _NULL_LENGTH.search(error)
+            or _ARGUMENT_TYPE.search(error)
+            or (outcome.is_static and _STATIC_TYPE.search(error))
+        )
         return "agreed on an error" if is_due or _has_constant_fault(generated) else "an error alone"
 
 
 _ENGINE_FORMS = re.compile(r"unknown function|timestamp\(\) takes 0 arguments|expected an expression|needs a name")
 """Errors of the interpreter for forms that only the engine knows."""
 _NULL_LENGTH = re.compile(r"of (left|right|substring)\(\) must be zero or more")
+_ARGUMENT_TYPE = re.compile(
+    r"argument \d of \w+\(\) must be|a condition must be a boolean|toInteger\(\) cannot convert"
+)
+"""Errors for arguments beside null, for conditions on a part of a pattern that has no match, and for infinity."""
 _STATIC_TYPE = re.compile(r"(must be|takes) (a|an) .*, not |has no properties")
 _MISSING_PART = re.compile(r"is not defined|cannot conclude with|needs a name")
 """Errors of statements that lost a part that others need."""
