@@ -24,6 +24,7 @@ from kgserve.cypher.interpreter.scalar_function import (
 )
 from kgserve.cypher.interpreter.values import get_properties
 from kgserve.errors import InvalidInput
+from kgserve.platform.codecs import decode_json
 
 _ELEMENT = NODE | RELATIONSHIP
 _ID_BITS = 53
@@ -40,7 +41,7 @@ def restore_element_id(text: str) -> str | RelationshipKey:
     """Return the id of a node or the key of a relationship from an element id."""
     if text.startswith('["'):
         try:
-            return msgspec.json.decode(text, type=tuple[str, str, str])
+            return decode_json(text, tuple[str, str, str])
         except msgspec.MsgspecError:
             return text
     return text

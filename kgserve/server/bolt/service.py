@@ -11,6 +11,7 @@ from kgserve.platform.settings import Settings
 from kgserve.server.bolt.backend import BoltBackend
 from kgserve.server.bolt.connection import BoltLimits
 from kgserve.server.bolt.server import BoltServer
+from kgserve.server.http.browser_guard import AllowedOrigins
 
 
 class BoltService:
@@ -23,6 +24,7 @@ class BoltService:
             connections=settings.max_connections,
             connections_per_address=settings.max_connections_per_address,
             stop_timeout=settings.shutdown_grace / 4,
+            websocket_origins=AllowedOrigins.parse(settings.cors_origins).listed,
         )
 
     @asynccontextmanager
