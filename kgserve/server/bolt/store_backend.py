@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NamedTuple
 
 from typing_extensions import override
 
 from kgserve.cypher.interpreter.execution import QueryResult
 from kgserve.cypher.interpreter.graph_edits import EditCounts, GraphEdits
+from kgserve.cypher.interpreter.graph_view import ExecutionLimits
 from kgserve.errors import Conflict, Forbidden, InvalidInput, Unauthenticated, Unavailable
 from kgserve.graph.answers import CypherAnswer
 from kgserve.graph.cypher.detached_values import DetachedElements
@@ -25,7 +26,7 @@ from kgserve.graph.cypher.interpreted_statements import (
 from kgserve.graph.cypher.optimistic_write import has_write_overlap
 from kgserve.graph.cypher.read_statements import StatementCancellation
 from kgserve.graph.cypher.row_changes import to_write_batch
-from kgserve.graph.cypher.rows_graph import open_rows_graph
+from kgserve.graph.cypher.rows_graph import RowsGraph, open_rows_graph
 from kgserve.graph.store_handle import StoreHandle, StoreHandles
 from kgserve.platform.access.audit import AuditLog
 from kgserve.platform.access.authentication import Authenticator, Caller, InvalidCredentials
@@ -48,6 +49,7 @@ from kgserve.server.bolt.failures import InvalidBookmark
 from kgserve.server.http.rate_limits import RateLimiter, is_local
 from kgserve.storage.journal.tail import JournalTail
 from kgserve.storage.model.batch import WriteBatch
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
 
 BOOKMARK_PREFIX = "kgserve"
@@ -287,6 +289,15 @@ class _WriteResult(BoltResult):
         pass
 
 
+class _TransactionSnapshot(NamedTuple):
+    """Snapshot that a transaction reads, and its changes."""
+
+    store: OpenStore
+    rows: RowsSnapshot
+    graph: RowsGraph
+    edits: GraphEdits
+
+
 class StoreTransaction(BoltTransaction):
     """Explicit transaction: its statements change an overlay over one snapshot, which is committed at once.
 
@@ -294,39 +305,38 @@ class StoreTransaction(BoltTransaction):
     """
 
     def __init__(self, graph: StoreHandle, request: TransactionRequest) -> None:
-        self._held = ExitStack()
+        """Begin with the first statement, which creates a missing store only if it writes."""
+        self._handle = graph
+        self._request = request
         self._control = connect_cancellation(request.interruption)
-        self._limits = statement_limits(self._control, time_limit(graph, request.timeout))
-        try:
-            self._store = self._held.enter_context(graph.lease(create=not request.is_read_only))
-            wait_for_bookmarks(self._store, request.bookmarks, request.interruption.check)
-            self._rows = self._held.enter_context(self._store.reading())
-            self._graph = open_rows_graph(self._store, self._rows)
-            self._edits = GraphEdits(self._graph)
-        except BaseException:
-            self._held.close()
-            raise
+        self._until = None if request.timeout is None else time.monotonic() + request.timeout
+        self._held = ExitStack()
+        self._snapshot: _TransactionSnapshot | None = None
 
     @override
     def run(self, request: StatementRequest) -> BoltResult:
         statement = prepare_statement(request)
-        before = _copy_counts(self._edits.counts)
-        result = run_interpreted(statement, self._edits, self._limits)
+        edits = self._open(create=statement.info.is_updating).edits
+        before = _copy_counts(edits.counts)
+        result = run_interpreted(statement, edits, self._statement_limits(request))
         # Later statements may change what rows that are not read yet would show.
         detach = DetachedElements().detach
         rows = [[detach(value) for value in row] for row in result.rows]
-        counts = _count_difference(before, self._edits.counts)
+        counts = _count_difference(before, edits.counts)
         return _TransactionResult(result.columns, rows, counts, is_updating=statement.info.is_updating)
 
     @override
     def commit(self) -> str:
+        if self._snapshot is None:
+            return ""
+        store, rows, graph, edits = self._snapshot
         try:
-            changes = self._edits.changes()
+            changes = edits.changes()
             if changes.is_empty:
-                return format_bookmark(self._store.name, self._rows.at)
-            batch = to_write_batch(to_row_changes(changes, self._graph))
-            report = self._store.submit_prepared(lambda: self._revalidate(batch)).result()
-            return format_bookmark(self._store.name, report.sequence)
+                return format_bookmark(store.name, rows.at)
+            batch = to_write_batch(to_row_changes(changes, graph))
+            report = store.submit_prepared(lambda: self._revalidate(batch)).result()
+            return format_bookmark(store.name, report.sequence)
         finally:
             self._held.close()
 
@@ -334,11 +344,33 @@ class StoreTransaction(BoltTransaction):
     def rollback(self) -> None:
         self._held.close()
 
+    def _open(self, *, create: bool) -> _TransactionSnapshot:
+        if self._snapshot is None:
+            try:
+                store = self._held.enter_context(self._handle.lease(create=create))
+                wait_for_bookmarks(store, self._request.bookmarks, self._control.check)
+                rows = self._held.enter_context(store.reading())
+                graph = open_rows_graph(store, rows)
+                self._snapshot = _TransactionSnapshot(store, rows, graph, GraphEdits(graph))
+            except BaseException:
+                self._held.close()
+                raise
+        return self._snapshot
+
+    def _statement_limits(self, request: StatementRequest) -> ExecutionLimits:
+        """Return the limits of a statement: the server's, its own, and the rest of the transaction's time."""
+        seconds = time_limit(self._handle, request.timeout)
+        if self._until is not None:
+            seconds = min(seconds, max(self._until - time.monotonic(), 0.0))
+        return statement_limits(self._control, seconds)
+
     def _revalidate(self, batch: WriteBatch) -> WriteBatch:
         """Return the batch if no other commit conflicts with it. Raises Conflict."""
-        first, last = self._rows.at + 1, self._store.state.sequence
-        since = [*JournalTail(self._store.layout.journal).read(first, last)] if last >= first else []
-        if since and (self._graph.reads.overlaps(since) or has_write_overlap(batch, since)):
+        assert self._snapshot is not None  # noqa: S101 - `commit` has it
+        store, rows, graph, _ = self._snapshot
+        first, last = rows.at + 1, store.state.sequence
+        since = [*JournalTail(store.layout.journal).read(first, last)] if last >= first else []
+        if since and (graph.reads.overlaps(since) or has_write_overlap(batch, since)):
             raise Conflict("another transaction has changed what this one has read or written; run it again")
         return batch
 

@@ -173,6 +173,8 @@ def test_reading_a_database_that_does_not_exist_is_refused(server: RunningServer
     with GraphDatabase.driver(server.url) as driver, driver.session(database="nowhere") as session:
         with pytest.raises(ClientError, match="nowhere"):
             session.run("MATCH (n) RETURN n").consume()
+        with pytest.raises(ClientError, match="nowhere"):
+            driver.execute_query("RETURN 1", database_="nowhere")
         assert "nowhere" not in {record["name"] for record in driver.execute_query("SHOW DATABASES")[0]}
 
 
