@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
 import msgspec
+from typing_extensions import override
 
 from kgserve.errors import TooLarge
 
@@ -153,12 +154,15 @@ class NodeReference:
         self.graph = graph
         self.id = node_id
 
+    @override
     def __eq__(self, other: object) -> bool:
         return isinstance(other, NodeReference) and other.id == self.id
 
+    @override
     def __hash__(self) -> int:
         return hash(self.id)
 
+    @override
     def __repr__(self) -> str:
         return f"({self.id})"
 
@@ -177,12 +181,15 @@ class RelationshipReference:
         """Type of the relationship."""
         return self.key[2]
 
+    @override
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RelationshipReference) and other.key == self.key
 
+    @override
     def __hash__(self) -> int:
         return hash(self.key)
 
+    @override
     def __repr__(self) -> str:
         return f"[{self.key[0]}-{self.key[2]}->{self.key[1]}]"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Generator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
@@ -35,7 +35,7 @@ class RunningServer(NamedTuple):
 @contextmanager
 def running(
     backend: BoltBackend, limits: BoltLimits | None = None, tls: ssl.SSLContext | None = None
-) -> Iterator[RunningServer]:
+) -> Generator[RunningServer]:
     """Serve a backend on a free port."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="bolt server of a test")

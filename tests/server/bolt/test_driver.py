@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import neo4j
 import pytest
@@ -115,7 +115,9 @@ def test_summaries_have_counters_plans_and_notifications(driver: neo4j.Driver) -
     summary = driver.execute_query("NOTE a").summary
     assert (summary.query_type, summary.counters.nodes_created, summary.counters.contains_updates) == ("w", 1, True)
     assert [status.gql_status for status in summary.gql_status_objects] == ["00001"]
-    assert driver.execute_query("PROFILE NOTES").summary.profile["dbHits"] == 0
+    profile = driver.execute_query("PROFILE NOTES").summary.profile
+    assert profile is not None
+    assert profile["dbHits"] == 0
     notification, _ = driver.execute_query("WARN").summary.gql_status_objects
     assert (notification.gql_status, notification.raw_severity) == ("01N00", "WARNING")
     assert notification.position is not None
@@ -200,7 +202,7 @@ def test_bookmarks_pass_between_sessions(driver: neo4j.Driver, backend: Scripted
 def test_errors_have_the_classes_of_the_driver(driver: neo4j.Driver, statement: str, kind: str, code: str) -> None:
     with driver.session() as session:
         with pytest.raises(Neo4jError) as caught:
-            session.run(statement).consume()
+            session.run(cast("Any", statement)).consume()
         assert (type(caught.value).__name__, caught.value.code) == (kind, code)
         assert session.run("ECHO", a=1).single(strict=True)["a"] == 1
 
@@ -240,7 +242,7 @@ def test_the_routing_scheme_works(server: RunningServer, backend: ScriptedBacken
 
 def test_timeouts_reach_the_backend(driver: neo4j.Driver, backend: ScriptedBackend) -> None:
     with driver.session() as session:
-        session.run(neo4j.Query("ECHO", timeout=2.5, metadata={"app": "test"}), a=1).consume()  # type: ignore[arg-type]
+        session.run(neo4j.Query("ECHO", timeout=2.5, metadata={"app": "test"}), a=1).consume()
     assert (backend.requests[-1].timeout, backend.requests[-1].metadata) == (2.5, {"app": "test"})
 
 
@@ -251,7 +253,7 @@ def test_async_sessions_work(server: RunningServer, backend: ScriptedBackend) ->
 
             async def count(number: int) -> int:
                 async with driver.session(fetch_size=100) as session:
-                    result = await session.run(f"COUNT {number}")
+                    result = await session.run(cast("Any", f"COUNT {number}"))
                     return len([record async for record in result])
 
             total = sum(await asyncio.gather(*(count(number) for number in range(0, 2_000, 100))))

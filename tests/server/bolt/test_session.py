@@ -166,7 +166,8 @@ def test_a_failure_is_followed_by_ignored_messages_until_reset(client: RawClient
         },
     }
     assert backend.counts["rollbacks"] == 1
-    for message in [(PULL, {"n": 1}), (RUN, "ECHO", {}, {}), (COMMIT,), (ROLLBACK,), (LOGOFF,), (TELEMETRY, 1)]:
+    messages: list[Any] = [(PULL, {"n": 1}), (RUN, "ECHO", {}, {}), (COMMIT,), (ROLLBACK,), (LOGOFF,), (TELEMETRY, 1)]
+    for message in messages:
         assert client.ask(*message) == (IGNORED, None)
     assert client.ask(RESET) == (SUCCESS, {})
     assert client.run("ECHO", {"a": 1})[0] == SUCCESS

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import neo4j
 import pytest
@@ -19,7 +19,10 @@ def driver(server: RunningServer) -> Iterator[neo4j.Driver]:
 
 
 def ask(driver: neo4j.Driver, statement: str, database: str | None = None, **parameters: Any) -> list[list[Any]]:
-    return [record.values() for record in driver.execute_query(statement, parameters, database_=database).records]
+    return [
+        record.values()
+        for record in driver.execute_query(cast("Any", statement), parameters, database_=database).records
+    ]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +125,7 @@ def test_where_filters_the_usual_columns(driver: neo4j.Driver) -> None:
 )
 def test_faults_in_what_follows_are_reported(driver: neo4j.Driver, statement: str, message: str) -> None:
     with pytest.raises(ClientError, match=message) as caught:
-        driver.execute_query(statement)
+        driver.execute_query(cast("Any", statement))
     assert "column" not in str(caught.value.message) or "columns are" in str(caught.value.message)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
+from websockets.sync.connection import Connection
 from websockets.typing import Origin
 
 from kgserve.server.bolt.connection import BoltLimits
@@ -31,7 +32,7 @@ def connect_to(server: RunningServer, origin: Origin | None = PAGE) -> ClientCon
     return connect(f"ws://127.0.0.1:{server.port}/", origin=origin, proxy=None, max_size=None)
 
 
-def receive(client: ClientConnection, count: int) -> bytes:
+def receive(client: Connection, count: int) -> bytes:
     """Return bytes from as many frames as they take."""
     data = b""
     while len(data) < count:
