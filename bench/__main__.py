@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
-from bench import engine, footprint, growth, memory, rows, search
+from bench import cypher, engine, footprint, growth, memory, rows, search
 
 BENCHES: dict[str, Callable[[Sequence[str]], int]] = {
     "rows": rows.main,
+    "cypher": cypher.main,
     "engine": engine.main,
     "footprint": footprint.main,
     "growth": growth.main,

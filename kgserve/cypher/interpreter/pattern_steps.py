@@ -183,9 +183,11 @@ def _build_fast_expansion(traversal: RelationshipTraversal) -> MatchStep:
     target_name = target.name if target.is_named and not traversal.is_target_bound else None
     is_allowed = traversal.build_target_test()
 
+    expand = traversal.expand if len(traversal.directions) > 1 else _build_directed(traversal)
+
     def step(state: MatchState) -> Iterator[None]:
         nodes, row, used = state.nodes, state.row, state.used
-        for key, other in traversal.expand(nodes[source]):
+        for key, other in expand(nodes[source]):
             if (
                 key in used
                 or (is_allowed is not None and not is_allowed(state, other))
@@ -204,6 +206,20 @@ def _build_fast_expansion(traversal: RelationshipTraversal) -> MatchStep:
                 used.discard(key)
 
     return step
+
+
+def _build_directed(traversal: RelationshipTraversal) -> Callable[[str], Iterable[tuple[RelationshipKey, str]]]:
+    """Return the expansion of a node in the one direction of a traversal, as lists."""
+    relationships, types, step = traversal.graph.relationships, traversal.slot.types, traversal.limits.step
+    is_outgoing = traversal.directions[0]
+    other = 1 if is_outgoing else 0
+
+    def expand(node_id: str) -> Iterable[tuple[RelationshipKey, str]]:
+        found = [(key, key[other]) for key in relationships(node_id, is_outgoing=is_outgoing, types=types)]
+        step(len(found))
+        return found
+
+    return expand
 
 
 StateExpander: TypeAlias = Callable[[MatchState, str], Iterator[tuple[RelationshipKey, str]]]

@@ -43,6 +43,7 @@ class AggregateCall(msgspec.Struct, frozen=True):
     tree: FunctionInvocation | CountStar
     is_distinct: bool = False
     arguments: tuple[CompiledExpression, ...] = ()
+    holds_values: bool = True
 
 
 class ProjectionCompiler:
@@ -158,32 +159,36 @@ class ProjectionCompiler:
         name = f" aggregate {len(self.aggregates)}"
         self.hidden[place] = VariableReference(name=name)
         if isinstance(tree, CountStar):
-            self.aggregates.append(AggregateCall(name, "count", tree))
+            self.aggregates.append(AggregateCall(name, "count", tree, holds_values=False))
         else:
             check_aggregate(tree)
             arguments = tuple(self.compiler.compile(each) for each in tree.arguments)
-            self.aggregates.append(AggregateCall(name, tree.name, tree, tree.is_distinct, arguments))
+            holds_values = tree.is_distinct or tree.name not in _CONSTANT_SPACE_AGGREGATES
+            self.aggregates.append(AggregateCall(name, tree.name, tree, tree.is_distinct, arguments, holds_values))
 
     def _group(
         self, rows: Iterable[Row], keys: list[tuple[str, CompiledExpression]], *, has_keys: bool
     ) -> Iterator[tuple[Row, Row]]:
-        """Yield the variables of each group with its first row."""
+        """Yield the variables of each group; with its first row, if all variables of rows are wanted."""
         groups: dict[Hashable, tuple[Row, Row, list[ValueAccumulator]]] = {}
         is_all, variables = self.stage.is_all, list[str]()
+        names = [name for name, _ in keys]
         if not has_keys:
             groups[()] = ({}, {}, self._new_accumulators())
         for row in rows:
             self.limits.step()
             values = [value(row) for _, value in keys]
-            place: Hashable = tuple(map(equivalence_key, values))
+            place: Hashable = equivalence_key(values[0]) if len(values) == 1 else tuple(map(equivalence_key, values))
             if is_all:
                 variables = variables or list(row)
                 place = (place, *(equivalence_key(row[name]) for name in variables))
             group = groups.get(place)
             if group is None:
                 self.limits.hold(len(values) + 1)
-                named = dict(zip((name for name, _ in keys), values, strict=True))
-                group = groups[place] = ({**row, **named} if is_all else named, row, self._new_accumulators())
+                named, accumulators = dict(zip(names, values, strict=True)), self._new_accumulators()
+                if is_all:
+                    named = {**row, **named}
+                group = groups[place] = (named, row if is_all else named, accumulators)
             self._accumulate(group[2], row)
         for named, source, accumulators in groups.values():
             for call, accumulator in zip(self.aggregates, accumulators, strict=True):
@@ -196,7 +201,7 @@ class ProjectionCompiler:
                 accumulator.add([value(row) for value in call.arguments])
             except InvalidInput as error:
                 raise self.compiler.locate(error, call.tree) from None
-            if call.is_distinct or call.function not in _CONSTANT_SPACE_AGGREGATES:
+            if call.holds_values:
                 self.limits.hold(1)
 
     def _new_accumulators(self) -> list[ValueAccumulator]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -27,6 +27,7 @@ from kgserve.errors import FieldError, InvalidInput, TimedOut
 from kgserve.graph.answers import CypherAnswer
 from kgserve.graph.cypher.engine_names import uses_own_names
 from kgserve.graph.cypher.optimistic_write import OptimisticWrite
+from kgserve.graph.cypher.point_lookup import PointLookup, find_point_lookup
 from kgserve.graph.cypher.read_statements import StatementCancellation, collect_answer
 from kgserve.graph.cypher.row_properties import build_edge_change, build_node_change
 from kgserve.graph.cypher.rows_graph import ReadRecord, RowsGraph, open_rows_graph
@@ -56,6 +57,8 @@ class InterpretedStatement(NamedTuple):
     parameters: Mapping[str, Any]
     needs_interpreter: bool
     """True if the statement uses labels, types, properties or functions that the engine does not know."""
+    lookup: PointLookup | None = None
+    """The lookup of one node that the statement consists of, if the rows answer it as the engine would."""
 
 
 def prepare_interpreted(text: str, parameters: Mapping[str, Any]) -> InterpretedStatement:
@@ -78,7 +81,8 @@ def prepare_interpreted(text: str, parameters: Mapping[str, Any]) -> Interpreted
     ]
     if missing:
         raise InvalidInput(missing[0].message, tuple(missing))
-    return InterpretedStatement(parsed.query, parsed.info, text, parameters, parsed.needs_interpreter)
+    lookup = parsed.lookup if parsed.lookup and parsed.lookup.accepts(parameters) else None
+    return InterpretedStatement(parsed.query, parsed.info, text, parameters, parsed.needs_interpreter, lookup)
 
 
 class _ParsedQuery(NamedTuple):
@@ -87,6 +91,7 @@ class _ParsedQuery(NamedTuple):
     needs_interpreter: bool
     parameters: dict[str, int]
     """Names of the parameters and where they are used first."""
+    lookup: PointLookup | None
 
 
 @contextmanager
@@ -106,7 +111,7 @@ def _parse(text: str) -> _ParsedQuery:
     query = replace_table_names(typed)
     used = [node for node in iterate_nodes(query) if isinstance(node, ParameterReference)]
     places = {node.name: node.position for node in reversed(used)}
-    return _ParsedQuery(query, check_query(query, text), uses_own_names(typed), places)
+    return _ParsedQuery(query, check_query(query, text), uses_own_names(typed), places, find_point_lookup(typed))
 
 
 def check_parameter(value: Any, path: str, depth: int = 0) -> None:
@@ -141,11 +146,12 @@ class InterpretedCursor:
 
     seconds = 0.0
 
-    def __init__(self, result: QueryResult, most: int | None) -> None:
-        """Offer at most ``most`` rows."""
+    def __init__(self, result: QueryResult, most: int | None, types: Sequence[str] | None = None) -> None:
+        """Offer at most ``most`` rows. The types of columns are inferred from the first rows unless they are given."""
         first = [*islice(result.rows, _TYPED_ROWS)]
         self.columns = [*result.columns]
-        self.types = [column_type([row[at] for row in first]) for at in range(len(self.columns))]
+        inferred = (column_type([row[at] for row in first]) for at in range(len(self.columns)))
+        self.types = [*(inferred if types is None else types)]
         self.total = 0
         self._rows = chain(first, result.rows)
         self._most = most
@@ -177,7 +183,7 @@ def open_interpreted(
     limits = statement_limits(control, seconds)
     with graph.lease() as store, store.reading() as rows, locate_faults():
         result = run_interpreted(statement, open_rows_graph(store, rows), limits)
-        yield InterpretedCursor(result, most)
+        yield InterpretedCursor(result, most, statement.lookup and statement.lookup.types)
 
 
 def run_interpreted(statement: InterpretedStatement, graph: GraphView, limits: ExecutionLimits) -> QueryResult:

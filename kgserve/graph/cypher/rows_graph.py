@@ -237,13 +237,17 @@ class RowsGraph(GraphView):
         if number < 0:
             return ()
         found = rows.edges_of(number, outgoing=is_outgoing)
-        base, id_of = rows.base, rows.delta.id
-        keys: list[RelationshipKey] = []
-        for edge, end in zip(found.numbers, found.ends, strict=True):
-            type_ = base.names[base.relations[edge]]
-            if not types or type_ in types:
-                other = id_of(end)
-                keys.append((node_id, other, type_) if is_outgoing else (other, node_id, type_))
+        names, relations = rows.base.names, rows.base.relations
+        named = [names[relations[edge]] for edge in found.numbers]
+        ends: Sequence[int] = found.ends
+        if types:
+            ends = [end for end, type_ in zip(ends, named, strict=True) if type_ in types]
+            named = [type_ for type_ in named if type_ in types]
+        others = zip(rows.delta.ids(ends), named, strict=True)
+        if is_outgoing:
+            keys = [(node_id, other, type_) for other, type_ in others]
+        else:
+            keys = [(other, node_id, type_) for other, type_ in others]
         changed = (cast("EdgeRow", version.row).key for _, _, version in found.changed)
         keys += [key for key in changed if not types or key[2] in types]
         return keys

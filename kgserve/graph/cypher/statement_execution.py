@@ -1,7 +1,7 @@
 """Execution of Cypher statements: by the engine, or by the interpreter of openCypher.
 
 The engine runs statements that the guard accepts and that use only columns. The interpreter runs all others, such as
-statements with labels, relationship types and attributes of their own.
+statements with labels, relationship types and attributes of their own, and lookups of one node by its id.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class StatementRouter:
         with suppress(InvalidInput):
             statement = self._interpreted()
             self.columns = statement.info.columns
-            if statement.needs_interpreter:
+            if statement.needs_interpreter or statement.lookup is not None:
                 return statement
         return guarded
 

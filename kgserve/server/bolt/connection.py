@@ -22,11 +22,15 @@ from kgserve.server.bolt.chunks import ByteReader, ByteWriter, read_message
 from kgserve.server.bolt.handshake import HTTP_GET, MAGIC, ProtocolVersion, negotiate_version
 from kgserve.server.bolt.messages import MessageType, decode_message, peek_type
 from kgserve.server.bolt.packstream import ProtocolViolation
-from kgserve.server.bolt.session import BoltSession, ConnectionEnd, ConnectionLost, SessionOrigin
-from kgserve.server.bolt.websocket import accept_websocket
+from kgserve.server.bolt.session import BoltSession, ClientRefused, ConnectionEnd, ConnectionLost, SessionOrigin
+from kgserve.server.bolt.websocket import FrameWriter, accept_websocket
 
 log = structlog.get_logger()
 
+LINGER_SECONDS = 1.0
+"""Seconds for which a connection that is refused keeps reading, so that the client receives the failure."""
+
+_LINGER_BYTES = 64 * 1024
 _T = TypeVar("_T")
 
 
@@ -136,10 +140,13 @@ class BoltConnection:
         """Serve the client until the connection ends. Raises nothing."""
         try:
             await self._serve()
+        except ClientRefused:
+            await self._linger()
         except (ConnectionEnd, ConnectionError, asyncio.IncompleteReadError, TimeoutError):
             pass
         except ProtocolViolation as error:
             log.info("bolt_client_refused", connection=self._origin.connection_id, reason=error.message)
+            await self._linger()
         except Exception:
             log.exception("bolt_connection_failed", connection=self._origin.connection_id)
         finally:
@@ -264,6 +271,18 @@ class BoltConnection:
             if fault is None:
                 session.abandon()
             await self._inbox.close(fault)
+
+    async def _linger(self) -> None:
+        """Read on for a moment: closing with unread bytes would reset the connection before the client has read."""
+        reader, writer = self._streams
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(LINGER_SECONDS):
+                if isinstance(self._writer, FrameWriter):
+                    self._writer.end()
+                elif writer.can_write_eof():
+                    writer.write_eof()
+                while await reader.read(_LINGER_BYTES):
+                    pass
 
     async def _close(self) -> None:
         if self._call is not None:

@@ -68,6 +68,8 @@ class ResultStream:
         """Skip rows, all if ``limit`` is None; return whether the result has ended."""
         if limit is None:
             self._ahead = None
+            # Whether an unread result has rows is not known then.
+            self.has_records = self.has_records or self._rows is None
             self._result.discard(self._iterator())
             return True
         for number in range(limit):

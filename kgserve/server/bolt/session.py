@@ -66,6 +66,10 @@ class ConnectionEnd(Exception):
     """The connection must be closed."""
 
 
+class ClientRefused(ConnectionEnd):
+    """The connection must be closed after a failure that the client has yet to read."""
+
+
 class ConnectionLost(ConnectionEnd):
     """The client has gone away, or does not read."""
 
@@ -166,10 +170,10 @@ class BoltSession:
                 await self._process(message)
 
     async def refuse(self, error: KgserveError) -> None:
-        """Answer a violation of the protocol. Always raises ConnectionEnd."""
+        """Answer a violation of the protocol. Always raises ClientRefused."""
         self._states.end()
         await self._send(FAILURE_TAG, describe_failure(error, self._version))
-        raise ConnectionEnd
+        raise ClientRefused
 
     async def expire(self, seconds: float) -> None:
         """Roll back what is open after ``seconds`` without a message; the next message fails."""
@@ -210,7 +214,7 @@ class BoltSession:
         is_executing = type_ in (MessageType.PULL, MessageType.DISCARD, MessageType.COMMIT)
         await self._send(FAILURE_TAG, describe_failure(error, self._version, is_executing=is_executing))
         if has_ended:
-            raise ConnectionEnd
+            raise ClientRefused
 
     async def _send(self, tag: int, metadata: dict[str, Any] | None = None) -> None:
         structure = PackedStructure(tag, () if metadata is None else (metadata,))

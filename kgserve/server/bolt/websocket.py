@@ -33,6 +33,7 @@ class FrameWriter(ByteWriter):
 
     def __init__(self, writer: StreamWriter) -> None:
         self._writer = writer
+        self._has_ended = False
 
     @override
     def write(self, data: bytes) -> None:
@@ -55,9 +56,14 @@ class FrameWriter(ByteWriter):
 
     @override
     def close(self) -> None:
-        if not self._writer.is_closing():
-            self.write_frame(_CLOSE, (1000).to_bytes(2))
+        self.end()
         self._writer.close()
+
+    def end(self) -> None:
+        """Send the frame that ends the WebSocket, once."""
+        if not self._has_ended and not self._writer.is_closing():
+            self._has_ended = True
+            self.write_frame(_CLOSE, (1000).to_bytes(2))
 
     @override
     async def wait_closed(self) -> None:

@@ -135,7 +135,7 @@ _NULL_LENGTH = re.compile(r"of (left|right|substring)\(\) must be zero or more")
 _ARGUMENT_TYPE = re.compile(
     r"argument \d of \w+\(\) must be|a condition must be a boolean|toInteger\(\) cannot convert"
 )
-"""Errors for arguments beside null, for conditions on a part of a pattern that has no match, and for infinity."""
+"""Errors for arguments next to null, for conditions on a part of a pattern that has no match, and for infinity."""
 _STATIC_TYPE = re.compile(r"(must be|takes) (a|an) .*, not |has no properties")
 _MISSING_PART = re.compile(r"is not defined|cannot conclude with|needs a name")
 """Errors of statements that lost a part that others need."""

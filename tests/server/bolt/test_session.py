@@ -109,6 +109,14 @@ def test_messages_in_the_wrong_state_end_the_connection(server: RunningServer, m
         assert client.receive_bytes(1) == b""
 
 
+def test_a_refused_client_receives_the_failure(server: RunningServer) -> None:
+    for _ in range(20):
+        with RawClient(server.port) as client:
+            wrong = {**CREDENTIALS, "credentials": "wrong"}
+            client.send_bytes(encode(HELLO, {}) + encode(LOGON, wrong) + encode(RUN, "ECHO", {"a": "x" * 100_000}, {}))
+            assert [client.receive()[0] for _ in range(3)] == [SUCCESS, FAILURE, 0]
+
+
 def test_results_are_pulled_in_parts(client: RawClient) -> None:
     tag, answer = client.run("COUNT 5")
     assert (tag, answer["fields"], answer["db"]) == (SUCCESS, ["n"], "home")
