@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kgserve.cypher.guard import COMMIT_TABLE_NAME
+from kgserve.cypher.guard import COMMIT_TABLE_NAME, LINK_RELATION_TYPE, LINK_TARGET_LABEL
 from kgserve.cypher.interpreter.query_tree import (
     CreateStage,
     FunctionInvocation,
@@ -34,6 +34,15 @@ _FUNCTIONS = frozenset({"labels", "keys", "properties", "type", "id", "elementid
 def uses_own_names(query: QueryUnion) -> bool:
     """Return whether a statement uses labels, types, properties or functions that the engine does not know."""
     return any(map(_is_own, iterate_nodes(query)))
+
+
+def names_links(query: QueryUnion) -> bool:
+    """Return whether a statement reads links into other stores, which only the engine knows."""
+    return any(
+        (isinstance(node, NodeElement) and LINK_TARGET_LABEL in map(str.lower, node.labels))
+        or (isinstance(node, RelationshipElement) and LINK_RELATION_TYPE in map(str.lower, node.types))
+        for node in iterate_nodes(query)
+    )
 
 
 def _is_own(node: QueryNode) -> bool:  # noqa: PLR0911 - one for each kind of node

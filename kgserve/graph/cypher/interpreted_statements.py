@@ -25,7 +25,7 @@ from kgserve.cypher.interpreter.table_names import replace_table_names
 from kgserve.cypher.lexer import describe_position, syntax_fault
 from kgserve.errors import FieldError, InvalidInput, TimedOut
 from kgserve.graph.answers import CypherAnswer
-from kgserve.graph.cypher.engine_names import uses_own_names
+from kgserve.graph.cypher.engine_names import names_links, uses_own_names
 from kgserve.graph.cypher.optimistic_write import OptimisticWrite
 from kgserve.graph.cypher.point_lookup import PointLookup, find_point_lookup
 from kgserve.graph.cypher.read_statements import StatementCancellation, collect_answer
@@ -108,6 +108,8 @@ def locate_faults() -> Generator[None]:
 @lru_cache(MAX_CACHED_QUERIES)
 def _parse(text: str) -> _ParsedQuery:
     typed = parse_query(text)
+    if names_links(typed):
+        raise InvalidInput.at("query", "links into other stores are read as (:Entity)-[:LINKS_TO]->(:Elsewhere) only")
     query = replace_table_names(typed)
     used = [node for node in iterate_nodes(query) if isinstance(node, ParameterReference)]
     places = {node.name: node.position for node in reversed(used)}

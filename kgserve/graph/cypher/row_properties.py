@@ -1,14 +1,14 @@
 """Properties of nodes and relationships in openCypher: columns of rows, and the caller's attributes.
 
-A column that every row may have is a property of the same name. Columns of memories and names are properties of rows
-that have them; on other rows these names are attributes. All other properties are attributes. Columns that kgserve
-manages can be read but not set.
+A column is a property of the same name; all other properties are attributes. If a column is not set, an attribute of
+its name shows, and stays an attribute when it is set. The ``name`` of a node is an attribute unless the node has the
+column. Columns that kgserve manages can be read but not set.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -33,6 +33,7 @@ from kgserve.storage.model.fields import (
     EdgeExtras,
     NodeExtras,
     RowField,
+    RowFields,
     field_names_of,
 )
 from kgserve.storage.model.rows import (
@@ -93,7 +94,7 @@ def read_node_property(row: NodeRow, attributes: Attributes, name: str) -> Any:
         case "created_at" | "updated_at":
             return to_datetime(getattr(row, name))
         case _:
-            return _read_extra(row.extras, attributes, name, _NODE_MEMORY)
+            return _read_extra(row.extras, attributes, name)
 
 
 def read_edge_property(row: EdgeRow, attributes: Attributes, name: str) -> Any:
@@ -104,7 +105,7 @@ def read_edge_property(row: EdgeRow, attributes: Attributes, name: str) -> Any:
         case "created_at" | "updated_at":
             return _parse_datetime(getattr(split_edge_attributes(row.attributes), name))
         case _ if name in _EDGE_EXTRAS or name in _EDGE_MEMORY:
-            return _read_extra(row.extras, attributes, name, _EDGE_MEMORY)
+            return _read_extra(row.extras, attributes, name)
         case _:
             return attributes.get(name)
 
@@ -149,14 +150,12 @@ def _parse_datetime(text: str) -> Any:
     return FUNCTIONS["datetime"](text, now=_EPOCH)
 
 
-def _read_extra(
-    extras: NodeExtras | EdgeExtras | None, attributes: Attributes, name: str, memory: Mapping[str, RowField]
-) -> Any:
+def _read_extra(extras: NodeExtras | EdgeExtras | None, attributes: Attributes, name: str) -> Any:
     value = None if extras is None else getattr(extras, name)
     if name == AUTHOR_FIELD:  # as the engine shows it: empty, not null, if only the author is unknown
         return value
     if value is None or value in ("", ()):
-        return attributes.get(name) if name in memory else None
+        return attributes.get(name)
     return _from_column(name, value)
 
 
@@ -182,23 +181,23 @@ def _list_extras(
 def build_node_change(before: NodeRow | None, node_id: str, label: str, properties: dict[str, Any]) -> ChangedRow:
     """Return the change that gives a node a label and exactly these properties. Raises InvalidInput."""
     name = f"node {node_id!r}"
-    memory = _used_memory_columns(before, _NODE_MEMORY)
-    columns, attributes = _split_properties(
-        properties, {"id", "content", *_NODE_EXTRAS, *memory}, _MANAGED_NODE_PROPERTIES, name
-    )
+    own = {} if before is None else decode_node_attributes(before)
+    optional = _settable_columns(NODE, before, own, _MANAGED_NODE_PROPERTIES)
+    if before is None or before.extras is None or not before.extras.name:
+        optional.pop("name", None)
+    columns, attributes = _split_properties(properties, {"id", "content", *optional}, _MANAGED_NODE_PROPERTIES, name)
     old = (
         None
         if before is None
         else dict(zip(_NODE_FIELDS, node_column_values(msgspec.structs.astuple(before)), strict=True))
     )
     now = dict.fromkeys(_NODE_FIELDS) if old is None else dict(old)
-    unchanged = before is not None and decode_node_attributes(before) == attributes
+    unchanged = before is not None and own == attributes
     now |= {"id": node_id, "type": label, "content": _require_text(columns.pop("content", ""), "content", name)}
     now["attributes"] = before.attributes if unchanged and before else _encode_attributes(attributes)
     columns.pop("id", None)
-    for field in (*NODE.extras, *(_NODE_MEMORY[each] for each in memory)):
-        if field.name not in _MANAGED_NODE_PROPERTIES:
-            now[field.name] = _to_column(field, columns.get(field.name), now[field.name], name)
+    for field in optional.values():
+        now[field.name] = _to_column(field, columns.get(field.name), now[field.name], name)
     return ChangedRow(now, old)
 
 
@@ -206,33 +205,35 @@ def build_edge_change(before: EdgeRow | None, key: RelationshipKey, properties: 
     """Return the change that gives a relationship exactly these properties. Raises InvalidInput."""
     source, target, relation_type = key
     name = f"the relationship from {source!r} to {target!r}"
-    memory = _used_memory_columns(before, _EDGE_MEMORY)
-    columns, attributes = _split_properties(
-        properties, {"weight", *_EDGE_EXTRAS, *memory}, _MANAGED_EDGE_PROPERTIES, name
-    )
+    own = {} if before is None else decode_edge_attributes(before)
+    optional = _settable_columns(EDGE, before, own, _MANAGED_EDGE_PROPERTIES)
+    columns, attributes = _split_properties(properties, {"weight", *optional}, _MANAGED_EDGE_PROPERTIES, name)
     old = (
         None
         if before is None
         else dict(zip(_EDGE_FIELDS, edge_column_values(msgspec.structs.astuple(before)), strict=True))
     )
     now = dict.fromkeys(_EDGE_FIELDS) if old is None else dict(old)
-    unchanged = before is not None and decode_edge_attributes(before) == attributes
+    unchanged = before is not None and own == attributes
     now |= {"source": source, "target": target, "relation_type": relation_type}
     now["weight"] = _require_number(columns.get("weight", DEFAULT_WEIGHT), "weight", name)
     now["attributes"] = before.attributes if unchanged and before else _encode_attributes(attributes)
-    for field in (*EDGE.extras, *(_EDGE_MEMORY[each] for each in memory)):
-        if field.name not in _MANAGED_EDGE_PROPERTIES:
-            now[field.name] = _to_column(field, columns.get(field.name), now[field.name], name)
+    for field in optional.values():
+        now[field.name] = _to_column(field, columns.get(field.name), now[field.name], name)
     return ChangedRow(now, old)
 
 
-def _used_memory_columns(row: NodeRow | EdgeRow | None, fields: Mapping[str, RowField]) -> list[str]:
-    """Return the columns of memories and names that a row has, or may have because it is a memory."""
-    if row is None or row.extras is None:
-        return []
-    own = [field for field in fields.values() if not field.is_kept]
-    is_memory = isinstance(row, NodeRow) and row.is_memory
-    return [field.name for field in own if is_memory or getattr(row.extras, field.name) not in (None, "")]
+def _settable_columns(
+    fields: RowFields, before: NodeRow | EdgeRow | None, attributes: Attributes, managed: frozenset[str]
+) -> dict[str, RowField]:
+    """Return the optional columns that properties of their names set, by name."""
+    extras = None if before is None else before.extras
+    settable = (field for field in fields.optional if field.name not in managed)
+    return {
+        field.name: field
+        for field in settable
+        if field.name not in attributes or (extras is not None and getattr(extras, field.name) not in (None, "", ()))
+    }
 
 
 def _split_properties(

@@ -128,7 +128,7 @@ def test_conditions_match_expected_node_counts(http: httpx.Client, chain: str, c
 
 STATEMENTS: dict[str, list[list[Any]]] = {
     "MATCH (n) RETURN n.id, size((n)-[]->()) ORDER BY n.id": [["a", 2], ["b", 1], ["c", 0]],
-    "MATCH (n {id: 'a'}) RETURN labels(n), n.name": [[["Entity"], None]],
+    "MATCH (n {id: 'a'}) RETURN labels(n), n.name": [[["t"], None]],
     # No relationship is followed twice.
     "MATCH (x {id: 'a'})-[]-(y)-[]-(z) RETURN y.id, z.id ORDER BY y.id": [["b", "c"], ["c", "b"]],
     "MATCH (x)-->(m)<--(y) RETURN x.id, y.id ORDER BY x.id": [["a", "b"], ["b", "a"]],
@@ -221,11 +221,9 @@ def test_a_condition_may_be_a_variable(http: httpx.Client, sparse: str) -> None:
     assert values(http, sparse, f"{collected} RETURN {counted}") == [6]
 
 
-def test_a_null_among_lists_of_a_parameter_is_refused(http: httpx.Client, sparse: str) -> None:
-    for given, path in (([["a"], None], "params.p[1]"), ([{"a": [1], "b": 1}, {"b": 2}], "params.p[].a[1]")):
-        document = refusal(post(http, sparse, "UNWIND $p AS x RETURN x", params={"p": given}), 400)
-        assert path in document["detail"]
-        assert "send an empty list" in document["detail"]
+def test_a_null_among_lists_of_a_parameter_stays_null(http: httpx.Client, sparse: str) -> None:
+    for given in ([["a"], None], [{"a": [1], "b": 1}, {"b": 2}]):
+        assert ask(http, sparse, "UNWIND $p AS x RETURN x", params={"p": given})["rows"] == [[each] for each in given]
 
 
 def test_column_names_keep_the_source_text(http: httpx.Client, chain: str) -> None:
@@ -254,9 +252,8 @@ def test_string_escapes_are_stored_correctly(http: httpx.Client, api: str) -> No
 def test_self_loop_is_matched_once(http: httpx.Client, api: str) -> None:
     nodes, edges = [{"id": "a", "type": "t"}], [{"from": "a", "to": "a", "relation_type": "R"}]
     accepted(http.post(f"{api}/inject", json={"nodes": nodes, "edges": edges}))
-    for pattern in ("(a)-[]-(b)", "(a)-[*1..2]-(b)", "(a)-[*0..1]->(b)"):
-        document = refusal(post(http, api, f"MATCH {pattern} RETURN count(*)"), 400)
-        assert "from a node to itself" in document["errors"][0]["message"]
+    for pattern, count in (("(a)-[]-(b)", 1), ("(a)-[*1..2]-(b)", 1), ("(a)-[*0..1]->(b)", 2)):
+        assert values(http, api, f"MATCH {pattern} RETURN count(*)") == [count]
     assert values(http, api, "MATCH (a)-[]->(b) RETURN count(*)") == [1]
     assert values(http, api, "MATCH (a)-[]-(b) WHERE a.id <> b.id RETURN count(*)") == [0]
     assert values(http, api, "MATCH (a)-[]-(b) RETURN DISTINCT b.id") == ["a"]
@@ -270,8 +267,7 @@ def test_unbounded_path_is_complete(http: httpx.Client, api: str) -> None:
     accepted(http.post(f"{api}/inject", json=body))
     assert values(http, api, "MATCH (a {id: 'n00'})-[*]->(b) RETURN count(*)") == [19]
     accepted(http.post(f"{api}/inject", json={"nodes": [{"id": each, "type": "t"} for each in ids], "edges": edges}))
-    document = refusal(post(http, api, "MATCH (a {id: 'n00'})-[*]->(b) RETURN count(*)"), 400)
-    assert "add an upper bound" in document["errors"][0]["message"]
+    assert values(http, api, "MATCH (a {id: 'n00'})-[*]->(b) RETURN count(*)") == [39]
 
 
 def test_more_than_ten_relationships_are_made_at_once(http: httpx.Client, api: str) -> None:
