@@ -11,7 +11,7 @@ import msgspec
 from typing_extensions import override
 
 from tests.cypher.differential.generator import GeneratedStatement
-from tests.cypher.differential.product import Outcome, StatementStore
+from tests.cypher.differential.product import Outcome, StatementStore, read_value
 from tests.cypher.reference import tree as t
 from tests.cypher.reference.expressions import Evaluator
 from tests.cypher.reference.functions import as_text
@@ -102,8 +102,8 @@ class InterpreterComparison(Comparison):
         if isinstance(expected, UnmodelledFeature):
             return Result("not modelled", text, outcome, str(expected))
         if isinstance(expected, Answer):
-            expected.rows = _name_floats(expected.rows)
-        outcome.rows = _name_floats(outcome.rows)
+            expected.rows = _normalize(expected.rows)
+        outcome.rows = _normalize(outcome.rows)
         verdict = _verdict(outcome, expected)
         if verdict == "refused":
             verdict = self._judge_refusal(generated, outcome)
@@ -112,8 +112,10 @@ class InterpreterComparison(Comparison):
         if verdict in DIFFERENT or self._is_engine_dialect:
             return Result(verdict, text, outcome, expected)
         routed = self._store.ask(text, parameters)
-        routed.rows = _name_floats(routed.rows)
+        routed.rows = _normalize(routed.rows)
         again = _verdict(routed, expected)
+        if again == "no error" and _is_lazy(generated, str(expected)):
+            again = "not modelled"
         return Result(verdict if again == "refused" else again, text, routed, expected)
 
     def _judge_refusal(self, generated: GeneratedStatement, outcome: Outcome) -> Verdict:
@@ -137,6 +139,7 @@ _ARGUMENT_TYPE = re.compile(
 )
 """Errors for arguments next to null, for conditions on a part of a pattern that has no match, and for infinity."""
 _STATIC_TYPE = re.compile(r"(must be|takes) (a|an) .*, not |has no properties")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?Z")
 _MISSING_PART = re.compile(r"is not defined|cannot conclude with|needs a name")
 """Errors of statements that lost a part that others need."""
 
@@ -177,15 +180,17 @@ def _is_lazy(generated: GeneratedStatement, error: str) -> bool:
     return "a truth value is needed" in error or any(isinstance(each, t.Projection) and each.limit for each in parts)
 
 
-def _name_floats(value: Any) -> Any:
-    """Return a copy in which floats that JSON lacks are texts."""
+def _normalize(value: Any) -> Any:
+    """Return a copy in which floats that JSON lacks are texts, and times in lists and maps are `Timestamp`."""
     if isinstance(value, list):
-        items = [_name_floats(each) for each in value]
+        items = [_normalize(each) for each in value]
         return Bag(items) if isinstance(value, Bag) else items
     if isinstance(value, dict):
-        return {name: _name_floats(each) for name, each in value.items()}
+        return {name: _normalize(each) for name, each in value.items()}
     if isinstance(value, float) and not math.isfinite(value):
         return as_text(value)
+    if isinstance(value, str) and _TIME.fullmatch(value):
+        return read_value(value, "TIMESTAMP")
     return value
 
 
