@@ -22,9 +22,9 @@ from typing_extensions import override
 from kgserve import __version__
 from kgserve.cli.shell.commands import SHELL_COMMANDS, CommandStopped, ShellExit, run_script
 from kgserve.cli.shell.formats import MODES
-from kgserve.cli.shell.highlighting import StatementHighlighter
 from kgserve.cli.shell.script import is_unfinished
 from kgserve.cli.shell.session import ShellSession
+from kgserve.cli.shell.statement_colours import StatementHighlighter
 from kgserve.cypher.completion import (
     COMPLETION_FUNCTIONS,
     COMPLETION_KEYWORDS,

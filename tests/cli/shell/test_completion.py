@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from kgserve.cli.shell.highlighting import find_pieces
+from kgserve.cli.shell.statement_colours import find_pieces
 from kgserve.cli.shell.terminal import completion_context, find_type_at_cursor
 from kgserve.cypher import lexer
 from kgserve.cypher.completion import COMPLETION_FUNCTIONS, COMPLETION_KEYWORDS, PROPERTIES_BY_LABEL

@@ -47,7 +47,7 @@ _TOKEN_PATTERN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_LONGEST_STATEMENT_CHARS = 20_000
+_MAX_COLOURED_CHARS = 20_000
 """Longer texts are not coloured, because each key press does it again."""
 
 
@@ -132,7 +132,7 @@ class StatementHighlighter(Lexer):
     @override
     def lex_document(self, document: Document) -> Callable[[int], StyleAndTextTuples]:
         text = document.text
-        is_plain = len(text) > _LONGEST_STATEMENT_CHARS or (text.startswith(":") and not text.startswith(":export"))
+        is_plain = len(text) > _MAX_COLOURED_CHARS or (text.startswith(":") and not text.startswith(":export"))
         pieces = [StatementPiece("plain", text)] if is_plain else find_pieces(text)
         lines = [*split_lines([(_STYLES[piece.role], piece.text) for piece in pieces])]
         return lambda number: lines[number] if number < len(lines) else []
