@@ -54,6 +54,7 @@ from kgserve.graph.answers import (
     SchemaDescription,
     SearchAnswer,
     SearchHit,
+    StoreCypherVocabulary,
     TagList,
     TraverseAnswer,
 )
@@ -354,6 +355,15 @@ CYPHER_WORDS_EXAMPLE = CypherVocabulary(
     functions=["count", "toupper"],
     procedures=["show_tables"],
     labels={"Entity": {"id": "STRING", "type": "STRING"}, "RELATES_TO": {"weight": "DOUBLE"}},
+)
+STORE_WORDS_EXAMPLE = StoreCypherVocabulary(
+    keywords=["MATCH", "RETURN", "WHERE"],
+    functions=["count", "toUpper"],
+    procedures=["db.labels"],
+    labels={"requirement": ["status", "owner"], "code_symbol": ["language"]},
+    relation_types={"IMPLEMENTED_BY": ["since"]},
+    node_properties=["id", "type", "content"],
+    relation_properties=["relation_type", "weight"],
 )
 BROWSER_KEY_EXAMPLE = BrowserKey(
     key="kgs_example0_" + "A" * 43, role="read", stores=["*"], expires="2025-07-16T00:00:00.000000Z"

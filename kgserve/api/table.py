@@ -20,7 +20,7 @@ from kgserve.graph import (
     visualization,
 )
 from kgserve.graph.answers import ListedNodePage
-from kgserve.graph.cypher import read_statements
+from kgserve.graph.cypher import read_statements, vocabulary
 from kgserve.graph.search import node_search
 from kgserve.graph.transfer import import_export
 
@@ -88,6 +88,12 @@ USE_CASES = (
         id="cypherWords", tag="cypher", role="read", summary="List the words that a Cypher statement may use",
         note="Keywords, functions, procedures and properties, for editors that complete statements.",
         example=examples.CYPHER_WORDS_EXAMPLE, errors=COMMON_ERRORS,
+    ),
+    UseCase(
+        *("cypher_vocabulary", "GET", f"{STORE_PATH}/cypher/words", vocabulary.list_store_vocabulary),
+        id="cypherVocabulary", tag="cypher", role="read", summary="List the words for Cypher statements of a store",
+        note="Also labels, relationship types and attributes that the store uses, from a sample.",
+        example=examples.STORE_WORDS_EXAMPLE,
     ),
     UseCase(
         *("inject", "POST", f"{STORE_PATH}/inject", mutations.inject_batch),

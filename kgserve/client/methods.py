@@ -46,6 +46,7 @@ class StoreMethods:
 
     name: str
 
+    cypher_vocabulary = waiting.make_store_request_method(ask.cypher_vocabulary)
     inject = waiting.make_store_request_method(ask.inject)
     delete_node = waiting.make_store_request_method(ask.delete_node)
     delete_edge = waiting.make_store_request_method(ask.delete_edge)
@@ -169,6 +170,7 @@ class AsyncStoreMethods:
 
     name: str
 
+    cypher_vocabulary = awaited.make_store_request_method(ask.cypher_vocabulary)
     inject = awaited.make_store_request_method(ask.inject)
     delete_node = awaited.make_store_request_method(ask.delete_node)
     delete_edge = awaited.make_store_request_method(ask.delete_edge)

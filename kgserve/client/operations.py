@@ -37,6 +37,7 @@ from kgserve.graph.answers import (
     ReindexAnswer,
     RestoreAnswer,
     SchemaDescription,
+    StoreCypherVocabulary,
     TagList,
 )
 from kgserve.graph.compat.versioned_nodes_api import (
@@ -177,6 +178,9 @@ CLUSTER_ROUTE = ClientRoute("cluster", "GET", "/api/cluster", ClusterStatus)
 DRAIN_ROUTE = ClientRoute("drain", "POST", "/api/cluster/drain", DrainAnswer, in_body=True)
 FINISH_UPGRADE_ROUTE = ClientRoute("finish_upgrade", "POST", "/api/cluster/finish-upgrade", UpgradeAnswer)
 CYPHER_WORDS_ROUTE = ClientRoute("cypher_words", "GET", "/api/cypher/words", CypherVocabulary)
+CYPHER_VOCABULARY_ROUTE = ClientRoute(
+    "cypher_vocabulary", "GET", "/api/memory/{store}/cypher/words", StoreCypherVocabulary, reads=True
+)
 INJECT_ROUTE = ClientRoute("inject", "POST", "/api/memory/{store}/inject", InjectAnswer, in_body=True)
 DELETE_NODE_ROUTE = ClientRoute("delete_node", "DELETE", "/api/memory/{store}/nodes/{id}", DeleteNodeAnswer)
 DELETE_EDGE_ROUTE = ClientRoute("delete_edge", "DELETE", "/api/memory/{store}/edges", DeleteEdgeAnswer, in_body=True)
@@ -346,6 +350,19 @@ def cypher_words() -> ClientRequest[CypherVocabulary]:
     They are the same for every store; its types and relation types are in its `stats`.
     """
     return CYPHER_WORDS_ROUTE.ask(None)
+
+
+def cypher_vocabulary(store: str) -> ClientRequest[StoreCypherVocabulary]:
+    """List the words for Cypher statements of a store.
+
+    Return words for the completion of statements: those of every store, and the names that this store uses.
+
+    Labels and relationship types come most frequent first, each with attributes of up to 200 of its nodes or
+    relationships, and of 5,000 in all. Rare attributes may be missing.
+
+    Raises NotFound.
+    """
+    return CYPHER_VOCABULARY_ROUTE.ask(store)
 
 
 def inject(

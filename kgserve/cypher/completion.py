@@ -1,21 +1,47 @@
-"""Words for statement completion in the shell and the explorer; a subset of the engine's keywords.
+"""Words for statement completion in the shell and the explorer, of the engine and of the interpreter.
 
-Labels come with their properties and the engine's type names.
+The engine's labels come with their properties and the engine's type names.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+
+from kgserve.cypher.interpreter import temporal
+from kgserve.cypher.interpreter.aggregates import SHOWN_AGGREGATE_NAMES
+from kgserve.cypher.interpreter.functions import FUNCTIONS
+from kgserve.cypher.interpreter.procedures import PROCEDURES
 from kgserve.cypher.lexer import ALLOWED_FUNCTIONS, ALLOWED_PROCEDURES
 from kgserve.storage.model.fields import EDGE, EDGE_ENDPOINTS, NODE
 
 COMPLETION_KEYWORDS = (
-    "ALL", "AND", "AS", "ASC", "BY", "CALL", "CASE", "CONTAINS", "COUNT", "CREATE", "DELETE", "DESC", "DETACH",
-    "DISTINCT", "ELSE", "END", "ENDS", "EXISTS", "FALSE", "IN", "IS", "LIMIT", "MATCH", "MERGE", "NOT", "NULL",
-    "ON", "OPTIONAL", "OR", "ORDER", "RETURN", "SET", "SHORTEST", "SKIP", "STARTS", "THEN", "TRUE", "UNION",
-    "UNWIND", "WHEN", "WHERE", "WITH", "XOR", "YIELD",
+    "ALL", "AND", "ANY", "AS", "ASC", "BY", "CALL", "CASE", "CONTAINS", "COUNT", "CREATE", "DELETE", "DESC", "DETACH",
+    "DISTINCT", "ELSE", "END", "ENDS", "EXISTS", "FALSE", "FOREACH", "IN", "IS", "LIMIT", "MATCH", "MERGE", "NONE",
+    "NOT", "NULL", "ON", "OPTIONAL", "OR", "ORDER", "REDUCE", "REMOVE", "RETURN", "SET", "SHORTEST", "SINGLE", "SKIP",
+    "STARTS", "THEN", "TRUE", "UNION", "UNWIND", "WHEN", "WHERE", "WITH", "XOR", "YIELD",
 )  # fmt: skip
-COMPLETION_FUNCTIONS = tuple(sorted(ALLOWED_FUNCTIONS))
-COMPLETION_PROCEDURES = tuple(sorted(ALLOWED_PROCEDURES))
+_SHOWN_TEMPORAL_NAMES = {
+    "duration.indays": "duration.inDays",
+    "duration.inmonths": "duration.inMonths",
+    "duration.inseconds": "duration.inSeconds",
+}
+_PLAIN_NAME_PATTERN = re.compile(r"[^\W\d]\w*")
+
+
+def _list_functions() -> Iterator[str]:
+    """Yield the functions of the engine, and then those of the interpreter as openCypher writes them."""
+    yield from ALLOWED_FUNCTIONS
+    yield from (_SHOWN_TEMPORAL_NAMES.get(name, name) for name in temporal.FUNCTIONS)
+    yield from (function.name for function in FUNCTIONS.values())
+    yield from SHOWN_AGGREGATE_NAMES
+    yield from ("allShortestPaths", "coalesce", "shortestPath", "timestamp")
+
+
+COMPLETION_FUNCTIONS = tuple(sorted({name.lower(): name for name in _list_functions()}.values(), key=str.lower))
+COMPLETION_PROCEDURES = tuple(
+    sorted((*ALLOWED_PROCEDURES, *(procedure.name for procedure in PROCEDURES.values())), key=str.lower)
+)
 _RELATION_PROPERTIES = {field.name: field.type.engine for field in EDGE.whole[EDGE_ENDPOINTS:]}
 NODE_LABELS: dict[str, dict[str, str]] = {
     "Entity": {field.name: field.type.engine for field in NODE.whole},
@@ -23,3 +49,8 @@ NODE_LABELS: dict[str, dict[str, str]] = {
 }
 RELATION_LABELS = {"RELATES_TO": _RELATION_PROPERTIES, "LINKS_TO": _RELATION_PROPERTIES}
 PROPERTIES_BY_LABEL: dict[str, dict[str, str]] = NODE_LABELS | RELATION_LABELS
+
+
+def quote_name(name: str) -> str:
+    """Return a label, relation type or property as statements write it: in backticks unless it is a plain word."""
+    return name if _PLAIN_NAME_PATTERN.fullmatch(name) else f"`{name.replace('`', '``')}`"

@@ -48,6 +48,8 @@ _RELATION_TABLES = frozenset({"RELATES_TO", "LINKS_TO"})
 _UNKNOWN_ANCHOR = "?"
 """Anchor of an optional path for which no variable indicates a missing match."""
 
+_ENGINE_LABELS = "the engine's own functions and forms work with :Entity and :RELATES_TO only"
+
 
 class _MatchedRelation(msgspec.Struct):
     """Relationship of a pattern, and the variable used to compare it with others, once needed."""
@@ -210,8 +212,8 @@ class PatternAnalysis(PatternAnalyzer):
     def _check_labels(self, node: NodePattern) -> None:
         for index, label in node.labels:
             if self._context.outline.tokens[index].text.upper() in KEYWORDS:
-                what = f"the only label is :Entity; replace :{label} by :Entity and the condition type = '{label}';"
-                raise self._context.refuse(index, f"{what} found")
+                what = f"replace :{label} by :Entity and the condition type = '{label}'"
+                raise self._context.refuse(index, f"{_ENGINE_LABELS}: {what}; found")
 
     def _check_case(self, name: str, index: int, scope: VariableScope) -> None:
         if other := scope.similar(name):
@@ -221,8 +223,8 @@ class PatternAnalysis(PatternAnalyzer):
     def _relation(self, relation: RelationPattern, scope: VariableScope) -> _MatchedRelation:
         for index, name in relation.types:
             if self._context.outline.tokens[index].text.upper() in KEYWORDS:
-                what = f"the only relation type is :RELATES_TO; replace :{name} by it and relation_type = '{name}';"
-                raise self._context.refuse(index, f"{what} found")
+                what = f"replace :{name} by :RELATES_TO and relation_type = '{name}'"
+                raise self._context.refuse(index, f"{_ENGINE_LABELS}: {what}; found")
         self._check_compared_properties(relation.properties, EDGE_COLUMN_TYPES, scope)
         if relation.length is not None:
             self._length(relation, scope)

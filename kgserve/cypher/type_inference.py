@@ -385,8 +385,10 @@ class TypeInference:
                 case Slice():
                     kind = self._slice(step, kind, scope)
                 case LabelTest():
-                    what = "labels cannot be tested; the only label is :Entity. Compare type, as in n.type = 'task'."
-                    raise self._context.refuse(step.start, f"{what} Found")
+                    what = (
+                        "with the engine's own functions and forms, compare n.type = 'task' instead of a label; found"
+                    )
+                    raise self._context.refuse(step.start, what)
         return kind
 
     def _property(self, step: Property, kind: ValueType) -> ValueType:

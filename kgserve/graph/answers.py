@@ -567,6 +567,18 @@ class CypherVocabulary(msgspec.Struct, kw_only=True):
     labels: dict[str, dict[str, str]]
 
 
+class StoreCypherVocabulary(msgspec.Struct, kw_only=True):
+    """The vocabulary of Cypher statements about one store."""
+
+    keywords: list[str]
+    functions: list[str]
+    procedures: list[str]
+    labels: Annotated[dict[str, list[str]], Meta(description="Attributes by label, most frequent first")]
+    relation_types: Annotated[dict[str, list[str]], Meta(description="Attributes by type, most frequent first")]
+    node_properties: Annotated[list[str], Meta(description="Properties that any node can have")]
+    relation_properties: Annotated[list[str], Meta(description="Properties that any relationship can have")]
+
+
 class Problem(msgspec.Struct, kw_only=True):
     """An error, RFC 9457. ``instance`` is the request id; ``errors`` lists every faulty field of an invalid input.
 

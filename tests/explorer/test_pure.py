@@ -154,9 +154,47 @@ def test_a_statement_in_pieces_brackets_and_completions(page: Page) -> None:
         begun('RETURN ma', 9, words, false), begun('a ', 2, words, false), begun('a ', 2, words, true),
         m.placeOf('ab\\ncd', 2, 2), m.placeOf('ab\\ncd', 9, 99)];
     """
-    kinds = ["keyword", "string", "comment", "keyword", "number", "number"]
+    kinds = ["keyword", "property", "string", "comment", "keyword", "number", "number"]
     told = [True, kinds, [6, 18], [6, 18], [], [7, 2], [2, 0], [2, 2], 4, 5]
     assert run(page, "panel/editor.js", script) == told
+
+
+def test_names_of_a_store_are_coloured_and_completed(page: Page) -> None:
+    script = """
+      const statement = "MATCH (t:task|`two words` {due: 1})-[:BLOCKS|AFTER*1..2]->(b) WHERE b:task AND "
+        + "toUpper(b.name) RETURN [x IN nodes(p) WHERE x:task | x.id], EXISTS { (b) WHERE b:done }";
+      const named = ['label', 'relation', 'property', 'function'];
+      const kinds = m.pieces(statement, new Set(['MATCH', 'WHERE', 'AND', 'RETURN', 'IN', 'EXISTS']));
+      const { wordsOf } = await import('/explorer/panel/cypher.js');
+      const words = wordsOf({
+        keywords: ['MATCH', 'ON'], functions: ['toUpper', 'duration.between'], procedures: ['db.labels'],
+        labels: { task: ['state', 'due date'], 'two words': ['stature'] },
+        relation_types: { BLOCKS: ['since'], OWNS: [] },
+        node_properties: ['id', 'since'], relation_properties: ['weight'],
+      });
+      const begun = ['MATCH (n:', 'MATCH (n:task|tw', 'MATCH (n:`tw', 'MATCH ()-[:', 'MATCH ()-[r:OWNS|b',
+        'MATCH (n) WHERE n:ta', 'MATCH (t:task) WHERE t.', 'MATCH (t:task {st', 'MATCH (t) WHERE t.st',
+        'RETURN duration.', 'RETURN duration.b',
+        'CALL db.', "MATCH (n {type: 'tw", 'RETURN o', 'RETURN 1 // o'];
+      const offers = begun.map((one) => m.completions(one, one.length, words, false).words.map(({ label }) => label));
+      return [kinds.filter((one) => named.includes(one.kind)).map((one) => [one.kind, one.text]), offers];
+    """
+    kinds = [
+        *(["label", "task"], ["label", "`two words`"], ["property", "due"]),
+        *(["relation", "BLOCKS"], ["relation", "AFTER"], ["label", "task"]),
+        *(["function", "toUpper"], ["property", "name"], ["function", "nodes"], ["label", "task"], ["property", "id"]),
+        ["label", "done"],
+    ]
+    offered = [
+        ["task", "`two words`", "Entity", "Elsewhere"],
+        *(["`two words`"], ["`two words`"]),
+        *(["BLOCKS", "OWNS", "RELATES_TO", "LINKS_TO"], ["BLOCKS"]),
+        ["task"],
+        ["state", "`due date`", "id", "since", "weight"],
+        *(["state"], ["state", "stature"]),
+        *(["duration.between"], ["duration.between"], ["db.labels"], ["two words"], ["ON"], []),
+    ]
+    assert run(page, "panel/editor.js", script) == [kinds, offered]
 
 
 def test_what_the_server_tells_of_itself_is_read(page: Page) -> None:

@@ -16,7 +16,7 @@ from kgserve.cli.shell.screen import ShellScreen
 from kgserve.client import Client, Interrupted, Unreachable
 from kgserve.client.lines import write_atomically
 from kgserve.errors import InvalidInput, KgserveError
-from kgserve.graph.answers import CypherAnswer, CypherChanges
+from kgserve.graph.answers import CypherAnswer, CypherChanges, StoreCypherVocabulary
 from kgserve.graph.request_bodies import MAX_CYPHER_ROWS
 from kgserve.platform import server_discovery
 
@@ -70,6 +70,10 @@ class ServerConnection:
     def stats(self, store: str) -> StoreStats:
         """Return statistics of a store."""
         return self._answer(lambda client: client.store(store).stats())
+
+    def words(self, store: str) -> StoreCypherVocabulary:
+        """Return the words for statements of a store."""
+        return self._answer(lambda client: client.store(store).cypher_vocabulary())
 
     def stores(self) -> list[StoreSummary]:
         """Return the stores of the server."""

@@ -10,7 +10,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal
 
-import msgspec
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import get_app
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
@@ -18,36 +17,38 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
-from prompt_toolkit.lexers import PygmentsLexer
-from pygments.lexers.graph import CypherLexer
 from typing_extensions import override
 
 from kgserve import __version__
-from kgserve.admin.api import StoreStats
 from kgserve.cli.shell.commands import SHELL_COMMANDS, CommandStopped, ShellExit, run_script
 from kgserve.cli.shell.formats import MODES
 from kgserve.cli.shell.script import is_unfinished
 from kgserve.cli.shell.session import ShellSession
+from kgserve.cli.shell.statement_colours import StatementHighlighter
 from kgserve.cypher.completion import (
     COMPLETION_FUNCTIONS,
     COMPLETION_KEYWORDS,
     COMPLETION_PROCEDURES,
     NODE_LABELS,
-    PROPERTIES_BY_LABEL,
     RELATION_LABELS,
+    quote_name,
 )
 from kgserve.errors import KgserveError
+from kgserve.graph.answers import StoreCypherVocabulary
 
 EXIT_WORDS = {"exit", "quit"}
 """Words that leave the shell although commands begin with a colon."""
 
 COMPLETION_CACHE_SECONDS = 10.0
-"""Seconds for which a store's types are cached, unless something was written."""
+"""Seconds for which a store's words are cached, unless something was written."""
 
 CompletionContext = Literal[
     "command", "help", "store", "mode", "switch", "parameter", "file", "node type", "relation type", "node label",
     "relation label", "node property", "relation property", "property", "procedure", "word", "nothing",
 ]  # fmt: skip
+
+FUNCTION_NAMESPACES = tuple(sorted({name.partition(".")[0] for name in COMPLETION_FUNCTIONS if "." in name}))
+"""Words that a dot and the rest of a function's name follow."""
 
 COMMAND_CONTEXTS: tuple[tuple[CompletionContext, str], ...] = (
     ("command", r":(\w*)$"),
@@ -60,16 +61,25 @@ COMMAND_CONTEXTS: tuple[tuple[CompletionContext, str], ...] = (
 )
 """Completions of a line that begins with a colon, by the text before the cursor."""
 
+_NAMES_BEFORE = r"(?:[\w\s]*[|&]\s*:?)*\s*"
 STATEMENT_CONTEXTS: tuple[tuple[CompletionContext, str], ...] = (
     ("parameter", r"\$(\w*)$"),
-    ("relation label", r"\[\s*\w*\s*:\s*(?:\w+\s*\|\s*:?)*(\w*)$"),
-    ("node label", r"\(\s*\w*\s*:\s*(\w*)$"),
-    ("relation property", r"\[[^\][(){}]*\{(?:[^{}]*,)?\s*(\w*)$"),
+    ("procedure", r"\b(?i:CALL)\s+([A-Za-z_]\w*(?:\.\w*)*|)$"),
+    ("word", rf"(?<![.\w])((?i:{'|'.join(FUNCTION_NAMESPACES)})\.\w*)$"),
+    ("property", r"([^\W\d]\w*)\.(\w*)$"),
+    ("relation label", rf"-\[\s*\w*\s*:{_NAMES_BEFORE}(\w*)$"),
+    ("node label", rf"\(\s*\w*\s*:{_NAMES_BEFORE}(\w*)$"),
+    ("relation property", r"-\[[^\][(){}]*\{(?:[^{}]*,)?\s*(\w*)$"),
     ("node property", r"\([^\][(){}]*\{(?:[^{}]*,)?\s*(\w*)$"),
-    ("procedure", r"\b(?i:CALL)\s+(\w*)$"),
-    ("word", r"\b([A-Za-z_]\w*)$"),
+    ("node label", r"\b(?i:AND|NOT|OR|REMOVE|SET|WHEN|WHERE|XOR)\s+[^\W\d]\w*:(\w*)$"),
+    ("word", r"\b([^\W\d]\w*)$"),
 )
 """Completions by the end of a statement's text; the first match applies."""
+
+PROPERTY_CONTEXTS = frozenset[CompletionContext]({"node property", "relation property", "property"})
+NAME_CONTEXTS = PROPERTY_CONTEXTS | {"node label", "relation label"}
+"""Contexts of names that are written in backticks unless they are plain words."""
+_NAME = r"(?:(\w+)|`([^`]+)`)"
 
 QUOTED_OR_COMMENT = re.compile(r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"|`[^`]*`|//[^\n]*|/\*.*?\*/", re.DOTALL)
 TYPE_COMPARISON = re.compile(r"\b(relation_type|type)\s*(?:=|<>|:|\bIN\s*\[[^\]]*?)\s*$", re.IGNORECASE)
@@ -104,7 +114,7 @@ def _typed(prompt: PromptSession[str], session: ShellSession) -> str | None:
 def _prompt(session: ShellSession, history: Path) -> PromptSession[str]:
     return PromptSession(
         history=_open_history(history),
-        lexer=PygmentsLexer(CypherLexer),
+        lexer=StatementHighlighter(),
         completer=CypherCompleter(CompletionCache(session)),
         complete_in_thread=True,
         complete_while_typing=False,
@@ -163,6 +173,9 @@ def completion_context(before: str) -> tuple[CompletionContext, str]:
 
 
 def _in_quotes(before: str, quoted: str) -> tuple[CompletionContext, str]:
+    if quoted[0] == "`":
+        kind, _ = _in_statement(before)
+        return (kind, quoted) if kind in NAME_CONTEXTS else ("nothing", "")
     compared = TYPE_COMPARISON.search(before) if quoted[0] in "'\"" else None
     if compared is None:
         return "nothing", ""
@@ -170,18 +183,25 @@ def _in_quotes(before: str, quoted: str) -> tuple[CompletionContext, str]:
 
 
 def _in_statement(bare: str) -> tuple[CompletionContext, str]:
-    if found := re.search(r"(\w+)\.(\w*)$", bare):
-        return _property_of(found[1], bare), found[2]
     for kind, pattern in STATEMENT_CONTEXTS:
         if found := re.search(pattern, bare):
-            return kind, found[1]
+            return _property_of(found[1], bare) if kind == "property" else kind, found[found.lastindex or 0]
     return "nothing", ""
 
 
 def _property_of(variable: str, bare: str) -> CompletionContext:
-    if re.search(rf"\[\s*{variable}\b", bare):
+    if re.search(rf"-\[\s*{variable}\b", bare):
         return "relation property"
     return "node property" if re.search(rf"\(\s*{variable}\s*[:){{]", bare) else "property"
+
+
+def find_type_at_cursor(before: str) -> str | None:
+    """Return the label or relation type of the element whose property is typed; None if it is not known."""
+    if found := re.search(r"([^\W\d]\w*)\.[\w`]*$", before):
+        declared = re.search(rf"[(\[]\s*{found[1]}\s*:\s*{_NAME}", before)
+    else:
+        declared = re.search(rf"[(\[]\s*\w*\s*:\s*{_NAME}[^()\[\]{{}}]*\{{[^{{}}]*$", before)
+    return declared and (declared[1] or declared[2])
 
 
 class CypherCompleter(Completer):
@@ -197,38 +217,50 @@ class CypherCompleter(Completer):
             "mode": lambda: MODES,
             "switch": lambda: ("on", "off"),
             "parameter": lambda: sorted(vocabulary.session.parameters),
-            "node type": lambda: vocabulary.words().node_types,
+            "node type": lambda: vocabulary.words().labels,
             "relation type": lambda: vocabulary.words().relation_types,
-            "node label": lambda: NODE_LABELS,
-            "relation label": lambda: RELATION_LABELS,
-            "node property": lambda: _properties(NODE_LABELS),
-            "relation property": lambda: _properties(RELATION_LABELS),
-            "property": lambda: _properties(PROPERTIES_BY_LABEL),
+            "node label": lambda: (*vocabulary.words().labels, *NODE_LABELS),
+            "relation label": lambda: (*vocabulary.words().relation_types, *RELATION_LABELS),
             "procedure": lambda: [f"{name}(" for name in COMPLETION_PROCEDURES],
             "word": lambda: (*COMPLETION_KEYWORDS, *(f"{name}(" for name in COMPLETION_FUNCTIONS)),
         }
 
     @override
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
-        kind, begun = completion_context(document.text_before_cursor)
+        before = document.text_before_cursor
+        kind, begun = completion_context(before)
         if kind == "file":
             yield from self._files.get_completions(Document(begun), complete_event)
         elif kind != "nothing":
-            for offer in self._offers[kind]():
-                if offer.lower().startswith(begun.lower()):
-                    yield Completion(offer, start_position=-len(begun), display_meta=kind)
+            prefix = begun.removeprefix("`") if kind in NAME_CONTEXTS else begun
+            for offer in dict.fromkeys(self._list_offers(kind, before)):
+                if offer.lower().startswith(prefix.lower()):
+                    text = quote_name(offer) if kind in NAME_CONTEXTS else offer
+                    yield Completion(text, start_position=-len(begun), display_meta=kind)
+
+    def _list_offers(self, kind: CompletionContext, before: str) -> Iterable[str]:
+        if kind not in PROPERTY_CONTEXTS:
+            return self._offers[kind]()
+        words, type_ = self._vocabulary.words(), find_type_at_cursor(before)
+        nodes = () if kind == "relation property" else _list_properties(words.labels, NODE_LABELS, type_)
+        relations = () if kind == "node property" else _list_properties(words.relation_types, RELATION_LABELS, type_)
+        return (*nodes, *relations)
 
 
-def _properties(labels: Mapping[str, Mapping[str, str]]) -> Iterable[str]:
-    """Return the properties of several labels, each once."""
-    return dict.fromkeys(chain.from_iterable(labels.values()))
+def _list_properties(
+    attributes: Mapping[str, Iterable[str]], columns: Mapping[str, Iterable[str]], type_: str | None
+) -> Iterator[str]:
+    """Yield the attributes and columns of rows with a type; those of all rows if the type is not in use."""
+    if type_ is not None and type_ in attributes:
+        yield from attributes[type_]
+        yield from next(iter(columns.values()))
+    else:
+        yield from chain.from_iterable((*attributes.values(), *columns.values()))
 
 
-class CompletionWords(msgspec.Struct, frozen=True):
-    """Completions specific to a store, most frequent first."""
-
-    node_types: tuple[str, ...] = ()
-    relation_types: tuple[str, ...] = ()
+NO_WORDS = StoreCypherVocabulary(
+    keywords=[], functions=[], procedures=[], labels={}, relation_types={}, node_properties=[], relation_properties=[]
+)
 
 
 class CompletionCache:
@@ -236,12 +268,12 @@ class CompletionCache:
 
     def __init__(self, session: ShellSession) -> None:
         self.session = session
-        self._words = CompletionWords()
+        self._words = NO_WORDS
         self._known: tuple[str | None, int] = (None, -1)
         self._since = 0.0
 
-    def words(self) -> CompletionWords:
-        """Return the types of the selected store."""
+    def words(self) -> StoreCypherVocabulary:
+        """Return the labels, relationship types and attributes of the selected store."""
         wanted = (self.session.store, self.session.writes)
         if wanted != self._known or time.monotonic() - self._since > COMPLETION_CACHE_SECONDS:
             self._words = self._asked(self.session.store)
@@ -256,16 +288,9 @@ class CompletionCache:
         except KgserveError:
             return []
 
-    def _asked(self, store: str | None) -> CompletionWords:
+    def _asked(self, store: str | None) -> StoreCypherVocabulary:
         try:
             server = self.session.server
-            return CompletionWords() if store is None or not server.connected else _by_frequency(server.stats(store))
+            return NO_WORDS if store is None or not server.connected else server.words(store)
         except KgserveError:
-            return CompletionWords()
-
-
-def _by_frequency(stats: StoreStats) -> CompletionWords:
-    def ordered(counts: dict[str, int]) -> tuple[str, ...]:
-        return tuple(sorted(counts, key=lambda name: (-counts[name], name)))
-
-    return CompletionWords(ordered(stats.types), ordered(stats.relation_types))
+            return NO_WORDS

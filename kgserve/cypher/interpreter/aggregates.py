@@ -265,6 +265,8 @@ _AGGREGATES: dict[str, tuple[str, type[ValueAccumulator], int]] = {
     "percentiledisc": ("percentileDisc", _PercentileAccumulator, 2),
 }
 AGGREGATE_NAMES = frozenset(_AGGREGATES)
+SHOWN_AGGREGATE_NAMES = tuple(shown for shown, _, _ in _AGGREGATES.values())
+"""Names of the aggregates as openCypher writes them."""
 
 
 def find_aggregates(tree: object) -> Iterator[FunctionInvocation | CountStar]:

@@ -14,6 +14,7 @@ from kgserve.cypher.interpreter.list_functions import LIST_FUNCTIONS
 from kgserve.cypher.interpreter.math_functions import MATH_FUNCTIONS
 from kgserve.cypher.interpreter.scalar_function import ANY, ScalarFunction
 from kgserve.cypher.interpreter.string_functions import STRING_FUNCTIONS
+from kgserve.cypher.lexer import ALLOWED_FUNCTIONS
 from kgserve.errors import InvalidInput
 
 FUNCTIONS: dict[str, ScalarFunction] = {
@@ -42,6 +43,8 @@ def find_function(name: str, now: datetime) -> ScalarFunction:
         return _adapt_temporal(name, function, now)
     if name in _UNSUPPORTED_FUNCTIONS:
         raise InvalidInput(f"not supported: {name}(); spatial values cannot be stored")
+    if name in ALLOWED_FUNCTIONS:
+        raise InvalidInput(f"{name}() is a function of the engine, for statements with :Entity and columns only")
     known = [*FUNCTIONS, *temporal.FUNCTIONS, "coalesce", "timestamp"]
     nearest = difflib.get_close_matches(name, known, _MAX_SUGGESTIONS)
     shown = [f"{FUNCTIONS[each].name if each in FUNCTIONS else each}()" for each in nearest]

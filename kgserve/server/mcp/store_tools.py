@@ -21,6 +21,7 @@ from kgserve.admin.api import (
 from kgserve.errors import InvalidInput
 from kgserve.graph import node_reads
 from kgserve.graph.cross_store_links import get_link_manifest
+from kgserve.graph.cypher.vocabulary import suggest_statement
 from kgserve.graph.query_parameters import DropStoreQuery, NodesQuery, TagsQuery
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.server.mcp.argument_fields import Arguments, add_fields_of, to_request
@@ -130,6 +131,7 @@ class StoreOverview(msgspec.Struct, kw_only=True):
     kind_whitelist: Annotated[list[str], Meta(description="Types that may be written; empty: all")]
     indexed_attributes: Annotated[list[str], Meta(description="Attributes that search indexes; *: all")]
     metadata: dict[str, Any]
+    statement: Annotated[str, Meta(description="Example for query_cypher")]
     links: Annotated[LinkManifest, Meta(description="Stores at the other end of relations, outbound and inbound")]
 
 
@@ -168,6 +170,7 @@ def build_store_description(graph: StoreHandle, tags_prefix: str = "") -> StoreO
         kind_whitelist=settings.kind_whitelist,
         indexed_attributes=settings.indexed_attributes,
         metadata=settings.metadata,
+        statement=suggest_statement(graph),
         links=get_link_manifest(graph),
     )
 
@@ -280,6 +283,9 @@ def _described_reply(found: StoreOverview, given: msgspec.Struct, _store: str) -
     }
     values |= {"tags": dict(shown_tags)} if shown_tags else {}
     values |= chosen
+    if found.statement:
+        values["cypher"] = found.statement
+        lines.append(f"Cypher, for example: {found.statement}")
     if linked := _links_by_store(found.links):
         values["links"] = linked
         sides = {"outbound": "Relations into other stores", "inbound": "Relations out of other stores into this one"}

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 
 import pytest
 
-from kgserve.cli.shell.terminal import completion_context
+from kgserve.cli.shell.statement_colours import find_pieces
+from kgserve.cli.shell.terminal import completion_context, find_type_at_cursor
 from kgserve.cypher import lexer
-from kgserve.cypher.completion import COMPLETION_KEYWORDS, PROPERTIES_BY_LABEL
+from kgserve.cypher.completion import COMPLETION_FUNCTIONS, COMPLETION_KEYWORDS, PROPERTIES_BY_LABEL
+from kgserve.cypher.interpreter.aggregates import AGGREGATE_NAMES
+from kgserve.cypher.interpreter.functions import find_function
+from kgserve.cypher.interpreter.parser import parse_query
 from tests.project.reading import TOP
 
 
@@ -46,10 +51,36 @@ from tests.project.reading import TOP
         ("MATCH (n {id: $st", "parameter", "st"),
         ("CALL show_", "procedure", "show_"),
         ("RETURN 12", "nothing", ""),
+        ("MATCH (n:task|pr", "node label", "pr"),
+        ("MATCH (n:`two words`|pr", "node label", "pr"),
+        ("MATCH (n:`two wo", "node label", "`two wo"),
+        ("MATCH (n) WHERE n:ta", "node label", "ta"),
+        ("MATCH (n:task {a: 1, b:ta", "word", "ta"),
+        ("MATCH (n)-[r:A|:B*1..3 {si", "relation property", "si"),
+        ("MATCH (n:task {`due", "node property", "`due"),
+        ("MATCH p = (a)-->() RETURN [x IN nodes(p) | x.na", "property", "na"),
+        ("CALL db.la", "procedure", "db.la"),
+        ("RETURN duration.be", "word", "duration.be"),
+        ("MATCH (n) RETURN n.date.tr", "property", "tr"),
     ],
 )
 def test_completion_context_at_the_cursor(before: str, what: str, begun: str) -> None:
     assert completion_context(before) == (what, begun)
+
+
+@pytest.mark.parametrize(
+    ("before", "type_"),
+    [
+        ("MATCH (t:task {st", "task"),
+        ("MATCH (t:task {id: 'a', st", "task"),
+        ("MATCH (t:`two words`)-[r:BLOCKS]->(b:task) WHERE r.", "BLOCKS"),
+        ("MATCH (t:`two words`)-[r:BLOCKS]->(b:task) WHERE t.na", "two words"),
+        ("MATCH (t)-[:BLOCKS {si", "BLOCKS"),
+        ("MATCH (t) WHERE t.", None),
+    ],
+)
+def test_completed_properties_belong_to_a_type(before: str, type_: str | None) -> None:
+    assert find_type_at_cursor(before) == type_
 
 
 def test_labels_and_properties_are_those_of_the_schema() -> None:
@@ -64,4 +95,31 @@ def test_labels_and_properties_are_those_of_the_schema() -> None:
 
 
 def test_completed_keywords_are_allowed_in_statements() -> None:
-    assert set(COMPLETION_KEYWORDS) <= lexer.KEYWORDS - lexer.FORBIDDEN_WORDS
+    interpreted = {"FOREACH", "REDUCE", "REMOVE"}
+    assert set(COMPLETION_KEYWORDS) - interpreted <= lexer.KEYWORDS - lexer.FORBIDDEN_WORDS
+    parse_query("MATCH (n) REMOVE n.x FOREACH (y IN [reduce(s = 0, x IN [1] | s + x)] | SET n.x = y)")
+
+
+@pytest.mark.parametrize("name", COMPLETION_FUNCTIONS)
+def test_completed_functions_are_known(name: str) -> None:
+    known = name.lower() in lexer.ALLOWED_FUNCTIONS or name.lower() in {"shortestpath", "allshortestpaths"}
+    assert known or name.lower() in AGGREGATE_NAMES | {"coalesce"} or find_function(name.lower(), datetime.now(UTC))
+
+
+def test_pieces_of_a_statement_have_roles() -> None:
+    text = """MATCH (t:task|`two words` {due: $d})-[:BLOCKS|AFTER*1..2]->(b) // why
+    WHERE b:task AND toUpper(b.name) = 'X' RETURN [x IN nodes(p) WHERE x:task | x.id], EXISTS { (b) WHERE b:done }"""
+    pieces = [*find_pieces(text)]
+    assert "".join(piece.text for piece in pieces) == text
+    roles = [(piece.role, piece.text) for piece in pieces if piece.role not in {"plain", "keyword"}]
+    assert roles == [
+        *(("label", "task"), ("label", "`two words`"), ("property", "due"), ("parameter", "$d")),
+        *(("relation type", "BLOCKS"), ("relation type", "AFTER"), ("number", "1"), ("number", "2")),
+        *(("comment", "// why"), ("label", "task"), ("function", "toUpper"), ("property", "name"), ("string", "'X'")),
+        *(("function", "nodes"), ("label", "task"), ("property", "id"), ("label", "done")),
+    ]
+
+
+@pytest.mark.parametrize("text", ["MATCH (n:`a", "RETURN 'x", "/* a", "}])", "MATCH (n:", ":|.{:"])
+def test_pieces_of_unfinished_text_are_complete(text: str) -> None:
+    assert "".join(piece.text for piece in find_pieces(text)) == text

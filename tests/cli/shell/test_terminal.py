@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from kgserve.platform.server_discovery import find_lock_holder
@@ -50,6 +51,34 @@ def test_completion(terminal: Terminal, store: str) -> None:
         terminal.type(typed, TAB)
         terminal.see(completed)
         terminal.wipe()
+
+
+def test_completion_of_names_in_use(server: ServerProcessHandle, tmp_path: Path) -> None:
+    nodes = [
+        {"id": "t", "type": "task", "attributes": {"state": "open", "due date": "May"}},
+        {"id": "p", "type": "person of note", "attributes": {"stature": 2}},
+    ]
+    edges = [{"from": "p", "to": "t", "relation_type": "OWNS", "attributes": {"since": 2020}}]
+    inject = f"{server.url}/api/memory/names-in-use/inject"
+    assert httpx.post(inject, json={"nodes": nodes, "edges": edges}).is_success
+    with Terminal(tmp_path, "names-in-use", "--url", server.url) as terminal:
+        terminal.see(r"names-in-use> ?$")
+        for typed, completed in (
+            ("MATCH (n:ta", r"\(n:task$"),
+            ("MATCH (n:task|per", r"\(n:task\|`person of note`$"),
+            ("MATCH (n:`pers", r"\(n:`person of note`$"),
+            ("MATCH (n) WHERE n:ta", r"n:task$"),
+            ("MATCH ()-[:OW", r"\[:OWNS$"),
+            ("MATCH ()-[:OWNS {si", r"\{since$"),
+            ("MATCH (n:task {st", r"\{state$"),
+            ("MATCH (t:task) RETURN t.du", r"t\.`due date`$"),
+            ("CALL db.la", r"CALL db\.labels\($"),
+            ("MATCH (n) REMO", r"REMOVE$"),
+            ("RETURN toLow", r"toLower\($"),
+        ):
+            terminal.type(typed, TAB)
+            terminal.see(completed)
+            terminal.wipe()
 
 
 def test_several_completions_are_offered(terminal: Terminal) -> None:

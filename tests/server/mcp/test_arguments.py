@@ -252,12 +252,14 @@ def test_errors_list_stores_and_answers_list_corrections(server: ServerProcessHa
 
 def test_cypher_errors_name_the_labels_of_this_schema(server: ServerProcessHandle, store: str) -> None:
     call(server.url, "auto", "inject_knowledge_graph", index=store, nodes=[NODE])
-    query = "MATCH (p:Person)-[:KNOWS]->(:Person) WHERE p.name = 'x.y' RETURN p.name"
+    found = call(server.url, "auto", "query_cypher", index=store, query="MATCH (p:Person) WHERE p.age > 3 RETURN p.age")
+    assert found.structured_content["rows"] == []
+    query = "MATCH (:Entity)<--(p:Person)-[:KNOWS]->(b) WHERE p.title = 'x.y' RETURN list_extract([p.title], 1)"
     said = refusal(server.url, "auto", "query_cypher", index=store, query=query)
     for instead in (
         "replace :Person by :Entity",
         "replace :KNOWS by :RELATES_TO",
-        "write id for name",
+        "write id for title",
         "nodes have id, ",
     ):
         assert instead in said

@@ -283,6 +283,11 @@ def test_read_describe_and_list(server: ServerProcessHandle, mode: Mode, store: 
     assert (types["code"]["count"], types["requirement"]["count"]) == (2, 1)
     assert [example["id"] for example in types["code"]["examples"]] == ["feat-jwt", "impl-db"]
     assert described.structured_content["relation_types"] == {"IMPLEMENTED_BY": 2}
+    example = described.structured_content["cypher"]
+    assert "MATCH (a:requirement)-[:IMPLEMENTED_BY]->(b:code) RETURN a.id" in example
+    assert example in text_of(described)
+    found = call(server.url, mode, "query_cypher", index=store, query=example).structured_content["rows"]
+    assert {(row[0], row[-1]) for row in found} == {("req-001", "feat-jwt"), ("req-001", "impl-db")}
     listed = call(server.url, mode, "list_stores", limit=100)
     assert store in {each["name"] for each in listed.structured_content["stores"]}
 

@@ -159,7 +159,7 @@ def _hint_of_labels(text: str) -> str:
         *(_label_suggestion(EDGE_LABEL, name, "relation_type") for name in edges),
     ]
     return (
-        f"; the only label is :{NODE_LABEL}, the only relation type :{EDGE_LABEL}: {', '.join(suggestions)}"
+        f"; the engine's own functions work with :{NODE_LABEL} and :{EDGE_LABEL} only: {', '.join(suggestions)}"
         if suggestions
         else ""
     )
@@ -189,6 +189,5 @@ def _hint_of_properties(text: str) -> str:
 
 
 def _available_properties() -> str:
-    own = 'WHERE e.attributes CONTAINS \'"status":"open"\''
     fields = f"nodes have {', '.join(_NODE_PROPERTIES)}; edges {', '.join(_EDGE_PROPERTIES)}"
-    return f"; {fields}; custom properties are in attributes, which is JSON text: {own}"
+    return f"; {fields}; attributes are properties where no function of the engine is used"

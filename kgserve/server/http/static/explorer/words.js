@@ -232,7 +232,7 @@ export const W = {
   run: "Run",
   rows: "Rows of the result",
   completions: "Completions",
-  wordKinds: { class: "label", constant: "type in this store" },
+  wordKinds: { relation: "relationship type" },
   running: "Running…",
   mayChange: "may change the store",
   earlier: "Earlier statements",

@@ -3,7 +3,7 @@
 import { html, signal, useEffect } from "../vendor/preact.js";
 import { put } from "../load.js";
 import { ask, memory, Refused, request, save } from "../server.js";
-import { about, attempt, graph, mayWrite, say, selected, store, view } from "../state.js";
+import { attempt, graph, mayWrite, say, selected, store, view } from "../state.js";
 import { W } from "../words.js";
 import { Editor } from "./editor.js";
 import { number, plain } from "./parts.js";
@@ -96,20 +96,33 @@ const csv = () =>
 /** Completions, and their store. */
 const offered = signal({ store: "", words: /** @type {import("./editor.js").Word[]} */ ([]) });
 
+const NO_WORDS = { keywords: [], functions: [], procedures: [], labels: {}, relation_types: {}, node_properties: [], relation_properties: [] };
+
 /** Load completions: the shell's words, and the names that this store uses. */
 async function learn() {
   const mine = store.value;
-  const found = await ask("GET", "/api/cypher/words").catch((error) => {
-    if (error instanceof Refused) return { keywords: [], functions: [], procedures: [], labels: {} };
+  const found = await ask("GET", memory(mine, "cypher", "words")).catch((error) => {
+    if (error instanceof Refused) return NO_WORDS;
     throw error;
   });
-  const { stats } = about.value ?? { stats: { types: {}, relation_types: {} } };
+  if (store.value === mine) offered.value = { store: mine, words: wordsOf(found) };
+}
+
+/** Words of a store for the editor. @param {typeof NO_WORDS} found @returns {import("./editor.js").Word[]} */
+export function wordsOf(found) {
+  const owners = /** @type {Map<string, string[]>} */ (new Map());
+  for (const [owner, names] of [...Object.entries(found.labels), ...Object.entries(found.relation_types)])
+    for (const name of /** @type {string[]} */ (names)) owners.set(name, [...(owners.get(name) ?? []), owner]);
+  const columns = new Set([...found.node_properties, ...found.relation_properties]);
   const kinds = /** @type {[string, string[]][]} */ ([
-    ["keyword", found.keywords], ["function", found.functions], ["function", found.procedures], ["class", Object.keys(found.labels)],
-    ["property", [...new Set(Object.values(found.labels).flatMap((label) => Object.keys(/** @type {object} */ (label))))]],
-    ["constant", [...Object.keys(stats.types), ...Object.keys(stats.relation_types)]],
+    ["keyword", found.keywords], ["function", found.functions], ["procedure", found.procedures],
+    ["label", [...Object.keys(found.labels), "Entity", "Elsewhere"]], ["relation", [...Object.keys(found.relation_types), "RELATES_TO", "LINKS_TO"]],
   ]);
-  offered.value = { store: mine, words: kinds.flatMap(([type, labels]) => labels.map((label) => ({ label, type }))) };
+  return [
+    ...kinds.flatMap(([type, labels]) => labels.map((label) => ({ label, type }))),
+    ...[...owners].filter(([label]) => !columns.has(label)).map(([label, of]) => ({ label, type: "property", of })),
+    ...[...columns].map((label) => ({ label, type: "property" })),
+  ];
 }
 
 export function CypherPane() {

@@ -3,21 +3,45 @@
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { W } from "../words.js";
 
-/** @typedef {{label: string, type: string}} Word */
+/** A word to complete; `of`: the labels and relationship types that a property belongs to, if not to all. @typedef {{label: string, type: string, of?: string[]}} Word */
 
-const TOKENS = /\/\/.*|\/\*[\s\S]*?(?:\*\/|$)|'(?:\\.|[^'\\])*(?:'|$)|"(?:\\.|[^"\\])*(?:"|$)|`[^`]*(?:`|$)|\$\w+|\b\d+(?:\.\d+)?(?:[eE][+-]?\d+)?\b|[A-Za-z_]\w*|[()[\]{}]/g;
+const TOKENS = /\/\/.*|\/\*[\s\S]*?(?:\*\/|$)|'(?:\\.|[^'\\])*(?:'|$)|"(?:\\.|[^"\\])*(?:"|$)|`[^`]*(?:`|$)|\$\w+|\b\d+(?:\.\d+)?(?:[eE][+-]?\d+)?\b|[\p{L}_][\p{L}\p{N}_]*|[()[\]{}]|[^\s]/gu;
 const OPENING = { ")": "(", "]": "[", "}": "{" };
 /** Longer texts are not highlighted. */
 const LONGEST = 20_000;
 const OFFERED = 50;
+const SUBQUERIES = new Set(["CALL", "COLLECT", "COUNT", "EXISTS"]);
 
-/** What a piece of a statement is. @param {string} token @param {Set<string>} keywords */
-function kindOf(token, keywords) {
+/** What a piece of a statement is, if that does not depend on others. @param {string} token */
+function kindOf(token) {
   if (/^(\/\/|\/\*)/.test(token)) return "comment";
   if (/^['"]/.test(token)) return "string";
   if (/^[\d$]/.test(token)) return "number";
-  if (/^[()[\]{}]/.test(token)) return "bracket";
-  return keywords.has(token.toUpperCase()) ? "keyword" : "";
+  return /^[()[\]{}]/.test(token) ? "bracket" : "";
+}
+
+/** Kinds of names, by the brackets around them and the pieces next to them. @param {{text: string, kind: string}[]} all @param {Set<string>} keywords */
+function nameKinds(all, keywords) {
+  const named = all.filter((one) => one.kind !== "comment" && one.text.trim());
+  const inside = /** @type {string[]} */ ([]);
+  let labels = "";
+  named.forEach((one, i) => {
+    const before = named[i - 1]?.text ?? "";
+    const after = named[i + 1]?.text ?? "";
+    const around = inside.at(-1) ?? "";
+    if (one.kind === "bracket") {
+      const query = one.text === "{" && named[i - 1]?.kind !== "property" && (SUBQUERIES.has(before.toUpperCase()) || before === ")");
+      if (one.text in OPENING) inside.pop();
+      else inside.push(one.text === "[" && before === "-" ? "-[" : query ? "" : one.text);
+    } else if (/^[\p{L}_`]/u.test(one.text)) {
+      const more = /^[|&]$/.test(before) && around !== "[" && labels;
+      if (more || (before === ":" && around !== "{")) one.kind = around === "-[" ? "relation" : "label";
+      else if ((before === "." && after !== "(") || (around === "{" && after === ":")) one.kind = "property";
+      else if (keywords.has(one.text.toUpperCase()) && before !== ".") one.kind = "keyword";
+      else if (after === "(" && !one.text.startsWith("`")) one.kind = "function";
+    }
+    if (!/^[|&]$/.test(one.text)) labels = one.kind === "label" || one.kind === "relation" ? one.kind : "";
+  });
 }
 
 /**
@@ -29,10 +53,11 @@ export function pieces(text, keywords) {
   let end = 0;
   for (const match of text.matchAll(TOKENS)) {
     if (match.index > end) found.push({ from: end, text: text.slice(end, match.index), kind: "" });
-    found.push({ from: match.index, text: match[0], kind: kindOf(match[0], keywords) });
+    found.push({ from: match.index, text: match[0], kind: kindOf(match[0]) });
     end = match.index + match[0].length;
   }
   if (end < text.length) found.push({ from: end, text: text.slice(end), kind: "" });
+  nameKinds(found, keywords);
   return found;
 }
 
@@ -50,13 +75,63 @@ export function pairAt(all, caret) {
   return [];
 }
 
-/** Words that begin with what stands before the caret. @param {string} text @param {number} caret @param {Word[]} words @param {boolean} asked @returns {{from: number, words: Word[]}} */
+const NAME = "[\\p{L}\\p{N}_]*";
+const MORE_NAMES = "(?:[\\p{L}\\p{N}_\\s]*[|&]\\s*:?)*\\s*";
+const DECLARED = "\\s*:\\s*(?:([\\p{L}\\p{N}_]+)|`([^`]+)`)";
+const QUOTED_OR_COMMENT = /'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|`[^`]*`|\/\/.*\n|\/\*[\s\S]*?\*\//g;
+const FUNCTION_PLACE = /(?<![\p{L}\p{N}_.])(?:date|datetime|duration|localdatetime|localtime|time)\.\w*$/iu;
+/** Which words a place takes, by the text before it; the first that matches. */
+const PLACES = /** @type {[RegExp, string[]][]} */ ([
+  [/\bCALL\s+[\w.]*$/i, ["procedure"]],
+  [FUNCTION_PLACE, ["function"]],
+  [new RegExp(`-\\[\\s*${NAME}\\s*:${MORE_NAMES}${NAME}$`, "u"), ["relation"]],
+  [new RegExp(`\\(\\s*${NAME}\\s*:${MORE_NAMES}${NAME}$`, "u"), ["label"]],
+  [new RegExp(`\\b(?:AND|NOT|OR|REMOVE|SET|WHEN|WHERE|XOR)\\s+${NAME}:${NAME}$`, "iu"), ["label"]],
+  [new RegExp(`[\\p{L}_]${NAME}\\.${NAME}$`, "u"), ["property"]],
+  [new RegExp(`[([][^\\][(){}]*\\{(?:[^{}]*,)?\\s*${NAME}$`, "u"), ["property"]],
+]);
+const ANYWHERE = ["keyword", "function"];
+const NAMES = new Set(["label", "relation", "property"]);
+
+/** The kinds of words that a place takes, and where the one that is typed there begins. @param {string} before @returns {{from: number, kinds: string[], quoted: boolean}} */
+function placeOfWord(before) {
+  const bare = before.replace(QUOTED_OR_COMMENT, (one) => " ".repeat(one.length));
+  const opened = /['"`]|\/\/|\/\*/.exec(bare);
+  if (opened?.[0] === "`") {
+    const { kinds } = placeOfWord(before.slice(0, opened.index));
+    return { from: opened.index, kinds: kinds.filter((kind) => NAMES.has(kind)), quoted: false };
+  }
+  if (opened) return { from: opened.index + 1, kinds: /['"]/.test(opened[0]) ? ["label", "relation"] : [], quoted: true };
+  const kinds = PLACES.find(([pattern]) => pattern.test(bare))?.[1] ?? ANYWHERE;
+  const begun = kinds[0] === "procedure" || FUNCTION_PLACE.test(bare) ? /[\w.]*$/ : /[\p{L}\p{N}_]*$/u;
+  return { from: before.length - (begun.exec(bare)?.[0].length ?? 0), kinds, quoted: false };
+}
+
+/** The label or type of that whose property is typed. @param {string} before */
+function typeAtCaret(before) {
+  const variable = /([\p{L}_][\p{L}\p{N}_]*)\.[\p{L}\p{N}_`]*$/u.exec(before)?.[1];
+  const pattern = variable ? `[([]\\s*${variable}${DECLARED}` : `[([]\\s*${NAME}${DECLARED}[^()[\\]{}]*\\{[^{}]*$`;
+  const found = new RegExp(pattern, "u").exec(before);
+  return found?.[1] ?? found?.[2] ?? "";
+}
+
+/** A name as statements write it. @param {string} name */
+const inBackticks = (name) => (/^[\p{L}_][\p{L}\p{N}_]*$/u.test(name) ? name : `\`${name.replaceAll("`", "``")}\``);
+
+/** Words that fit what stands before the caret. @param {string} text @param {number} caret @param {Word[]} words @param {boolean} asked @returns {{from: number, words: Word[]}} */
 export function completions(text, caret, words, asked) {
-  const begun = /\w*$/.exec(text.slice(0, caret))?.[0] ?? "";
-  if (!begun && !asked) return { from: caret, words: [] };
-  const low = begun.toLowerCase();
-  const fitting = words.filter(({ label }) => label.toLowerCase().startsWith(low) && label !== begun);
-  return { from: caret - begun.length, words: fitting.slice(0, OFFERED) };
+  const before = text.slice(0, caret);
+  const { from, kinds, quoted } = placeOfWord(before);
+  const begun = before.slice(from);
+  const isName = !quoted && NAMES.has(kinds[0]);
+  if (!begun && !asked && !(isName && /[:.]$/.test(before))) return { from: caret, words: [] };
+  const low = begun.replace(/^`/, "").toLowerCase();
+  const type = typeAtCaret(before);
+  const known = words.some(({ of }) => of?.includes(type));
+  const fitting = words.filter((word) => kinds.includes(word.type) && word.label.toLowerCase().startsWith(low) && word.label !== begun
+    && (!known || !word.of || word.of.includes(type)));
+  const once = [...new Map(fitting.map((word) => [word.label, word])).values()].slice(0, OFFERED);
+  return { from, words: isName ? once.map((word) => ({ ...word, label: inBackticks(word.label) })) : once };
 }
 
 /** The place of a line and column, both from 1, in a text. @param {string} text @param {number} line @param {number} column */
