@@ -16,6 +16,7 @@ from kgserve.cypher.interpreter.property_values import check_label, check_proper
 from kgserve.cypher.interpreter.values import describe_value, equivalence_key
 from kgserve.errors import InvalidInput
 
+_encode = msgspec.json.Encoder(order="sorted").encode
 GENERATED_ID_PREFIX = "_:"
 """Begins the ids of nodes that were created without one; such an id is no property of its node."""
 NODE_COLUMNS = frozenset({"content", "summary", "tags"})
@@ -204,7 +205,7 @@ class GraphEdits(WritableGraph):
         shown = {key: value for key, value in shown.items() if key not in self._node_columns}
         own = {key: value for key, value in node.properties.items() if key in self._node_columns}
         attributes = {key: value for key, value in node.properties.items() if key not in self._node_columns}
-        return {**shown, "id": node_id, "type": node.label, **own, "attributes": attributes}
+        return {**shown, "id": node_id, "type": node.label, **own, "attributes": _encode_attributes(attributes)}
 
     @override
     def create_node(self, label: str, properties: dict[str, Any]) -> str:
@@ -348,7 +349,7 @@ class GraphEdits(WritableGraph):
             "_to": target,
             "relation_type": type_,
             **columns,
-            "attributes": attributes,
+            "attributes": _encode_attributes(attributes),
         }
 
     @override
@@ -563,3 +564,8 @@ def _lookup_key(value: Any) -> Hashable:
 def _is_same(a: dict[str, Any], b: dict[str, Any]) -> bool:
     """Return whether two maps are the same as JSON: 1, 1.0 and true differ."""
     return a == b and repr(a) == repr({name: b[name] for name in a})
+
+
+def _encode_attributes(attributes: dict[str, Any]) -> str:
+    """Return attributes as rows store them: the text of a JSON object."""
+    return _encode(attributes).decode()

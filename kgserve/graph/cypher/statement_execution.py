@@ -39,6 +39,7 @@ from kgserve.graph.store_handle import StoreHandle
 
 _Answer = TypeVar("_Answer")
 
+_PLAN_PREFIX = re.compile(r"\s*(EXPLAIN|PROFILE)\b", re.IGNORECASE)
 _ENGINE_WORDS = re.compile(r"\b(Entity|RELATES_TO|Elsewhere|LINKS_TO)\b")
 
 
@@ -61,6 +62,8 @@ class StatementRouter:
             guarded = guard_statement(self._text, self._parameters, writable=self._writable)
         except InvalidInput as refusal:
             return self.interpret(refusal)
+        except Forbidden as refusal:
+            return self._interpret_call(refusal)
         if guarded.explains or guarded.names_links:
             return guarded
         with suppress(InvalidInput):
@@ -75,10 +78,22 @@ class StatementRouter:
 
         If it does not accept it either, raise its error, or ``refusal`` for a statement that is meant for the engine.
         """
+        if _PLAN_PREFIX.match(self._text):
+            prepare_interpreted(_PLAN_PREFIX.sub("", self._text), self._parameters)
+            message = "EXPLAIN shows the plans of the engine; over Bolt it lists the stages of other statements"
+            raise InvalidInput.at("query", message)
         try:
             return self._interpreted()
         except InvalidInput as error:
             raise (refusal if _ENGINE_WORDS.search(self._text) else error) from None
+
+    def _interpret_call(self, refusal: Forbidden) -> InterpretedStatement:
+        """Return a statement that calls a procedure of the interpreter. Raise ``refusal`` for any other."""
+        with suppress(InvalidInput):
+            statement = self._interpreted()
+            if statement.info.procedures:
+                return statement
+        raise refusal
 
     def name_columns(self, columns: list[str]) -> list[str]:
         """Return the columns of an engine's answer, named as typed."""

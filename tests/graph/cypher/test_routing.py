@@ -1,0 +1,102 @@
+"""Which statements the interpreter runs, and what is refused although one of both could parse it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from kgserve.errors import Forbidden, InvalidInput
+from kgserve.graph.cypher.statement_execution import run_cypher_request
+from kgserve.graph.mutations import inject_batch
+from kgserve.graph.request_bodies import CypherRequest, InjectRequest
+from kgserve.stores.pool import StorePool
+from tests.graphs import graph_of
+from tests.stores.writing import NAME, PATIENCE
+
+NODES = [
+    {"id": "a", "type": "task", "content": "first", "attributes": {"status": "open", "source": "mail", "name": "A"}},
+    {"id": "b", "type": "task", "attributes": {"status": "done"}, "name": "B"},
+    {"id": "c", "type": "person"},
+]
+EDGES = [
+    {"from": "a", "to": "b", "relation_type": "BLOCKS", "attributes": {"since": 3}},
+    {"from": "c", "to": "a", "relation_type": "OWNS"},
+]
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    from tests.stores.writing import settings
+
+    with StorePool(settings(tmp_path_factory.mktemp("routing") / "data")) as pool:
+        batch = msgspec.convert({"nodes": NODES, "edges": EDGES}, InjectRequest)
+        inject_batch(graph_of(pool, NAME), batch).result(PATIENCE)
+        yield pool
+
+
+def run(pool: StorePool, query: str, **more: Any) -> list[list[Any]]:
+    return run_cypher_request(graph_of(pool, NAME), CypherRequest(query=query, **more)).rows
+
+
+@pytest.mark.parametrize(
+    ("query", "rows"),
+    [
+        ("MATCH (t:task {status: 'open'})-[r:BLOCKS]->(b) RETURN b.id, type(r), r.since", [["b", "BLOCKS", 3]]),
+        ("MATCH (n:Entity) WHERE n.status = 'done' RETURN n.id", [["b"]]),
+        ("MATCH (n:Entity)-[r:RELATES_TO {relation_type: 'OWNS'}]->(m:task) RETURN n.id, m.id", [["c", "a"]]),
+        ("MATCH (n) RETURN n.name ORDER BY n.id", [["A"], ["B"], [None]]),
+        (
+            "MATCH (n {id: 'a'}) RETURN n.source, n['source'], keys(n)",
+            [["mail", "mail", ["id", "name", "source", "status", "content"]]],
+        ),
+        ("MATCH (n) WHERE n:person OR n.status IN ['open'] RETURN n.id ORDER BY n.id", [["a"], ["c"]]),
+        ("CALL db.labels() YIELD label RETURN label", [["person"], ["task"]]),
+        ("CALL db.relationshipTypes()", [["BLOCKS"], ["OWNS"]]),
+        ("MATCH (n) RETURN count(*) > 2", [[True]]),
+        ("MATCH (n:nothing) RETURN n", []),
+        ("UNWIND $rows AS row RETURN row.a, row['b']", [[1, None], ["x", 2.5]]),
+    ],
+)
+def test_answers_of_statements_that_the_engine_cannot_run(filled: StorePool, query: str, rows: list[Any]) -> None:
+    params = {"rows": [{"a": 1, "b": None}, {"a": "x", "b": 2.5}]} if "$rows" in query else {}
+    assert run(filled, query, params=params) == rows
+
+
+@pytest.mark.parametrize(
+    ("query", "error", "message"),
+    [
+        ("MATCH (n:task) SET n.x = 1", Forbidden, "only read"),
+        ("MATCH (n:task) RETURN m.x", InvalidInput, "variable m is not defined, at line 1, column 23"),
+        ("MATCH (n:task {status: $gone}) RETURN n", InvalidInput, r"no value is given for \$gone"),
+        ("MATCH (a:task)-[:LINKS_TO]->(b) RETURN b.id", InvalidInput, "Elsewhere"),
+        ("CALL apoc.help('x')", InvalidInput, "no procedure apoc.help; available are db.labels"),
+        ("EXPLAIN MATCH (n:task) RETURN n", InvalidInput, "EXPLAIN"),
+        ("EXPLAIN MATCH (n:task RETURN n", InvalidInput, "line 1"),
+        ("LOAD CSV FROM 'x' AS row RETURN row", Forbidden, "LOAD"),
+        ("RETURN 1; RETURN 2", InvalidInput, "one statement"),
+        ("RETURN $big", InvalidInput, "64 bits"),
+        ("MATCH (n:task) RETURN n.created_at + 'x'", InvalidInput, "toString"),
+    ],
+)
+def test_refusals_name_what_is_wrong(filled: StorePool, query: str, error: type[Exception], message: str) -> None:
+    params = {"big": 1 << 70} if "$big" in query else {}
+    with pytest.raises(error, match=message):
+        run(filled, query, params=params)
+
+
+def test_a_write_keeps_attributes_and_columns_where_they_are(filled: StorePool) -> None:
+    run(filled, "MATCH (n {id: 'a'}) SET n.seen = true, n.source = 'talk', n.summary = 'short'", mode="write")
+    run(filled, "MATCH (n {id: 'b'}) SET n.name = 'Bee', n.status = null", mode="write")
+    with filled.lease(NAME) as store, store.reading() as rows:
+        a, b = rows.node("a"), rows.node("b")
+    assert a is not None
+    assert b is not None
+    assert a.extras is not None
+    assert b.extras is not None
+    assert a.attributes == '{"name":"A","seen":true,"source":"talk","status":"open"}'
+    assert (a.extras.summary, a.extras.source) == ("short", "")
+    assert (b.attributes, b.extras.name) == ("{}", "Bee")
+    [[created]] = run(filled, "CREATE (n:note {text: 'x'}) RETURN n", mode="write")
+    assert created["attributes"] == '{"text":"x"}'
