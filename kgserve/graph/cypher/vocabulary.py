@@ -111,8 +111,8 @@ def _list_names(
     return _StoreNames(labels, [*catalog.relation_types(MAX_LISTED_NAMES)], [*chain.from_iterable(ids)])
 
 
-def _sample_nodes(rows: RowsSnapshot, found: _StoreNames) -> Iterator[NodeRow]:
-    return (row for node_id in found.node_ids if (row := rows.node(node_id)) is not None)
+def _sample_nodes(rows: RowsSnapshot, found: _StoreNames) -> list[NodeRow]:
+    return [*rows.nodes(found.node_ids).values()]
 
 
 def _sample_edges(rows: RowsSnapshot, node: NodeRow, wanted: AttributeCounts) -> Iterator[EdgeRow]:
@@ -140,7 +140,7 @@ def suggest_statement(graph: StoreHandle) -> str:
         edges = AttributeCounts(found.relation_types)
         patterns: Counter[tuple[str, str, str]] = Counter()
         with store.reading() as rows:
-            sampled = [*_sample_nodes(rows, found)]
+            sampled = _sample_nodes(rows, found)
             for row in sampled:
                 for edge in _sample_edges(rows, row, edges):
                     if (other := rows.node(edge.target)) is not None:
