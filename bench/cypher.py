@@ -18,7 +18,7 @@ from bench.server import HASHING, scratch_folder, serving
 from bench.wire import RawConnection, request
 
 SEED = 45
-SETTINGS = HASHING | {"indexes": False}
+SETTINGS = HASHING | {"indexes": False, "query_timeout": 120}
 LABELS = ("task", "person", "note", "document", "event")
 STATUSES = 10
 RARE_TASKS = 10
