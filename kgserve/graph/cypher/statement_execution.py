@@ -182,6 +182,11 @@ def _write(
         return None
     with graph.lease(create=True) as store:
         if isinstance(statement, GuardedStatement):
-            answer = EngineWrite(store, statement, most, seconds, control).run()
-            return msgspec.structs.replace(answer, columns=router.name_columns(answer.columns))
+            try:
+                answer = EngineWrite(store, statement, most, seconds, control).run()
+                return msgspec.structs.replace(answer, columns=router.name_columns(answer.columns))
+            except InvalidInput as refusal:
+                if not statement.assumptions:
+                    raise
+                statement = router.interpret(refusal)
         return InterpretedWrite(store, statement, most, seconds, control).run()

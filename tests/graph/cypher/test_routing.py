@@ -86,6 +86,13 @@ def test_refusals_name_what_is_wrong(filled: StorePool, query: str, error: type[
         run(filled, query, params=params)
 
 
+def test_a_write_that_the_engine_would_get_wrong_runs_in_the_interpreter(filled: StorePool) -> None:
+    run(filled, "CREATE (n:knot {id: 'k'})-[:TIES]->(n)", mode="write")
+    assert run(filled, "MATCH (a)-[r]-(b) WHERE a.id = 'k' DELETE r RETURN count(*)", mode="write") == [[1]]
+    assert run(filled, "MATCH (k {id: 'k'})-[r]-() RETURN count(r)") == [[0]]
+    run(filled, "MATCH (k:knot) DELETE k", mode="write")
+
+
 def test_a_write_keeps_attributes_and_columns_where_they_are(filled: StorePool) -> None:
     run(filled, "MATCH (n {id: 'a'}) SET n.seen = true, n.source = 'talk', n.summary = 'short'", mode="write")
     run(filled, "MATCH (n {id: 'b'}) SET n.name = 'Bee', n.status = null", mode="write")
