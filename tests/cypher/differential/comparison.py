@@ -131,7 +131,9 @@ class InterpreterComparison(Comparison):
         return "agreed on an error" if is_due or _has_constant_fault(generated) else "an error alone"
 
 
-_ENGINE_FORMS = re.compile(r"unknown function|timestamp\(\) takes 0 arguments|expected an expression|needs a name")
+_ENGINE_FORMS = re.compile(
+    r"unknown function|is a function of the engine|timestamp\(\) takes 0 arguments|expected an expression|needs a name"
+)
 """Errors of the interpreter for forms that only the engine knows."""
 _NULL_LENGTH = re.compile(r"of (left|right|substring)\(\) must be zero or more")
 _ARGUMENT_TYPE = re.compile(

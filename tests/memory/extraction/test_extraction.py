@@ -142,7 +142,7 @@ def test_text_is_extracted_once_despite_model_failures(service: Service, http: h
 @pytest.mark.parametrize("behaviour", LATE)
 def test_model_timeout_is_retried(service: Service, tmp_path: Path, behaviour: str) -> None:
     with (
-        extracting_server(service, tmp_path / "data", llm_timeout=0.5) as there,
+        extracting_server(service, tmp_path / "data", llm_timeout=1.5) as there,
         httpx.Client(base_url=there.url) as http,
     ):
         assert_extracted_once(service, http, LATE[behaviour])
