@@ -8,6 +8,7 @@ from typing import Any
 
 from kgserve.cypher.interpreter import temporal
 from kgserve.cypher.interpreter.graph_view import NodeReference, PathValue, RelationshipReference
+from kgserve.errors import InvalidInput
 
 ANY_COLUMN = "ANY"
 NULL_COLUMN = "NULL"
@@ -27,13 +28,24 @@ _COLUMN_TYPES: dict[type[Any], str] = {
 def to_json_value(value: Any) -> Any:
     """Return a run-time value as JSON.
 
-    Nodes and relationships are objects of all their columns, a path is ``{"nodes": [...], "relations": [...]}``,
-    temporal values are ISO texts, and floats that JSON lacks are the strings ``NaN``, ``Infinity`` and ``-Infinity``.
+    Nodes and relationships are objects of all their columns, a path is ``{"nodes": [...], "relations": [...]}``, and
+    temporal values are ISO texts. Raises InvalidInput for NaN and infinite numbers, which JSON lacks.
     """
     converter = _CONVERTERS.get(type(value))
     if converter is not None:
         return converter(value)
     return str(value) if temporal.is_temporal(value) else value
+
+
+def to_json_cell(value: Any, type_: str) -> Any:
+    """Return the value of a column of a type as JSON.
+
+    In a column of floats, those that JSON lacks are the strings ``NaN``, ``Infinity`` and ``-Infinity``. Raises
+    InvalidInput where they could be taken for texts.
+    """
+    if type_ == _COLUMN_TYPES[float] and isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    return to_json_value(value)
 
 
 def column_type(values: Iterable[Any]) -> str:
@@ -48,12 +60,13 @@ def _name_type(kind: type[Any]) -> str:
     return _COLUMN_TYPES.get(kind) or temporal.COLUMN_TYPES.get(kind, ANY_COLUMN).replace(" ", "_")
 
 
-def _convert_float(value: float) -> float | str:
+def _convert_float(value: float) -> float:
     if math.isfinite(value):
         return value
-    if math.isnan(value):
-        return "NaN"
-    return "Infinity" if value > 0 else "-Infinity"
+    raise InvalidInput(
+        "the result has NaN or an infinite number next to other values, and JSON would not tell it from a text; "
+        "return toString(x), or use Bolt"
+    )
 
 
 def _convert_node(node: NodeReference) -> dict[str, Any]:

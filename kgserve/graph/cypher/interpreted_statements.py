@@ -17,7 +17,7 @@ from kgserve.cypher.guard import MAX_PARAMETER_BYTES, MAX_PARAMETER_DEPTH
 from kgserve.cypher.interpreter.execution import QueryResult, execute
 from kgserve.cypher.interpreter.graph_edits import GraphChanges, GraphEdits
 from kgserve.cypher.interpreter.graph_view import NO_LABEL, ExecutionLimits, GraphView
-from kgserve.cypher.interpreter.json_results import column_type, to_json_value
+from kgserve.cypher.interpreter.json_results import column_type, to_json_cell
 from kgserve.cypher.interpreter.parser import parse_query
 from kgserve.cypher.interpreter.query_tree import ParameterReference, QueryUnion, iterate_nodes
 from kgserve.cypher.interpreter.semantic_checks import QueryInfo, check_query
@@ -164,7 +164,7 @@ class InterpretedCursor:
             self.total += 1
             if self._most is not None and self.total > self._most:
                 return
-            yield _encode([to_json_value(value) for value in row])
+            yield _encode([to_json_cell(value, type_) for value, type_ in zip(row, self.types, strict=True)])
 
     def parts(self) -> Iterator[ResultChunk]:
         """Yield the rows in pieces of whole lines."""

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from kgserve.cypher.interpreter.graph_view import NodeReference, PathValue, RelationshipReference
-from kgserve.cypher.interpreter.json_results import column_type, to_json_value
+from kgserve.cypher.interpreter.json_results import column_type, to_json_cell, to_json_value
+from kgserve.errors import InvalidInput
 from tests.cypher.interpreter.evaluate import evaluate
 from tests.cypher.interpreter.memory_graph import MemoryGraph
 
@@ -27,12 +28,18 @@ def test_graph_elements_show_all_columns() -> None:
     assert to_json_value(PATH) == {"nodes": [node, to_json_value(OTHER)], "relations": [relationship]}
 
 
-def test_values_without_a_json_form_are_strings() -> None:
-    value = evaluate(
-        "[0.0 / 0.0, {a: 1 / 0.0, b: [-1 / 0.0]}, date('2015-W30'), duration('P1D'), 1, 1.5, true, null, 'x']"
-    )
-    shown = ["NaN", {"a": "Infinity", "b": ["-Infinity"]}, "2015-07-20", "P1D", 1, 1.5, True, None, "x"]
+def test_temporal_values_are_strings() -> None:
+    value = evaluate("[{a: [date('2015-W30')]}, duration('P1D'), 1, 1.5, true, null, 'x']")
+    shown = [{"a": ["2015-07-20"]}, "P1D", 1, 1.5, True, None, "x"]
     assert msgspec.json.decode(msgspec.json.encode(to_json_value(value))) == shown
+
+
+def test_numbers_that_json_lacks_are_strings_in_columns_of_floats_only() -> None:
+    numbers = (math.nan, math.inf, -math.inf, 1.5)
+    assert [to_json_cell(each, "DOUBLE") for each in numbers] == ["NaN", "Infinity", "-Infinity", 1.5]
+    for value, type_ in ((math.nan, "ANY"), ([math.inf], "LIST"), ({"a": [math.nan]}, "MAP")):
+        with pytest.raises(InvalidInput, match="use Bolt"):
+            to_json_cell(value, type_)
 
 
 @pytest.mark.parametrize(
