@@ -34,7 +34,12 @@ def format_element_id(element: NodeReference | RelationshipReference) -> str:
     """Return the id of a node, or the JSON array of source, target and type of a relationship."""
     if isinstance(element, NodeReference):
         return element.id
-    return msgspec.json.encode(element.key).decode()
+    return format_relationship_id(element.key)
+
+
+def format_relationship_id(key: RelationshipKey) -> str:
+    """Return the element id of a relationship: a JSON array of source id, target id and type."""
+    return msgspec.json.encode(key).decode()
 
 
 def restore_element_id(text: str) -> str | RelationshipKey:
@@ -48,8 +53,13 @@ def restore_element_id(text: str) -> str | RelationshipKey:
 
 
 def hash_element(element: NodeReference | RelationshipReference) -> int:
-    """Return a stable integer of 53 bits for a node or relationship; it may collide."""
-    digest = hashlib.blake2b(format_element_id(element).encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    """Return a stable integer for a node or relationship; it may collide."""
+    return hash_element_id(format_element_id(element))
+
+
+def hash_element_id(element_id: str) -> int:
+    """Return the integer for an element id: 53 bits, which JavaScript represents exactly."""
+    digest = hashlib.blake2b(element_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> (64 - _ID_BITS)
 
 

@@ -6,11 +6,9 @@ Clients identify elements by ``elementId``; the integers of ``id`` are hashes of
 from __future__ import annotations
 
 from collections.abc import Callable
-from hashlib import blake2b
 from typing import Any
 
-import msgspec
-
+from kgserve.cypher.interpreter.graph_functions import format_relationship_id, hash_element_id
 from kgserve.cypher.interpreter.graph_view import (
     NO_LABEL,
     NodeReference,
@@ -24,20 +22,7 @@ from kgserve.server.bolt.packstream import PackedStructure
 
 NODE, RELATIONSHIP, UNBOUND_RELATIONSHIP, PATH = b"NRrP"
 
-_HASH_BYTES = 8
-_UNUSED_BITS = 11
 _ELEMENT_IDS_SINCE: ProtocolVersion = (5, 0)
-
-
-def hash_element_id(element_id: str) -> int:
-    """Return the integer id of an element: 53 bits, which JavaScript represents exactly."""
-    digest = blake2b(element_id.encode("utf-8", "surrogatepass"), digest_size=_HASH_BYTES).digest()
-    return int.from_bytes(digest) >> _UNUSED_BITS
-
-
-def relationship_element_id(key: RelationshipKey) -> str:
-    """Return the element id of a relationship: a JSON list of source id, target id and type."""
-    return msgspec.json.encode(key).decode()
 
 
 class GraphStructures:
@@ -64,7 +49,7 @@ class GraphStructures:
     def relationship(self, relationship: RelationshipReference) -> PackedStructure:
         """Return the structure of a relationship; one that the statement deleted has no properties."""
         source, target, type_ = relationship.key
-        element_id = relationship_element_id(relationship.key)
+        element_id = format_relationship_id(relationship.key)
         ends = hash_element_id(source), hash_element_id(target)
         fields = [hash_element_id(element_id), *ends, type_, _properties(relationship)]
         return self._element(RELATIONSHIP, fields, element_id, source, target)
@@ -91,7 +76,7 @@ class GraphStructures:
         return PackedStructure(PATH, (node_fields, relationship_fields, steps))
 
     def _unbound(self, relationship: RelationshipReference) -> PackedStructure:
-        element_id = relationship_element_id(relationship.key)
+        element_id = format_relationship_id(relationship.key)
         fields = [hash_element_id(element_id), relationship.type, _properties(relationship)]
         return self._element(UNBOUND_RELATIONSHIP, fields, element_id)
 

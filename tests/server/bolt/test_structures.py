@@ -4,7 +4,12 @@ from typing import Any
 
 import pytest
 
-from kgserve.cypher.interpreter.graph_functions import format_element_id, hash_element
+from kgserve.cypher.interpreter.graph_functions import (
+    format_element_id,
+    format_relationship_id,
+    hash_element,
+    hash_element_id,
+)
 from kgserve.cypher.interpreter.graph_view import NodeReference, PathValue, RelationshipReference
 from kgserve.cypher.interpreter.temporal_values import (
     CalendarDate,
@@ -15,7 +20,7 @@ from kgserve.cypher.interpreter.temporal_values import (
     ZonedDateTime,
 )
 from kgserve.errors import InvalidInput
-from kgserve.server.bolt.graph_structures import GraphStructures, hash_element_id, relationship_element_id
+from kgserve.server.bolt.graph_structures import GraphStructures
 from kgserve.server.bolt.packstream import PackedStructure, PackStreamDecoder, ProtocolViolation
 from kgserve.server.bolt.value_codec import ValueCodec
 from tests.cypher.interpreter.memory_graph import MemoryGraph
@@ -85,7 +90,7 @@ def test_paths_list_each_element_once(
     tag, fields = fields_of(PathValue(tuple(nodes), tuple(relationships)))
     assert (tag, fields[2]) == (ord("P"), steps)
     assert [node.fields[3] for node in fields[0]] == list(dict.fromkeys(node.id for node in nodes))
-    expected = list(dict.fromkeys(relationship_element_id(each.key) for each in relationships))
+    expected = list(dict.fromkeys(format_relationship_id(each.key) for each in relationships))
     assert [relationship.fields[3] for relationship in fields[1]] == expected
 
 
