@@ -96,6 +96,11 @@ const csv = () =>
 /** Completions, and their store. */
 const offered = signal({ store: "", words: /** @type {import("./editor.js").Word[]} */ ([]) });
 
+/** @typedef {{keywords: string[], functions: string[], procedures: string[], node_properties: string[], relation_properties: string[],
+ * labels: Record<string, string[]>, relation_types: Record<string, string[]>}} Vocabulary
+ */
+
+/** @type {Vocabulary} */
 const NO_WORDS = { keywords: [], functions: [], procedures: [], labels: {}, relation_types: {}, node_properties: [], relation_properties: [] };
 
 /** Load completions: the shell's words, and the names that this store uses. */
@@ -108,11 +113,11 @@ async function learn() {
   if (store.value === mine) offered.value = { store: mine, words: wordsOf(found) };
 }
 
-/** Words of a store for the editor. @param {typeof NO_WORDS} found @returns {import("./editor.js").Word[]} */
+/** Words of a store for the editor. @param {Vocabulary} found @returns {import("./editor.js").Word[]} */
 export function wordsOf(found) {
   const owners = /** @type {Map<string, string[]>} */ (new Map());
   for (const [owner, names] of [...Object.entries(found.labels), ...Object.entries(found.relation_types)])
-    for (const name of /** @type {string[]} */ (names)) owners.set(name, [...(owners.get(name) ?? []), owner]);
+    for (const name of names) owners.set(name, [...(owners.get(name) ?? []), owner]);
   const columns = new Set([...found.node_properties, ...found.relation_properties]);
   const kinds = /** @type {[string, string[]][]} */ ([
     ["keyword", found.keywords], ["function", found.functions], ["procedure", found.procedures],
