@@ -290,13 +290,13 @@ class WrittenElement(msgspec.Struct, frozen=True):
 
     name: str
     is_node: bool
-    told: tuple[str, ...]
+    key_columns: tuple[str, ...]
     column: int = 0
 
     @property
     def types(self) -> tuple[str, ...]:
         """Required types of the columns."""
-        return ("REL",) if self.told == (self.name,) else (_STRING_TYPE,) * len(self.told)
+        return ("REL",) if self.key_columns == (self.name,) else (_STRING_TYPE,) * len(self.key_columns)
 
 
 class PropertyAssignment(msgspec.Struct, frozen=True):
@@ -374,13 +374,13 @@ def _setting(statement: GuardedStatement, outline: TokenOutline, place: int) -> 
     by_name = {element.name: element for element in elements}
     if not all(name in by_name and _has_settable_property(by_name[name], property_) for name, property_ in found):
         return None
-    told = _identifying_columns(elements)
+    keys = _identifying_columns(elements)
     assignments = tuple(
-        PropertyAssignment(by_name[name], property_, len(told) + at) for at, (name, property_) in enumerate(found)
+        PropertyAssignment(by_name[name], property_, len(keys) + at) for at, (name, property_) in enumerate(found)
     )
     if end < len(outline) and "OPTIONAL" in outline.words:
         return None  # setting a property of null is a no-op
-    columns, returned = [*told, *found.values()], list[ReturnedColumn]()
+    columns, returned = [*keys, *found.values()], list[ReturnedColumn]()
     for item in outline.items(end + 1, len(outline)) if end < len(outline) else ():
         rendered = _render_returned_item(outline, item, found, by_name)
         if rendered is None:
@@ -490,9 +490,9 @@ def _elements(outline: TokenOutline, names: dict[str, None], end: int) -> tuple[
         return ()
     found: list[WrittenElement] = []
     for name in names:
-        told = edges.get(name, (f"{name}.id",))
-        told = told if others.isdisjoint(each.partition(".")[0].lower() for each in told) else (name,)
-        found.append(WrittenElement(name, name in nodes, told, sum(len(each.told) for each in found)))
+        columns = edges.get(name, (f"{name}.id",))
+        columns = columns if others.isdisjoint(each.partition(".")[0].lower() for each in columns) else (name,)
+        found.append(WrittenElement(name, name in nodes, columns, sum(len(each.key_columns) for each in found)))
     return tuple(found)
 
 
@@ -519,7 +519,7 @@ def _is_entity(outline: TokenOutline, index: int) -> bool:
 
 
 def _identifying_columns(elements: Iterable[WrittenElement]) -> list[str]:
-    return [told for element in elements for told in element.told]
+    return [column for element in elements for column in element.key_columns]
 
 
 def _read_statement(

@@ -112,8 +112,8 @@ def _key(element: WrittenElement, answer: list[Any]) -> _Key | None:
     found = answer[element.column]
     if found is None or element.is_node:
         return found
-    if len(element.told) > 1:
-        source, target, relation_type = answer[element.column : element.column + len(element.told)]
+    if len(element.key_columns) > 1:
+        source, target, relation_type = answer[element.column : element.column + len(element.key_columns)]
         # The ends may be set although OPTIONAL MATCH found no edge.
         return (source, target, relation_type) if relation_type is not None else None
     return found["_from"], found["_to"], found["relation_type"]

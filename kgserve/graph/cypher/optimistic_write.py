@@ -183,16 +183,7 @@ class OptimisticWrite(ABC):
 
     def _commits_after(self, sequence: int, last: int | None = None) -> list[ChangeSet]:
         """Return the commits of other writers after a commit. Raises WriteConflict for too many."""
-        last = self._store.state.sequence if last is None else last
-        if last == sequence:
-            return []
-        if last - sequence > MAX_COMMITS_CHECKED:
-            raise WriteConflict
-        try:
-            return [*JournalTail(self._store.layout.journal).read(sequence + 1, last)]
-        except Gone:
-            # The journal no longer has what was committed while this statement ran.
-            raise WriteConflict from None
+        return read_commits_after(self._store, sequence, last)
 
     def _blocks_deletion(self, since: list[ChangeSet], gone: RowChanges) -> bool:
         """Return whether another commit added an edge to a node that can be deleted only without edges."""
@@ -216,6 +207,20 @@ class OptimisticWrite(ABC):
                 large = only_deletes and is_bulk_delete(rows, found.nodes_gone, found.edges_gone)
                 batch = None if large else to_write_batch(found)
                 return _StatementOutcome(batch, found, answer, rows.at, time.perf_counter() - started)
+
+
+def read_commits_after(store: OpenStore, sequence: int, last: int | None = None) -> list[ChangeSet]:
+    """Return the commits after one, up to ``last`` or the newest. Raises WriteConflict for too many."""
+    last = store.state.sequence if last is None else last
+    if last == sequence:
+        return []
+    if last - sequence > MAX_COMMITS_CHECKED:
+        raise WriteConflict
+    try:
+        return [*JournalTail(store.layout.journal).read(sequence + 1, last)]
+    except Gone:
+        # The journal was truncated while the statement ran.
+        raise WriteConflict from None
 
 
 def has_write_overlap(batch: WriteBatch, since: Iterable[ChangeSet]) -> bool:

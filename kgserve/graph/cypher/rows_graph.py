@@ -8,7 +8,7 @@ from typing import Any, cast
 from typing_extensions import override
 
 from kgserve.cypher.interpreter.graph_view import NO_LABEL, GraphView, RelationshipKey
-from kgserve.errors import InvalidInput, Unavailable
+from kgserve.errors import Gone, InvalidInput, Unavailable
 from kgserve.graph.cypher import row_properties
 from kgserve.graph.cypher.row_properties import NODE_MEMORY_PROPERTIES, NODE_PROPERTY_NAMES, Attributes
 from kgserve.platform.timestamps import format_time
@@ -88,7 +88,10 @@ class StoreIndexes:
         first = self._rows.at + 1
         if last - first > MAX_COMMITS_BEHIND:
             return None
-        changes = JournalTail(self._store.layout.journal).read(first, last)
+        try:
+            changes = [*JournalTail(self._store.layout.journal).read(first, last)]
+        except Gone:  # the journal was truncated meanwhile
+            return None
         rows = (row for change in changes for row in (*change.nodes_updated, *change.nodes_deleted))
         return {row if isinstance(row, str) else row.id for row in rows}
 

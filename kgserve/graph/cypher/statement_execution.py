@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import TypeVar
 
 import msgspec
@@ -47,14 +48,16 @@ class StatementRouter:
     """Choice between the engine and the interpreter for one request."""
 
     def __init__(self, request: CypherRequest) -> None:
+        self.request = request
         self._text = blank_code_fences(request.query)
         self._parameters = request.params
         self._writable = request.mode == "write"
         self.columns: Sequence[str] = ()
         """Names of the columns as typed, once a statement is chosen; empty if unknown."""
 
-    def choose(self) -> GuardedStatement | InterpretedStatement:
-        """Return the statement for the engine or for the interpreter.
+    @cached_property
+    def statement(self) -> GuardedStatement | InterpretedStatement:
+        """The statement for the engine or for the interpreter.
 
         Raises InvalidInput if neither accepts it, and Forbidden for what the mode does not permit.
         """
@@ -126,8 +129,17 @@ def read_statement(
 
     Raises what `run_cypher_request` raises.
     """
-    router, seconds = StatementRouter(request), time_limit_seconds(graph, request)
-    statement = router.choose()
+    return _read(graph, StatementRouter(request), most, control, use)
+
+
+def _read(
+    graph: StoreHandle,
+    router: StatementRouter,
+    most: int | None,
+    control: StatementCancellation,
+    use: Callable[[ResultCursor], _Answer],
+) -> _Answer:
+    statement, seconds = router.statement, time_limit_seconds(graph, router.request)
     if isinstance(statement, GuardedStatement):
         try:
             return _read_from_engine(graph, statement, seconds, most, control, router.named(use))
@@ -165,18 +177,18 @@ def run_cypher_request(
     started = time.perf_counter()
     control = control or StatementCancellation()
     most = DEFAULT_RESULT_ROWS if request.max_rows is None else request.max_rows
-    answer = _write(graph, request, most, control) if request.mode == "write" else None
+    router = StatementRouter(request)
+    answer = _write(graph, router, most, control) if request.mode == "write" else None
     if answer is None:
-        answer = read_statement(graph, request, most, control, collect_answer)
+        answer = _read(graph, router, most, control, collect_answer)
     return msgspec.structs.replace(answer, took_ms=round((time.perf_counter() - started) * 1000, 3))
 
 
 def _write(
-    graph: StoreHandle, request: CypherRequest, most: int, control: StatementCancellation
+    graph: StoreHandle, router: StatementRouter, most: int, control: StatementCancellation
 ) -> CypherAnswer | None:
     """Run a statement if it writes; return None if it only reads."""
-    router, seconds = StatementRouter(request), time_limit_seconds(graph, request)
-    statement = router.choose()
+    statement, seconds = router.statement, time_limit_seconds(graph, router.request)
     updates = statement.updates if isinstance(statement, GuardedStatement) else statement.info.is_updating
     if not updates:
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, NamedTuple
 
 from typing_extensions import override
@@ -23,7 +23,7 @@ from kgserve.graph.cypher.interpreted_statements import (
     statement_limits,
     to_row_changes,
 )
-from kgserve.graph.cypher.optimistic_write import has_write_overlap
+from kgserve.graph.cypher.optimistic_write import WriteConflict, has_write_overlap, read_commits_after
 from kgserve.graph.cypher.read_statements import StatementCancellation
 from kgserve.graph.cypher.row_changes import to_write_batch
 from kgserve.graph.cypher.rows_graph import RowsGraph, open_rows_graph
@@ -47,7 +47,6 @@ from kgserve.server.bolt.backend import (
 )
 from kgserve.server.bolt.failures import InvalidBookmark
 from kgserve.server.http.rate_limits import RateLimiter, is_local
-from kgserve.storage.journal.tail import JournalTail
 from kgserve.storage.model.batch import WriteBatch
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
@@ -368,11 +367,11 @@ class StoreTransaction(BoltTransaction):
         """Return the batch if no other commit conflicts with it. Raises Conflict."""
         assert self._snapshot is not None  # noqa: S101 - `commit` has it
         store, rows, graph, _ = self._snapshot
-        first, last = rows.at + 1, store.state.sequence
-        since = [*JournalTail(store.layout.journal).read(first, last)] if last >= first else []
-        if since and (graph.reads.overlaps(since) or has_write_overlap(batch, since)):
-            raise Conflict("another transaction has changed what this one has read or written; run it again")
-        return batch
+        with suppress(WriteConflict):
+            since = read_commits_after(store, rows.at)
+            if not since or not (graph.reads.overlaps(since) or has_write_overlap(batch, since)):
+                return batch
+        raise Conflict("another transaction has changed what this one has read or written; run it again")
 
 
 class _TransactionResult(BoltResult):

@@ -76,7 +76,7 @@ class StatementStore:
     def is_for_engine(self, text: str, parameters: dict[str, Any]) -> bool:
         """Return whether the engine runs a reading statement."""
         try:
-            return isinstance(StatementRouter(CypherRequest(query=text, params=parameters)).choose(), GuardedStatement)
+            return isinstance(StatementRouter(CypherRequest(query=text, params=parameters)).statement, GuardedStatement)
         except KgserveError:
             return False
 
