@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, cast
-
 import msgspec
 
 from kgserve.cypher.interpreter.query_tree import (
@@ -19,13 +17,12 @@ from kgserve.cypher.interpreter.query_tree import (
     QueryUnion,
     RelationshipElement,
 )
+from kgserve.cypher.interpreter.tree_rewrite import rewrite_tree
 from kgserve.errors import InvalidInput
 
 NODE_TABLE = "Entity"
 RELATIONSHIP_TABLE = "RELATES_TO"
 TYPE_PROPERTY = "relation_type"
-
-_Part = TypeVar("_Part")
 
 
 def replace_table_names(query: QueryUnion) -> QueryUnion:
@@ -34,26 +31,17 @@ def replace_table_names(query: QueryUnion) -> QueryUnion:
     A new relationship gets the type that its property ``relation_type`` says. Raises InvalidInput if this is no string
     literal.
     """
-    return _replace(query)
+    return rewrite_tree(rewrite_tree(query, _name_new_types), _without_table)
 
 
-def _replace(part: _Part) -> _Part:
-    """Return a part of a tree without the engine's tables; itself if it has none."""
-    if isinstance(part, tuple):
-        items = cast("tuple[Any, ...]", part)
-        replaced = tuple(_replace(each) for each in items)
-        unchanged = all(new is old for new, old in zip(replaced, items, strict=True))
-        return part if unchanged else cast("_Part", replaced)
-    if not isinstance(part, QueryNode):
-        return part
-    if isinstance(part, CreateStage):
-        part = msgspec.structs.replace(part, paths=tuple(map(_name_types, part.paths)))
-    elif isinstance(part, MergeStage):
-        part = msgspec.structs.replace(part, path=_name_types(part.path))
-    fields = {name: getattr(part, name) for name in part.__struct_fields__}
-    changed = {name: new for name, value in fields.items() if (new := _replace(value)) is not value}
-    found = msgspec.structs.replace(part, **changed) if changed else part
-    return cast("_Part", _without_table(found))
+def _name_new_types(part: QueryNode) -> QueryNode:
+    match part:
+        case CreateStage():
+            return msgspec.structs.replace(part, paths=tuple(map(_name_types, part.paths)))
+        case MergeStage():
+            return msgspec.structs.replace(part, path=_name_types(part.path))
+        case _:
+            return part
 
 
 def _without_table(part: QueryNode) -> QueryNode:
