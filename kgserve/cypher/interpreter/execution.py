@@ -10,8 +10,11 @@ import msgspec
 
 from kgserve.cypher.interpreter.expression_compiler import EvaluationEnvironment, ExpressionCompiler
 from kgserve.cypher.interpreter.graph_view import ExecutionLimits, GraphView, Row, WritableGraph
+from kgserve.cypher.interpreter.marker_labels import replace_marker_labels
+from kgserve.cypher.interpreter.parser import parse_query
 from kgserve.cypher.interpreter.pattern_matcher import PatternMatcher
 from kgserve.cypher.interpreter.pattern_model import find_pattern_variables
+from kgserve.cypher.interpreter.procedure_signature import ProcedureContext
 from kgserve.cypher.interpreter.procedures import find_procedure
 from kgserve.cypher.interpreter.projection import ProjectionCompiler
 from kgserve.cypher.interpreter.query_tree import (
@@ -28,7 +31,7 @@ from kgserve.cypher.interpreter.query_tree import (
     UnwindStage,
     UpdateStage,
 )
-from kgserve.cypher.interpreter.semantic_checks import QueryInfo
+from kgserve.cypher.interpreter.semantic_checks import QueryInfo, is_updating_query
 from kgserve.cypher.interpreter.updates import UpdateCompiler
 from kgserve.cypher.interpreter.values import describe_type, equivalence_key
 from kgserve.errors import InvalidInput
@@ -36,7 +39,8 @@ from kgserve.errors import InvalidInput
 StageFunction: TypeAlias = Callable[[Iterator[Row]], Iterator[Row]]
 QueryFunction: TypeAlias = Callable[[Row], Iterator[Row]]
 
-_UPDATING_STAGES = (CreateStage, MergeStage, UpdateStage, DeleteStage, ForeachStage)
+MAX_PROCEDURE_QUERIES = 1_000
+"""Compiled queries of procedures that a statement keeps."""
 
 
 class QueryResult(msgspec.Struct, frozen=True):
@@ -107,15 +111,6 @@ def _read_yields(stage: ProcedureStage) -> tuple[tuple[str, str], ...]:
     return stage.yields
 
 
-def is_updating(query: QueryUnion) -> bool:
-    """Return whether any clause of a query writes."""
-    stages = (stage for some in query.queries for stage in some)
-    return any(
-        isinstance(stage, _UPDATING_STAGES) or (isinstance(stage, SubqueryStage) and is_updating(stage.query))
-        for stage in stages
-    )
-
-
 class QueryCompiler:
     """Compiles queries to functions that yield rows for an outer row."""
 
@@ -126,6 +121,7 @@ class QueryCompiler:
         self.matcher = PatternMatcher(environment, self.compiler)
         environment.match_pattern = self.matcher.compile_path
         environment.run_subquery = self.compile_query
+        self._procedure_queries: dict[str, QueryFunction] = {}
         self._compilers: dict[type, Callable[[Any], StageFunction]] = {
             MatchStage: self._compile_match,
             UnwindStage: self._compile_unwind,
@@ -145,7 +141,7 @@ class QueryCompiler:
 
     def _compile_union(self, query: QueryUnion, call: SubqueryStage | None) -> QueryFunction:
         """Compile a query, of CALL { … } if there is one: each part selects the variables that it imports."""
-        is_eager = is_updating(query)
+        is_eager = is_updating_query(query)
         parts = [self._compile_stages(stages, is_eager=is_eager) for stages in query.queries]
         if call is not None:
             parts = [
@@ -230,20 +226,39 @@ class QueryCompiler:
     def _compile_procedure(self, stage: ProcedureStage) -> StageFunction:
         try:
             procedure, yields = find_procedure(stage.name), _read_yields(stage)
-            if stage.arguments:
-                raise InvalidInput(f"procedure {procedure.name} takes no arguments")
+            procedure.check_count(len(stage.arguments or ()))
         except InvalidInput as error:
             raise self.compiler.locate(error, stage) from None
         where = None if stage.where is None else self.compiler.compile_condition(stage.where)
+        arguments = [self.compiler.compile(each) for each in stage.arguments or ()]
+        context = ProcedureContext(self.environment.graph, self.limits, self._run_on_row)
+
+        def call(row: Row) -> Iterator[Row]:
+            values = [each(row) for each in arguments]
+            try:
+                procedure.check_arguments(values)
+                yield from procedure.run(context, *values)
+            except InvalidInput as error:
+                raise self.compiler.locate(error, stage) from None
 
         def run(rows: Iterator[Row]) -> Iterator[Row]:
             for row in rows:
-                for found in procedure.run(self.environment.graph, self.limits):
+                for found in call(row):
                     new = {**row, **{alias: found[name] for name, alias in yields}}
                     if where is None or where(new) is True:
                         yield new
 
         return run
+
+    def _run_on_row(self, text: str, row: Row) -> Iterator[Row]:
+        """Run clauses that a procedure consists of, whose variables a row has."""
+        run = self._procedure_queries.get(text)
+        if run is None:
+            if len(self._procedure_queries) >= MAX_PROCEDURE_QUERIES:
+                self._procedure_queries.clear()
+            run = self.compile_query(replace_marker_labels(parse_query(text)))
+            self._procedure_queries[text] = run
+        return run(row)
 
     def _compile_subquery(self, stage: SubqueryStage) -> StageFunction:
         """Compile CALL { … }; a subquery without RETURN leaves the rows as they are."""

@@ -8,6 +8,7 @@ from datetime import datetime
 from functools import partial
 
 from kgserve.cypher.interpreter import temporal
+from kgserve.cypher.interpreter.client_functions import CLIENT_FUNCTIONS
 from kgserve.cypher.interpreter.conversion_functions import CONVERSION_FUNCTIONS
 from kgserve.cypher.interpreter.graph_functions import GRAPH_FUNCTIONS
 from kgserve.cypher.interpreter.list_functions import LIST_FUNCTIONS
@@ -18,6 +19,7 @@ from kgserve.cypher.lexer import ALLOWED_FUNCTIONS
 from kgserve.errors import InvalidInput
 
 FUNCTIONS: dict[str, ScalarFunction] = {
+    **CLIENT_FUNCTIONS,
     **CONVERSION_FUNCTIONS,
     **GRAPH_FUNCTIONS,
     **LIST_FUNCTIONS,
@@ -27,9 +29,7 @@ FUNCTIONS: dict[str, ScalarFunction] = {
 }
 """Functions by their names in lower case; those of temporal values, ``coalesce`` and ``timestamp`` are found too."""
 
-_UNSUPPORTED_FUNCTIONS = frozenset(
-    {"point", "distance", "point.distance", "point.withinbbox", "vector.similarity.cosine"}
-)
+_UNSUPPORTED_FUNCTIONS = frozenset({"point", "distance", "point.distance", "point.withinbbox"})
 _MAX_SUGGESTIONS = 3
 
 

@@ -11,6 +11,7 @@ import msgspec
 from typing_extensions import override
 
 from kgserve.cypher.interpreter.graph_view import NO_LABEL, GraphView, RelationshipKey, WritableGraph
+from kgserve.cypher.interpreter.marker_labels import is_marker
 from kgserve.cypher.interpreter.property_index import PropertyIndexCache
 from kgserve.cypher.interpreter.property_values import check_label, check_property_value, merge_label
 from kgserve.cypher.interpreter.values import describe_value, equivalence_key
@@ -177,6 +178,8 @@ class GraphEdits(WritableGraph):
         if name == "type":
             return None if node.label == NO_LABEL else node.label
         value = node.properties.get(name)
+        if value is None and name == node.label and is_marker(name):
+            return True
         return self.base.unset_node_property(node_id, name) if value is None else value
 
     @override
@@ -528,6 +531,9 @@ class GraphEdits(WritableGraph):
         self._edited_by_label[node.label][node_id] = None
         for name, value in node.properties.items():
             self._edited_by_value[name, _lookup_key(value)][node_id] = None
+        if is_marker(node.label):
+            is_set = True
+            self._edited_by_value[node.label, _lookup_key(is_set)][node_id] = None
         self.version += 1
 
     def _check_new_id(self, node_id: Any) -> None:

@@ -64,11 +64,12 @@ def hash_element_id(element_id: str) -> int:
 
 
 def list_labels(node: NodeReference) -> list[str]:
-    """Return the labels of a node: one or none. Raises InvalidInput if it was deleted."""
+    """Return the labels of a node: one or none, and its markers. Raises InvalidInput if it was deleted."""
     label = node.graph.node_label(node.id)
     if label is None:
         raise InvalidInput(f"node {node.id!r} was deleted; its labels cannot be read")
-    return [] if label == NO_LABEL else [label]
+    markers = node.graph.node_markers(node.id)
+    return markers if label == NO_LABEL else [label, *markers]
 
 
 def _type(relationship: RelationshipReference) -> str:

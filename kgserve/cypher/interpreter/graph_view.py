@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any, TypeAlias
 
 import msgspec
 from typing_extensions import override
 
+from kgserve.cypher.interpreter.marker_labels import find_markers
 from kgserve.errors import TooLarge
 
 RelationshipKey: TypeAlias = tuple[str, str, str]
@@ -38,6 +40,10 @@ class GraphView(ABC):
     def node_ids_by_property(self, label: str | None, name: str, value: Any) -> Iterable[str] | None:
         """Return ids of nodes among which are all with a label and an equal property; None if no index has them."""
 
+    def sample_nodes(self, label: str, count: int) -> list[str]:
+        """Return ids of at most ``count`` nodes with a label."""
+        return [*islice(self.node_ids_by_label(label), count)]
+
     @abstractmethod
     def has_node(self, node_id: str) -> bool:
         """Return whether a node exists."""
@@ -45,6 +51,10 @@ class GraphView(ABC):
     @abstractmethod
     def node_label(self, node_id: str) -> str | None:
         """Return the label of a node, `NO_LABEL` if it has none; None if the node does not exist."""
+
+    def node_markers(self, node_id: str) -> list[str]:
+        """Return the marker labels of a node. Raises InvalidInput if the node was deleted."""
+        return find_markers(self.node_properties(node_id))
 
     @abstractmethod
     def node_property(self, node_id: str, name: str) -> Any:

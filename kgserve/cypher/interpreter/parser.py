@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from kgserve.cypher.interpreter.pattern_reader import SHORTEST_WORDS, PatternReader
 from kgserve.cypher.interpreter.query_tree import (
+    ComputedLabels,
     CreateStage,
     DeleteStage,
     ElementUpdate,
@@ -301,6 +302,8 @@ class StatementReader(PatternReader):
     def _parse_update(self) -> ElementUpdate:
         start = self.token
         target = self.parse_target()
+        if self.is_symbol(":") and self.is_symbol("$", 1):
+            return self._parse_computed_labels(self._get_variable(target, start), start)
         if self.is_symbol(":"):
             labels = self._parse_label_list()
             return LabelAssignment(position=start.start, name=self._get_variable(target, start), labels=labels)
@@ -314,6 +317,13 @@ class StatementReader(PatternReader):
             return PropertyUpdate(position=start.start, subject=target.subject, name=name, value=value)
         name = self._get_variable(target, start)
         return MapAssignment(position=start.start, name=name, value=self.parse_expression(), keeps_others=False)
+
+    def _parse_computed_labels(self, name: str, start: QueryToken) -> ComputedLabels:
+        self.seek(self.index + 2)
+        self.expect_symbol("(")
+        value = self.parse_delimited()
+        self.expect_symbol(")")
+        return ComputedLabels(position=start.start, name=name, value=value)
 
     def _parse_label_list(self) -> tuple[str, ...]:
         start = self.token

@@ -18,6 +18,7 @@ from kgserve.cypher.interpreter.graph_view import (
     RelationshipReference,
     Row,
 )
+from kgserve.cypher.interpreter.marker_labels import is_marker
 from kgserve.cypher.interpreter.query_tree import (
     BinaryExpression,
     ComparisonChain,
@@ -365,6 +366,8 @@ def refuse_variable(name: str, expected: str, value: Any) -> NoReturn:
 def _find_labels(tree: QueryExpression) -> tuple[str, frozenset[str]] | None:
     """Return the variable and the labels of ``n:A`` and ``n:A OR n:B``."""
     if isinstance(tree, LabelPredicate) and isinstance(tree.subject, VariableReference):
+        if any(map(is_marker, tree.labels)):
+            return None
         return tree.subject.name, allowed_labels(tree.labels, is_any=tree.is_any) or frozenset()
     if not isinstance(tree, BinaryExpression) or tree.operator != "OR":
         return None

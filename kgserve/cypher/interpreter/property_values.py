@@ -6,6 +6,7 @@ import math
 from typing import Any, NoReturn, cast
 
 from kgserve.cypher.interpreter.graph_view import NO_LABEL
+from kgserve.cypher.interpreter.marker_labels import is_marker
 from kgserve.cypher.interpreter.temporal import is_temporal
 from kgserve.cypher.interpreter.values import describe_type, describe_value
 from kgserve.errors import InvalidInput
@@ -59,4 +60,6 @@ def check_label(value: Any) -> str:
         raise InvalidInput(
             f"the label {NO_LABEL!r} is reserved for nodes without a label; set the type to null instead"
         )
+    if is_marker(value):
+        raise InvalidInput(f"{value} is a marker, which stands next to the type of a node: write n:{value}")
     return value

@@ -336,6 +336,13 @@ class LabelAssignment(QueryNode, frozen=True, kw_only=True):
     labels: tuple[str, ...]
 
 
+class ComputedLabels(QueryNode, frozen=True, kw_only=True):
+    """``SET name:$(value)``: labels that are a string or a list of strings."""
+
+    name: str
+    value: QueryExpression
+
+
 class PropertyRemoval(QueryNode, frozen=True, kw_only=True):
     """``REMOVE subject.name`` or ``REMOVE subject[name]``."""
 
@@ -350,7 +357,9 @@ class LabelRemoval(QueryNode, frozen=True, kw_only=True):
     labels: tuple[str, ...]
 
 
-ElementUpdate: TypeAlias = PropertyUpdate | MapAssignment | LabelAssignment | PropertyRemoval | LabelRemoval
+ElementUpdate: TypeAlias = (
+    PropertyUpdate | MapAssignment | LabelAssignment | ComputedLabels | PropertyRemoval | LabelRemoval
+)
 
 
 class UpdateStage(QueryNode, frozen=True, kw_only=True):

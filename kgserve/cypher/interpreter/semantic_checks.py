@@ -13,8 +13,10 @@ from kgserve.cypher.interpreter.expression_checks import (
     ExpressionScope,
 )
 from kgserve.cypher.interpreter.pattern_checks import Names
+from kgserve.cypher.interpreter.procedures import is_updating_procedure, is_void_procedure
 from kgserve.cypher.interpreter.projection_checks import ProjectionChecker
 from kgserve.cypher.interpreter.query_tree import (
+    ComputedLabels,
     CreateStage,
     DeleteStage,
     ElementUpdate,
@@ -85,7 +87,12 @@ def check_query(query: QueryUnion, text: str) -> QueryInfo:
 
 def is_updating_query(part: QueryNode) -> bool:
     """Return whether any clause of a query changes the graph."""
-    return any(isinstance(node, _UPDATING_STAGES) for node in iterate_nodes(part))
+    return any(map(_is_updating, iterate_nodes(part)))
+
+
+def _is_updating(node: QueryNode) -> bool:
+    is_call = isinstance(node, ProcedureStage)
+    return is_updating_procedure(node.name) if is_call else isinstance(node, _UPDATING_STAGES)
 
 
 class QueryChecker(ProjectionChecker):
@@ -168,6 +175,8 @@ class QueryChecker(ProjectionChecker):
         self.declare(stage.name, kind, stage.position, names)
 
     def _check_inner_procedure(self, stage: ProcedureStage) -> None:
+        if stage.arguments is not None and is_void_procedure(stage.name):
+            return
         if stage.arguments is None or stage.yields is None:
             message = "in a longer statement, CALL needs parentheses and YIELD with the columns, as in"
             raise self.fail(stage.position, f"{message} CALL db.labels() YIELD label; this CALL is")
@@ -236,11 +245,15 @@ class QueryChecker(ProjectionChecker):
                 self._check_updated_variable(update, names)
             if isinstance(update, PropertyUpdate):
                 self.check(update.value, scope)
+            elif isinstance(update, ComputedLabels):
+                self.require(self.check(update.value, scope), update.value, "the labels", "string", "list")
             elif isinstance(update, MapAssignment):
                 kind = self.check(update.value, scope)
                 self.require(kind, update.value, "the new properties", "map", "node", "relationship")
 
-    def _check_updated_variable(self, update: MapAssignment | LabelAssignment | LabelRemoval, names: Names) -> None:
+    def _check_updated_variable(
+        self, update: MapAssignment | LabelAssignment | ComputedLabels | LabelRemoval, names: Names
+    ) -> None:
         self.find_variable(update.name, update.position, names)
         kind = names[update.name]
         if isinstance(update, MapAssignment) and kind.is_one_of("node", "relationship"):
@@ -273,6 +286,8 @@ def _is_return(stage: QueryStage) -> bool:
 
 
 def _can_conclude(last: QueryStage) -> bool:
+    if isinstance(last, ProcedureStage):
+        return is_void_procedure(last.name)
     if isinstance(last, SubqueryStage):
         return not any(_is_return(stage) for stage in last.query.queries[0])
     return _is_return(last) or isinstance(last, _UPDATING_STAGES)

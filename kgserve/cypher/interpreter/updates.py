@@ -16,9 +16,11 @@ from kgserve.cypher.interpreter.graph_view import (
     Row,
     WritableGraph,
 )
+from kgserve.cypher.interpreter.marker_labels import is_marker
 from kgserve.cypher.interpreter.pattern_matcher import PatternMatcher
 from kgserve.cypher.interpreter.pattern_model import build_path, check_map
 from kgserve.cypher.interpreter.query_tree import (
+    ComputedLabels,
     CreateStage,
     DeleteStage,
     ElementUpdate,
@@ -36,7 +38,7 @@ from kgserve.cypher.interpreter.query_tree import (
     RelationshipElement,
     UpdateStage,
 )
-from kgserve.cypher.interpreter.values import describe_type, get_properties
+from kgserve.cypher.interpreter.values import describe_type, describe_value, get_properties
 from kgserve.errors import InvalidInput
 
 RowUpdate: TypeAlias = Callable[[Row], None]
@@ -223,6 +225,8 @@ class UpdateCompiler:
             case LabelAssignment():
                 label = self._read_label(update.labels, update)
                 return lambda row: self._add_label(row[update.name], update.name, label)
+            case ComputedLabels():
+                return self._compile_computed_labels(update)
             case LabelRemoval():
                 return lambda row: self._remove_labels(row[update.name], update.name, update.labels)
 
@@ -279,6 +283,22 @@ class UpdateCompiler:
             new = {**{name: None for name in old if name not in kept}, **new}
         for name, value in new.items():
             self._set_property(element, name, value)
+
+    def _compile_computed_labels(self, update: ComputedLabels) -> RowUpdate:
+        value, name = self.compiler.compile(update.value), update.name
+
+        def run(row: Row) -> None:
+            found = value(row)
+            node_id = self._check_node(row[name], name)
+            for label in found if isinstance(found, list) else [found]:
+                if not isinstance(label, str) or label in {"", NO_LABEL}:
+                    raise InvalidInput(f"a label must be a string that is not empty, not {describe_value(label)}")
+                if is_marker(label) and node_id is not None:
+                    self.graph.set_node_property(node_id, label, value=True)
+                elif not is_marker(label):
+                    self._add_label(row[name], name, label)
+
+        return run
 
     def _add_label(self, element: Any, name: str, label: str) -> None:
         node_id = self._check_node(element, name)

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from kgserve.cypher.interpreter import temporal
 from kgserve.cypher.interpreter.graph_view import NO_LABEL, NodeReference, PathValue, RelationshipReference
+from kgserve.cypher.interpreter.marker_labels import is_marker, without_markers
 from kgserve.errors import InvalidInput
 
 _SCALARS = frozenset({str, int, bool, float})
@@ -221,7 +222,7 @@ def get_properties(value: Any) -> dict[str, Any] | None:
         case None:
             return None
         case NodeReference():
-            return value.graph.node_properties(value.id)
+            return without_markers(value.graph.node_properties(value.id))
         case RelationshipReference():
             return value.graph.relationship_properties(value.key)
         case dict():
@@ -266,6 +267,12 @@ def has_labels(value: Any, labels: frozenset[str], *, is_any: bool) -> bool | No
             label = value.graph.node_label(value.id)
             if label is None:
                 raise InvalidInput(f"node {value.id!r} was deleted; its labels cannot be read")
+            if any(map(is_marker, labels)):
+                found = (
+                    value.graph.node_property(value.id, each) is True if is_marker(each) else each == label
+                    for each in labels - {NO_LABEL}
+                )
+                return any(found) if is_any else all(found)
         case RelationshipReference():
             label = value.key[2]
         case _:

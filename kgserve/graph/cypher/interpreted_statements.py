@@ -18,6 +18,7 @@ from kgserve.cypher.interpreter.execution import QueryResult, execute
 from kgserve.cypher.interpreter.graph_edits import GraphChanges, GraphEdits
 from kgserve.cypher.interpreter.graph_view import NO_LABEL, ExecutionLimits, GraphView
 from kgserve.cypher.interpreter.json_results import column_type, to_json_cell
+from kgserve.cypher.interpreter.marker_labels import replace_marker_labels
 from kgserve.cypher.interpreter.parser import parse_query
 from kgserve.cypher.interpreter.query_tree import ParameterReference, QueryUnion, iterate_nodes
 from kgserve.cypher.interpreter.semantic_checks import QueryInfo, check_query
@@ -110,7 +111,7 @@ def _parse(text: str) -> _ParsedQuery:
     typed = parse_query(text)
     if names_links(typed):
         raise InvalidInput.at("query", "links into other stores are read as (:Entity)-[:LINKS_TO]->(:Elsewhere) only")
-    query = replace_table_names(typed)
+    query = replace_marker_labels(replace_table_names(typed))
     used = [node for node in iterate_nodes(query) if isinstance(node, ParameterReference)]
     places = {node.name: node.position for node in reversed(used)}
     return _ParsedQuery(query, check_query(query, text), uses_own_names(typed), places, find_point_lookup(typed))

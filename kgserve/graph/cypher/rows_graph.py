@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, cast
 
 from typing_extensions import override
 
 from kgserve.cypher.interpreter.graph_view import NO_LABEL, GraphView, RelationshipKey
+from kgserve.cypher.interpreter.marker_labels import find_markers, is_marker
 from kgserve.errors import Gone, InvalidInput, Unavailable
 from kgserve.graph.cypher import row_properties
 from kgserve.graph.cypher.row_properties import NODE_MEMORY_PROPERTIES, NODE_PROPERTY_NAMES, Attributes
@@ -29,6 +31,10 @@ MAX_COMMITS_BEHIND = 1_000
 MIN_INDEX_SELECTIVITY = 4
 """An index is used if at most one in this many nodes matches."""
 MAX_LISTED_KEYS = 10_000
+MAX_SAMPLED_NODES = 5_000
+MAX_SAMPLED_NODES_PER_LABEL = 200
+MAX_SAMPLED_EDGES_PER_NODE = 10
+"""Nodes and relationships that names of properties are read from."""
 MAX_RECORDED_READS = 200_000
 """Reads recorded one by one; beyond that, any change of another commit is a conflict."""
 _EVERYTHING = 1 << 60
@@ -74,6 +80,15 @@ class StoreIndexes:
             return self._store.query_catalog(lambda catalog, _: catalog.count(NodeFilter(types=(label,))).count)
         except Unavailable:
             return self._rows.state.nodes
+
+    def sample(self, label: str, count: int) -> list[str] | None:
+        """Return ids of some nodes that have a label now, and perhaps had another in the snapshot."""
+        try:
+            return self._store.query_catalog(
+                lambda catalog, _: catalog.find_matching_ids(NodeFilter(types=(label,)), count)
+            )
+        except Unavailable:
+            return None
 
     def labels(self) -> list[str]:
         """Return the labels of current nodes."""
@@ -188,6 +203,9 @@ class RowsGraph(GraphView):
         if found is not None and name in NODE_MEMORY_PROPERTIES:
             memories = self._ids_of_memories()
             found = None if memories is None else [*{*found, *memories}]
+        if found is not None and value is True and is_marker(name):
+            # Other interfaces may have stored it as a type.
+            found = [*{*found, *self.node_ids_by_label(name)}]
         return None if found is None else (row.id for row in self._load(found))
 
     def _ids_of_memories(self) -> list[str] | None:
@@ -207,13 +225,19 @@ class RowsGraph(GraphView):
         return None if row is None else row.type
 
     @override
+    def node_markers(self, node_id: str) -> list[str]:
+        row = self._existing_node(node_id)
+        return find_markers(self._attributes_of_node(row)) if '"__' in row.attributes else []
+
+    @override
     def node_property(self, node_id: str, name: str) -> Any:
         row = self._nodes.get(node_id) or self._existing_node(node_id)
         attributes = self._node_attributes.get(node_id)
         if attributes is None:
             attributes = self._attributes_of_node(row)
         if name not in NODE_PROPERTY_NAMES or (row.extras is None and name in NODE_MEMORY_PROPERTIES):
-            return attributes.get(name)
+            value = attributes.get(name)
+            return True if value is None and name == row.type and is_marker(name) else value
         return row_properties.read_node_property(row, attributes, name)
 
     @override
@@ -296,12 +320,24 @@ class RowsGraph(GraphView):
 
     @override
     def property_keys(self) -> list[str]:
+        types = {*self.labels(), NO_LABEL}
         keys: set[str] = set()
-        for row in self._scan():
-            keys.update(self._attributes_of_node(row))
+        per_type = max(1, min(MAX_SAMPLED_NODES_PER_LABEL, MAX_SAMPLED_NODES // len(types)))
+        for type_ in islice(sorted(types), MAX_SAMPLED_NODES):
+            for node_id in self.sample_nodes(type_, per_type):
+                keys.update(self._attributes_of_node(self._existing_node(node_id)))
+                for key in islice(self.relationships(node_id, is_outgoing=True), MAX_SAMPLED_EDGES_PER_NODE):
+                    keys.update(self._attributes_of_edge(self._existing_edge(key)))
             if len(keys) > MAX_LISTED_KEYS:
                 break
-        return sorted(keys)
+        return sorted(name for name in keys if not is_marker(name))
+
+    @override
+    def sample_nodes(self, label: str, count: int) -> list[str]:
+        found = None if self._indexes is None else self._indexes.sample(label, count)
+        if found is None:
+            return super().sample_nodes(label, count)
+        return [row.id for row in self._load(found) if row.type == label]
 
     def _scan(self) -> Iterator[NodeRow]:
         self.reads.add_scan()

@@ -16,6 +16,7 @@ from kgserve.cypher.interpreter.graph_view import (
     RelationshipKey,
     RelationshipReference,
 )
+from kgserve.cypher.interpreter.marker_labels import find_markers, without_markers
 from kgserve.errors import InvalidInput
 from kgserve.server.bolt.handshake import ProtocolVersion
 from kgserve.server.bolt.packstream import PackedStructure
@@ -44,7 +45,8 @@ class GraphStructures:
         label = node.graph.node_label(node.id)
         labels = [] if label is None or label == NO_LABEL else [label]
         properties = {} if label is None else node.graph.node_properties(node.id)
-        return self._element(NODE, [hash_element_id(node.id), labels, properties], node.id)
+        labels += find_markers(properties)
+        return self._element(NODE, [hash_element_id(node.id), labels, without_markers(properties)], node.id)
 
     def relationship(self, relationship: RelationshipReference) -> PackedStructure:
         """Return the structure of a relationship; one that the statement deleted has no properties."""

@@ -12,10 +12,10 @@ from typing import Any
 
 from typing_extensions import override
 
+from kgserve.cypher.interpreter.empty_graph import EmptyGraph
 from kgserve.cypher.interpreter.execution import execute
 from kgserve.cypher.interpreter.graph_view import ExecutionLimits
 from kgserve.cypher.interpreter.parser import parse_query
-from kgserve.cypher.interpreter.procedures import EmptyGraph
 from kgserve.cypher.interpreter.semantic_checks import check_query
 from kgserve.errors import InvalidInput
 from kgserve.server.bolt.backend import (
@@ -23,6 +23,7 @@ from kgserve.server.bolt.backend import (
     BoltResult,
     BoltTransaction,
     PlanRequest,
+    StatementNotification,
     StatementRequest,
     StatementSummary,
 )
@@ -44,6 +45,17 @@ _CALL = re.compile(
     r"(?:\s*\([^)]*\))?(?P<rest>(?:\s.*)?)$",
     re.IGNORECASE | re.DOTALL,
 )
+_SCHEMA = re.compile(
+    r"\s*CREATE\s+(?:CONSTRAINT|(?:RANGE\s+|TEXT\s+|LOOKUP\s+)?INDEX)\b(?P<name>(?:\s+(?!IF\b|FOR\b)(?:\w+|`[^`]*`|\$\w+))?)"
+    r"(?:\s+IF\s+NOT\s+EXISTS)?\s+FOR\s*\(\s*(?P<variable>\w+)\s*(?::\s*(?:\w+|`[^`]*`))?\s*\)\s*"
+    r"(?P<what>.*?)\s*;?\s*$",
+    re.IGNORECASE | re.DOTALL,
+)
+_ID_CONSTRAINT = re.compile(
+    r"REQUIRE\s*\(?\s*(?P<variable>\w+)\.(?:id|`id`)\s*\)?\s*IS\s+(?:(?:NODE\s+)?(?:UNIQUE|KEY)|NOT\s+NULL)$",
+    re.IGNORECASE,
+)
+_ATTRIBUTE_INDEX = re.compile(r"ON\s*\(\s*(?P<variable>\w+)\.(?:\w+|`[^`]*`)\s*\)$", re.IGNORECASE)
 _DATABASE_NAME = re.compile(r"\s+(?!YIELD\b|WHERE\b)(?:`(?P<quoted>[^`]+)`|(?P<plain>[\w.-]+|\$\w+))", re.IGNORECASE)
 _TAIL = re.compile(r"\s*(?P<keyword>YIELD|WHERE)\b(?P<rest>.*)$", re.IGNORECASE | re.DOTALL)
 _COLUMNS = re.compile(r"\s*(?:\*|\w+(?:\s+AS\s+\w+)?(?:\s*,\s*\w+(?:\s+AS\s+\w+)?)*)", re.IGNORECASE)
@@ -51,6 +63,8 @@ _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`")
 _RETURN = re.compile(r"\bRETURN\b", re.IGNORECASE)
 _PLACE = re.compile(r",? at line \d+, column \d+")
 _ROWS = "kgserve_rows"
+NO_CHANGE = "no change"
+"""Subject of statements that declare what every store has."""
 
 
 class FixedResult(BoltResult):
@@ -71,6 +85,25 @@ class FixedResult(BoltResult):
     @override
     def close(self) -> None:
         return
+
+
+class SchemaResult(FixedResult):
+    """Result of a statement that declares what every store has."""
+
+    def __init__(self) -> None:
+        super().__init__((), ())
+
+    @override
+    def summary(self) -> StatementSummary:
+        note = StatementNotification(
+            code="Neo.ClientNotification.Schema.IndexOrConstraintAlreadyExists",
+            title="Nothing to create",
+            description="Ids are unique in every store, and attributes of nodes are indexed; nothing was changed.",
+            severity="INFORMATION",
+            category="SCHEMA",
+            gql_status="00NA0",
+        )
+        return StatementSummary(type="s", notifications=(note,))
 
 
 class SystemTransaction(BoltTransaction):
@@ -111,9 +144,11 @@ def _blank(text: str, count: int) -> str:
 
 def parse_system_statement(statement: str) -> SystemStatement | None:
     """Return a statement of this module; None for any other."""
-    if not re.match(r"\s*(SHOW|CALL)\b", statement := _COMMENT.sub(" ", statement), re.IGNORECASE):
+    if not re.match(r"\s*(SHOW|CALL|CREATE)\b", statement := _COMMENT.sub(" ", statement), re.IGNORECASE):
         return None
     statement = statement.strip().rstrip(";").rstrip()
+    if declares_given_schema(statement):
+        return SystemStatement(NO_CHANGE, "", "")
     if show := _SHOW.match(statement):
         subject = re.sub(r"\s+", " ", show["what"].upper())
         subject = re.sub(r"^(ALL|BUILT IN|USER DEFINED) ", "", subject)
@@ -124,6 +159,15 @@ def parse_system_statement(statement: str) -> SystemStatement | None:
     if call := _CALL.match(statement):
         return SystemStatement(call["name"].lower(), "", call["rest"])
     return None
+
+
+def declares_given_schema(statement: str) -> bool:
+    """Return whether a statement declares what every store has: unique ids, or an index of one attribute of nodes."""
+    schema = _SCHEMA.match(statement)
+    if schema is None:
+        return False
+    found = _ID_CONSTRAINT.match(schema["what"]) or _ATTRIBUTE_INDEX.match(schema["what"])
+    return found is not None and found["variable"] == schema["variable"]
 
 
 _PLURALS = {
@@ -148,6 +192,8 @@ def run_on_system(request: StatementRequest, backend: BoltBackend) -> BoltResult
 
 def answer_statement(statement: SystemStatement, request: StatementRequest, backend: BoltBackend) -> BoltResult:
     """Return the result of a statement. Raises InvalidInput and what the backend raises."""
+    if statement.subject == NO_CHANGE:
+        return SchemaResult()
     table = SystemTables(statement, request, backend).find()
     shown = table.columns[: table.shown]
     if request.plan == "EXPLAIN":

@@ -16,8 +16,11 @@ from kgserve.platform.version import __version__
 from kgserve.server.bolt.backend import BoltBackend, DatabaseEntry, StatementRequest
 
 SYSTEM_DATABASE = "system"
-COMPATIBLE_VERSION = "5.26.0"
-"""Version of Neo4j that clients take the server for: they choose forms of statements by it."""
+COMPATIBLE_VERSION = "5.22.0"
+"""Version of Neo4j that clients take the server for: they choose forms of statements by it.
+
+From 5.23 on, some create a vector index, which no store has, instead of comparing vectors.
+"""
 
 _DATABASE_COLUMNS = (
     "name", "type", "aliases", "access", "address", "role", "writer", "requestedStatus", "currentStatus",
@@ -137,9 +140,9 @@ def _refuse_routing() -> SystemTable:
 def _list_procedures() -> SystemTable:
     rows: list[list[Any]] = []
     for each in PROCEDURES.values():
-        outputs = ", ".join(each.outputs)
-        signature = f"{each.name}() :: ({outputs})"
-        rows.append([each.name, f"Yields {outputs}.", "READ", each.name.startswith("dbms."), signature, False, False])
+        description = f"Yields {', '.join(each.outputs)}." if each.outputs else "Yields nothing."
+        mode = "WRITE" if each.is_updating else "READ"
+        rows.append([each.name, description, mode, each.name.startswith("dbms."), each.signature, False, False])
     return SystemTable(_PROCEDURE_COLUMNS, sorted(rows), 4)
 
 

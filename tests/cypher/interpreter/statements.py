@@ -15,6 +15,7 @@ from kgserve.cypher.interpreter.graph_view import (
     PathValue,
     RelationshipReference,
 )
+from kgserve.cypher.interpreter.marker_labels import replace_marker_labels
 from kgserve.cypher.interpreter.parser import parse_query
 from kgserve.cypher.interpreter.semantic_checks import check_query
 from tests.cypher.interpreter.memory_graph import GENERATED_ID_PREFIX, MemoryGraph
@@ -24,7 +25,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 def run_statement(graph: MemoryGraph, text: str, /, **parameters: Any) -> list[list[Any]]:
     """Run a statement, apply its changes, and return its rows as `show_value` shows them."""
-    query = parse_query(text)
+    query = replace_marker_labels(parse_query(text))
     info = check_query(query, text)
     edits = GraphEdits(graph)
     result = execute(query, info, edits if info.is_updating else graph, parameters, new_limits(), NOW, text)

@@ -95,7 +95,7 @@ def test_databases_are_listed(driver: neo4j.Driver, database: str | None) -> Non
         ("SHOW CURRENT USER", [["ada", ["admin"], False, False, "home"]]),
         ("CALL dbms.showCurrentUser()", [["ada", ["admin"], []]]),
         ("CALL dbms.clientConfig() YIELD name, value WHERE name = 'client.allow_telemetry' RETURN value", [["false"]]),
-        ("CALL dbms.components() YIELD name, versions UNWIND versions AS v RETURN v LIMIT 1", [["5.26.0"]]),
+        ("CALL dbms.components() YIELD name, versions UNWIND versions AS v RETURN v LIMIT 1", [["5.22.0"]]),
         ("SHOW PROCEDURES YIELD name WHERE name STARTS WITH 'db.label'", [["db.labels"]]),
         ("SHOW FUNCTIONS WHERE name IN ['count', 'date']", [["count", "Aggregating", ""], ["date", "Temporal", ""]]),
         ("SHOW INDEXES YIELD name, type WHERE type = 'VECTOR'", []),
@@ -158,3 +158,35 @@ def test_the_system_database_has_no_graph(driver: neo4j.Driver, backend: Scripte
             assert len(transaction.run("SHOW DATABASES").values()) == 3
             transaction.commit()
     assert backend.requests == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE CONSTRAINT IF NOT EXISTS FOR (n:`__Node__`)\n REQUIRE n.id IS UNIQUE;",
+        "CREATE CONSTRAINT ids FOR (p:Person) REQUIRE (p.id) IS NODE KEY",
+        "create constraint `if` if not exists for (p:Person) require p.id is not null",
+        "CREATE INDEX FOR (n:Person) ON (n.name)",
+        "CREATE RANGE INDEX names IF NOT EXISTS FOR (n:Person) ON (n.`full name`)",
+    ],
+)
+def test_what_every_store_has_may_be_declared(driver: neo4j.Driver, statement: str) -> None:
+    summary = driver.execute_query(cast("Any", statement)).summary
+    assert summary.query_type == "s"
+    assert any("nothing was changed" in each.status_description for each in summary.gql_status_objects)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE CONSTRAINT FOR (p:Person) REQUIRE p.name IS UNIQUE",
+        "CREATE CONSTRAINT FOR (p:Person) REQUIRE q.id IS UNIQUE",
+        "CREATE CONSTRAINT FOR ()-[r:R]-() REQUIRE r.id IS UNIQUE",
+        "CREATE CONSTRAINT FOR (p:Person) REQUIRE p.id IS :: STRING",
+        "CREATE VECTOR INDEX v IF NOT EXISTS FOR (n:Person) ON n.embedding",
+        "CREATE INDEX FOR (n:Person) ON (n.a, n.b)",
+        "CREATE INDEX FOR (n:Person) ON (n.a) CREATE (m)",
+    ],
+)
+def test_other_declarations_are_left_to_the_backend(statement: str) -> None:
+    assert parse_system_statement(statement) is None
