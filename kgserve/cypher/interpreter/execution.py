@@ -32,6 +32,7 @@ from kgserve.cypher.interpreter.query_tree import (
     UpdateStage,
 )
 from kgserve.cypher.interpreter.semantic_checks import QueryInfo, is_updating_query
+from kgserve.cypher.interpreter.statement_profile import StatementProfile
 from kgserve.cypher.interpreter.updates import UpdateCompiler
 from kgserve.cypher.interpreter.values import describe_type, equivalence_key
 from kgserve.errors import InvalidInput
@@ -50,7 +51,7 @@ class QueryResult(msgspec.Struct, frozen=True):
     rows: Iterator[list[Any]]
 
 
-def execute(
+def execute(  # noqa: PLR0913, PLR0917 - all that an execution depends on
     query: QueryUnion,
     info: QueryInfo,
     graph: GraphView,
@@ -58,13 +59,16 @@ def execute(
     limits: ExecutionLimits,
     now: datetime,
     text: str = "",
+    profile: StatementProfile | None = None,
 ) -> QueryResult:
-    """Run a statement; ``text`` is for the places that errors name.
+    """Run a statement; ``text`` is for the places that errors name, and ``profile`` counts the rows of its clauses.
 
     A statement that writes is complete when this returns. Raises InvalidInput, TimedOut and TooLarge, also while the
     rows are read.
     """
-    environment = EvaluationEnvironment(graph=graph, parameters=parameters, limits=limits, now=now, text=text)
+    environment = EvaluationEnvironment(
+        graph=graph, parameters=parameters, limits=limits, now=now, text=text, profile=profile
+    )
     compiler = QueryCompiler(environment)
     run = compiler.compile_query(query)
     columns = info.columns or _procedure_columns(query)
@@ -171,6 +175,9 @@ class QueryCompiler:
     def _compile_stages(self, stages: tuple[QueryStage, ...], *, is_eager: bool) -> QueryFunction:
         """Compile the clauses of one query; if any of them writes, each is completed before the next one begins."""
         functions = [self._compilers[type(stage)](stage) for stage in stages]
+        if self.environment.profile is not None:
+            measure = self.environment.profile.measure
+            functions = [measure(*each) for each in zip(stages, functions, strict=True)]
 
         def run(row: Row) -> Iterator[Row]:
             rows: Iterator[Row] = iter((row,))

@@ -43,6 +43,7 @@ from kgserve.cypher.interpreter.query_tree import (
     VariableReference,
 )
 from kgserve.cypher.interpreter.regex_match import match_text
+from kgserve.cypher.interpreter.statement_profile import StatementProfile
 from kgserve.cypher.interpreter.value_size import check_parameter, check_weight, count_work, is_large, weigh
 from kgserve.cypher.lexer import describe_position
 from kgserve.errors import FieldError, InvalidInput
@@ -62,9 +63,9 @@ def _refuse_subquery(query: QueryUnion) -> NoReturn:  # noqa: ARG001
 class EvaluationEnvironment:
     """Surroundings of the expressions of one execution.
 
-    ``text`` is the statement, by which errors name their place. ``match_pattern`` compiles a pattern with its WHERE to
-    a function that yields the rows that extend a row; ``run_subquery`` compiles a query to a function that yields its
-    rows for an outer row.
+    ``text`` is the statement, by which errors name their place. ``profile`` counts the rows of its clauses.
+    ``match_pattern`` compiles a pattern with its WHERE to a function that yields the rows that extend a row;
+    ``run_subquery`` compiles a query to a function that yields its rows for an outer row.
     """
 
     graph: GraphView
@@ -72,6 +73,7 @@ class EvaluationEnvironment:
     limits: ExecutionLimits
     now: datetime
     text: str = ""
+    profile: StatementProfile | None = None
     match_pattern: Callable[[PathElement, QueryExpression | None], RowExpander] = _refuse_pattern
     run_subquery: Callable[[QueryUnion], RowExpander] = _refuse_subquery
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from kgserve.cypher.interpreter.expression_compiler import EvaluationEnvironment, ExpressionCompiler
 from kgserve.cypher.interpreter.graph_view import NO_LABEL, CompiledExpression, GraphView, Row, WritableGraph
+from kgserve.cypher.interpreter.pattern_description import describe_expansion, describe_start
 from kgserve.cypher.interpreter.pattern_model import (
     MatchState,
     NodeLookup,
@@ -75,6 +76,32 @@ class PatternMatcher:
 
         return match
 
+    def describe_pattern(
+        self, paths: tuple[PathElement, ...], where: QueryExpression | None, bound: frozenset[str]
+    ) -> list[str]:
+        """Return the steps that match paths if some variables are bound before. Raises InvalidInput."""
+        model = PatternModel(self.environment.graph, self.compiler, paths, where)
+        planner = PatternPlanner(self, model, bound & model.names)
+        planner.plan()
+        return planner.describe()
+
+
+class StartChoice(NamedTuple):
+    """Start of a plan: the node, what finds it, and whether the row or a bound relationship has it."""
+
+    slot: NodeSlot
+    lookups: list[NodeLookup]
+    is_given: bool
+    relationship: str
+
+
+class ExpansionChoice(NamedTuple):
+    """Relationship that a plan follows; ``is_closed`` if both of its ends are bound."""
+
+    slot: RelationshipSlot
+    is_reverse: bool
+    is_closed: bool
+
 
 class PatternPlanner:
     """Plans the steps of a pattern, of which some variables are bound already."""
@@ -91,6 +118,16 @@ class PatternPlanner:
         self.open_checks = list(model.checks)
         self.open_paths = list(model.paths)
         self.steps: list[MatchStep] = []
+        self.choices: list[StartChoice | ExpansionChoice] = []
+
+    def describe(self) -> list[str]:
+        """Return the steps of the plan as texts."""
+        return [
+            describe_start(self.graph, each.slot, each.lookups, is_given=each.is_given, relationship=each.relationship)
+            if isinstance(each, StartChoice)
+            else describe_expansion(self.model, each.slot, is_reverse=each.is_reverse, is_closed=each.is_closed)
+            for each in self.choices
+        ]
 
     def plan(self) -> Callable[[Row], Iterator[Row]]:
         """Return the function that matches the pattern for a row."""
@@ -146,6 +183,8 @@ class PatternPlanner:
         self.placed.add(slot.index)
         self.bound.add(slot.name)
         relationship = self._find_bound_relationship(slot)
+        end_of = "" if relationship is None else relationship.name
+        self.choices.append(StartChoice(slot, usable, slot.name in self.given, end_of))
         accept = self._take_accept()
         if slot.name in self.given:
             self.steps.append(build_bound_node(self.graph, slot, accept))
@@ -228,6 +267,7 @@ class PatternPlanner:
         target = self.model.nodes[slot.left if is_reverse else slot.right]
         traversal = RelationshipTraversal(self.graph, self.limits, slot, target, is_reverse=is_reverse)
         traversal.is_target_bound = target.index in self.placed
+        self.choices.append(ExpansionChoice(slot, is_reverse, traversal.is_target_bound))
         traversal.is_relationship_bound = slot.name in self.given
         self.open_relationships.remove(slot)
         if not slot.required <= self.bound:

@@ -15,13 +15,23 @@ from typing_extensions import override
 
 from kgserve.cypher.guard import MAX_PARAMETER_BYTES, MAX_PARAMETER_DEPTH
 from kgserve.cypher.interpreter.execution import QueryResult, execute
+from kgserve.cypher.interpreter.expression_compiler import EvaluationEnvironment
 from kgserve.cypher.interpreter.graph_edits import GraphChanges, GraphEdits
 from kgserve.cypher.interpreter.graph_view import NO_LABEL, ExecutionLimits, GraphView
 from kgserve.cypher.interpreter.json_results import column_type, to_json_cell
 from kgserve.cypher.interpreter.marker_labels import replace_marker_labels
 from kgserve.cypher.interpreter.parser import parse_query
+from kgserve.cypher.interpreter.plan_prefix import PlanRequest, split_plan_prefix
 from kgserve.cypher.interpreter.query_tree import ParameterReference, QueryUnion, iterate_nodes
 from kgserve.cypher.interpreter.semantic_checks import QueryInfo, check_query
+from kgserve.cypher.interpreter.statement_plan import (
+    PLAN_COLUMNS,
+    PROFILE_COLUMNS,
+    PlanDescriber,
+    PlanStep,
+    tabulate_plan,
+)
+from kgserve.cypher.interpreter.statement_profile import StatementProfile
 from kgserve.cypher.interpreter.table_names import replace_table_names
 from kgserve.cypher.lexer import describe_position, syntax_fault
 from kgserve.errors import FieldError, InvalidInput, TimedOut
@@ -58,12 +68,17 @@ class InterpretedStatement(NamedTuple):
     parameters: Mapping[str, Any]
     needs_interpreter: bool
     """True if the statement uses labels, types, properties or functions that the engine does not know."""
+    plan: PlanRequest = ""
+    """Prefix of the statement: its plan is shown instead of its rows."""
     lookup: PointLookup | None = None
     """The lookup of one node that the statement consists of, if the rows answer it as the engine would."""
 
 
-def prepare_interpreted(text: str, parameters: Mapping[str, Any]) -> InterpretedStatement:
-    """Parse and check a statement. Raises InvalidInput with the position of the fault."""
+def prepare_interpreted(text: str, parameters: Mapping[str, Any], plan: PlanRequest = "") -> InterpretedStatement:
+    """Parse and check a statement, which may begin with EXPLAIN or PROFILE unless ``plan`` has been split off.
+
+    Raises InvalidInput with the position of the fault.
+    """
     if len(text.encode(errors="surrogatepass")) > MAX_QUERY_BYTES:
         raise InvalidInput.at("query", f"the statement is larger than {MAX_QUERY_BYTES} bytes")
     if "\0" in text:
@@ -72,6 +87,8 @@ def prepare_interpreted(text: str, parameters: Mapping[str, Any]) -> Interpreted
         check_parameter(value, f"params.{name}")
     if len(_encode(parameters)) > MAX_PARAMETER_BYTES:
         raise InvalidInput.at("params", f"the values are larger than {MAX_PARAMETER_BYTES >> 20} MiB together")
+    if not plan:
+        plan, text = split_plan_prefix(text)
     parse = _parse if len(text) <= MAX_CACHED_QUERY_CHARS else _parse.__wrapped__
     with locate_faults():
         parsed = parse(text)
@@ -80,10 +97,12 @@ def prepare_interpreted(text: str, parameters: Mapping[str, Any]) -> Interpreted
         for name, place in parsed.parameters.items()
         if name not in parameters
     ]
-    if missing:
+    if missing and plan == "EXPLAIN":
+        parameters = {**dict.fromkeys(parsed.parameters), **parameters}
+    elif missing:
         raise InvalidInput(missing[0].message, tuple(missing))
-    lookup = parsed.lookup if parsed.lookup and parsed.lookup.accepts(parameters) else None
-    return InterpretedStatement(parsed.query, parsed.info, text, parameters, parsed.needs_interpreter, lookup)
+    lookup = parsed.lookup if parsed.lookup and not plan and parsed.lookup.accepts(parameters) else None
+    return InterpretedStatement(parsed.query, parsed.info, text, parameters, parsed.needs_interpreter, plan, lookup)
 
 
 class _ParsedQuery(NamedTuple):
@@ -190,9 +209,38 @@ def open_interpreted(
 
 
 def run_interpreted(statement: InterpretedStatement, graph: GraphView, limits: ExecutionLimits) -> QueryResult:
-    """Start a statement on a graph. Raises InvalidInput, TimedOut and TooLarge, also while its rows are read."""
+    """Start a statement on a graph; after EXPLAIN or PROFILE, the rows are those of its plan.
+
+    Raises InvalidInput, TimedOut and TooLarge, also while its rows are read.
+    """
+    if not statement.plan:
+        return start_interpreted(statement, graph, limits)
+    profile = None
+    if statement.plan == "PROFILE":
+        profile = StatementProfile()
+        for _ in start_interpreted(statement, graph, limits, profile).rows:
+            pass
+    columns = PLAN_COLUMNS if profile is None else PROFILE_COLUMNS
+    rows = tabulate_plan(describe_plan(statement, graph, limits, profile))
+    return QueryResult(columns, (row[: len(columns)] for row in rows))
+
+
+def start_interpreted(
+    statement: InterpretedStatement, graph: GraphView, limits: ExecutionLimits, profile: StatementProfile | None = None
+) -> QueryResult:
+    """Start a statement without regard to its prefix; ``profile`` counts the rows of its clauses."""
     now, parameters = datetime.now(UTC), dict(statement.parameters)
-    return execute(statement.query, statement.info, graph, parameters, limits, now, statement.text)
+    return execute(statement.query, statement.info, graph, parameters, limits, now, statement.text, profile)
+
+
+def describe_plan(
+    statement: InterpretedStatement, graph: GraphView, limits: ExecutionLimits, profile: StatementProfile | None = None
+) -> tuple[PlanStep, ...]:
+    """Return the plan of a statement on a graph, with rows and times if it has been run with a profile."""
+    environment = EvaluationEnvironment(
+        graph=graph, parameters=statement.parameters, limits=limits, now=datetime.now(UTC), text=statement.text
+    )
+    return PlanDescriber(environment, profile).describe(statement.query)
 
 
 def statement_limits(control: StatementCancellation, seconds: float) -> ExecutionLimits:
@@ -228,10 +276,14 @@ class InterpretedWrite(OptimisticWrite):
         below = open_rows_graph(self._store, rows)
         edits = GraphEdits(below)
         with locate_faults():
-            result = run_interpreted(self._statement, edits, statement_limits(self._control, self._seconds))
+            result = self.start(edits, statement_limits(self._control, self._seconds))
             answer = self.collect(result, edits)
         self._reads = below.reads
         return to_row_changes(edits.changes(), below), answer
+
+    def start(self, edits: GraphEdits, limits: ExecutionLimits) -> QueryResult:
+        """Start the statement on the changes that it is to make."""
+        return run_interpreted(self._statement, edits, limits)
 
     def collect(self, result: QueryResult, edits: GraphEdits) -> CypherAnswer:  # noqa: ARG002 - for subclasses
         """Execute the statement and return its answer, without the changes."""

@@ -40,7 +40,6 @@ from kgserve.graph.store_handle import StoreHandle
 
 _Answer = TypeVar("_Answer")
 
-_PLAN_PREFIX = re.compile(r"\s*(EXPLAIN|PROFILE)\b", re.IGNORECASE)
 _ENGINE_WORDS = re.compile(r"\b(Entity|RELATES_TO|Elsewhere|LINKS_TO)\b")
 
 
@@ -67,7 +66,7 @@ class StatementRouter:
             return self.interpret(refusal)
         except Forbidden as refusal:
             return self._interpret_call(refusal)
-        if guarded.explains or guarded.names_links:
+        if guarded.names_links:
             return guarded
         with suppress(InvalidInput):
             statement = self._interpreted()
@@ -81,20 +80,19 @@ class StatementRouter:
 
         If it does not accept it either, raise its error, or ``refusal`` for a statement that is meant for the engine.
         """
-        if _PLAN_PREFIX.match(self._text):
-            prepare_interpreted(_PLAN_PREFIX.sub("", self._text), self._parameters)
-            message = "EXPLAIN shows the plans of the engine; over Bolt it lists the stages of other statements"
-            raise InvalidInput.at("query", message)
         try:
             return self._interpreted()
         except InvalidInput as error:
             raise (refusal if _ENGINE_WORDS.search(self._text) else error) from None
 
     def _interpret_call(self, refusal: Forbidden) -> InterpretedStatement:
-        """Return a statement that calls a procedure of the interpreter. Raise ``refusal`` for any other."""
+        """Return a statement that calls a procedure of the interpreter, or that has a plan of it.
+
+        Raise ``refusal`` for any other.
+        """
         with suppress(InvalidInput):
             statement = self._interpreted()
-            if statement.info.procedures:
+            if statement.info.procedures or (statement.plan and statement.needs_interpreter):
                 return statement
         raise refusal
 
@@ -113,7 +111,7 @@ class StatementRouter:
 
     def _interpreted(self) -> InterpretedStatement:
         statement = prepare_interpreted(self._text, self._parameters)
-        if statement.info.is_updating and not self._writable:
+        if statement.info.is_updating and statement.plan != "EXPLAIN" and not self._writable:
             raise Forbidden('the statement writes data, but this request may only read; send "mode": "write"')
         return statement
 
@@ -189,7 +187,10 @@ def _write(
 ) -> CypherAnswer | None:
     """Run a statement if it writes; return None if it only reads."""
     statement, seconds = router.statement, time_limit_seconds(graph, router.request)
-    updates = statement.updates if isinstance(statement, GuardedStatement) else statement.info.is_updating
+    if isinstance(statement, GuardedStatement):
+        updates = statement.updates
+    else:
+        updates = statement.info.is_updating and statement.plan != "EXPLAIN"
     if not updates:
         return None
     with graph.lease(create=True) as store:

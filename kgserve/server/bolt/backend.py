@@ -16,12 +16,11 @@ from typing import Any, Literal
 import msgspec
 from typing_extensions import override
 
+from kgserve.cypher.interpreter.plan_prefix import PlanRequest
 from kgserve.errors import TimedOut
 
 StatementType = Literal["r", "w", "rw", "s"]
 """Read, write, both, or schema."""
-
-PlanRequest = Literal["", "EXPLAIN", "PROFILE"]
 
 
 class InterruptionSignal:
@@ -94,8 +93,8 @@ class StatementRequest(msgspec.Struct, frozen=True, kw_only=True):
     of other databases are among them, because drivers send all they have. Raise InvalidBookmark for other texts.
     ``timeout`` is the time limit in seconds that the client asked for, which may only shorten the store's own; None if
     it asked for none. ``metadata`` is for logs. With ``plan`` PROFILE, set `StatementSummary.profile` if that is
-    possible; EXPLAIN never gets to a backend. The prefix itself is blanked in ``statement``, so that positions in error
-    messages stay right.
+    possible; EXPLAIN goes to `BoltBackend.explain`. The prefix itself is blanked in ``statement``, so that positions in
+    error messages stay right.
 
     Within a transaction, ``timeout`` is None; the other fields are those of its BEGIN.
     """
@@ -163,6 +162,14 @@ class StatementSummary(msgspec.Struct, frozen=True, kw_only=True):
     notifications: tuple[StatementNotification, ...] = ()
     plan: ExecutionPlan | None = None
     profile: ExecutionPlan | None = None
+
+
+class ExplainedStatement(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to EXPLAIN: the columns that a statement would have, its type, and its plan."""
+
+    columns: tuple[str, ...]
+    type: StatementType
+    plan: ExecutionPlan
 
 
 class BoltResult(ABC):
@@ -253,6 +260,10 @@ class BoltBackend(ABC):
     @abstractmethod
     def run(self, request: StatementRequest) -> BoltResult:
         """Check and start an auto-commit statement. It may be executed here or by the iterator of the rows."""
+
+    @abstractmethod
+    def explain(self, request: StatementRequest) -> ExplainedStatement:
+        """Describe how a statement would run. Raises InvalidInput."""
 
     @abstractmethod
     def begin(self, request: TransactionRequest) -> BoltTransaction:

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 import structlog
 
+from kgserve.cypher.interpreter.plan_prefix import split_plan_prefix
 from kgserve.errors import Internal, InvalidInput, KgserveError, TimedOut, Unauthenticated
 from kgserve.platform.version import __version__
 from kgserve.server.bolt.backend import (
@@ -37,14 +38,13 @@ from kgserve.server.bolt.messages import (
 from kgserve.server.bolt.packstream import PackedStructure, ProtocolViolation
 from kgserve.server.bolt.result_stream import RecordBatch, ResultStream
 from kgserve.server.bolt.session_state import MessageAdmission, SessionStateMachine
-from kgserve.server.bolt.statement_plans import ExplainedStatement
+from kgserve.server.bolt.statement_plans import ExplainedResult
 from kgserve.server.bolt.summaries import NotificationFilter, describe_end
 from kgserve.server.bolt.system_statements import (
     SystemTransaction,
     answer_statement,
     parse_system_statement,
     run_on_system,
-    split_plan_prefix,
 )
 from kgserve.server.bolt.system_tables import COMPATIBLE_VERSION, SYSTEM_DATABASE
 from kgserve.server.bolt.value_codec import UTC_SINCE, ValueCodec
@@ -324,7 +324,7 @@ class BoltSession:
         if statement is not None:
             return answer_statement(statement, request, self._backend)
         if request.plan == "EXPLAIN":
-            return ExplainedStatement(request.statement)
+            return ExplainedResult(self._backend.explain(request))
         return self._backend.run(request) if self._transaction is None else self._transaction.run(request)
 
     async def _pull(self, fields: dict[str, Any]) -> dict[str, Any]:

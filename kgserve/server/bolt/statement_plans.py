@@ -1,4 +1,4 @@
-"""Plans of statements for EXPLAIN: their clauses as operators, the last one at the root."""
+"""Plans of statements as drivers show them: a tree of operators, the last clause at the root."""
 
 from __future__ import annotations
 
@@ -7,48 +7,19 @@ from typing import Any
 
 from typing_extensions import override
 
-from kgserve.cypher.interpreter.parser import parse_query
-from kgserve.cypher.interpreter.query_tree import (
-    CreateStage,
-    DeleteStage,
-    ForeachStage,
-    MatchStage,
-    MergeStage,
-    ProcedureStage,
-    ProjectionStage,
-    QueryStage,
-    QueryUnion,
-    SubqueryStage,
-    UnwindStage,
-    UpdateStage,
-)
-from kgserve.cypher.interpreter.semantic_checks import check_query
-from kgserve.server.bolt.backend import BoltResult, ExecutionPlan, StatementSummary
+from kgserve.cypher.interpreter.semantic_checks import QueryInfo
+from kgserve.cypher.interpreter.statement_plan import PlanStep
+from kgserve.server.bolt.backend import BoltResult, ExecutionPlan, ExplainedStatement, StatementSummary, StatementType
 
-_OPERATORS: dict[type[QueryStage], str] = {
-    MatchStage: "Match",
-    UnwindStage: "Unwind",
-    ProjectionStage: "Projection",
-    CreateStage: "Create",
-    UpdateStage: "Update",
-    MergeStage: "Merge",
-    DeleteStage: "Delete",
-    ForeachStage: "Foreach",
-    ProcedureStage: "ProcedureCall",
-    SubqueryStage: "Apply",
-}
+_NANOSECONDS = 1_000_000_000
 
 
-class ExplainedStatement(BoltResult):
+class ExplainedResult(BoltResult):
     """Result of EXPLAIN: no rows, and a plan."""
 
-    def __init__(self, statement: str) -> None:
-        """Parse and check a statement. Raises InvalidInput."""
-        query = parse_query(statement)
-        info = check_query(query, statement)
-        self.columns = info.columns
-        kind = ("rw" if info.columns else "w") if info.is_updating else "r"
-        self._summary = StatementSummary(type=kind, plan=describe_plan(query))
+    def __init__(self, explained: ExplainedStatement) -> None:
+        self.columns = explained.columns
+        self._summary = StatementSummary(type=explained.type, plan=explained.plan)
 
     @override
     def rows(self) -> Iterator[Sequence[Any]]:
@@ -63,55 +34,26 @@ class ExplainedStatement(BoltResult):
         return
 
 
-def describe_plan(query: QueryUnion) -> ExecutionPlan:
-    """Return the plan of a statement."""
-    plans = tuple(_describe_stages(stages) for stages in query.queries)
-    if len(plans) == 1:
-        return plans[0]
-    return ExecutionPlan(operator="UnionAll" if query.is_all else "Union", children=plans)
+def find_statement_type(info: QueryInfo) -> StatementType:
+    """Return whether a statement reads, writes, or does both."""
+    if not info.is_updating:
+        return "r"
+    return "rw" if info.columns else "w"
 
 
-def _describe_stages(stages: Sequence[QueryStage]) -> ExecutionPlan:
+def build_execution_plan(steps: Sequence[PlanStep]) -> ExecutionPlan:
+    """Return the plan of a statement as a tree."""
     plan: ExecutionPlan | None = None
-    for stage in stages:
+    for step in steps:
         below = () if plan is None else (plan,)
+        arguments: dict[str, Any] = {"Details": step.details} if step.details else {}
+        if step.seconds is not None:
+            arguments["Time"] = round(step.seconds * _NANOSECONDS)
         plan = ExecutionPlan(
-            operator=_name_operator(stage), identifiers=_find_identifiers(stage), children=(*below, *_find_inner(stage))
+            operator=step.operator,
+            identifiers=step.variables,
+            arguments=arguments,
+            children=(*below, *map(build_execution_plan, step.inner)),
+            rows=step.rows or 0,
         )
     return plan or ExecutionPlan(operator="EmptyResult")
-
-
-def _name_operator(stage: QueryStage) -> str:
-    match stage:
-        case MatchStage(is_optional=True):
-            return "OptionalMatch"
-        case ProjectionStage(keyword="RETURN"):
-            return "ProduceResults"
-        case DeleteStage(is_detaching=True):
-            return "DetachDelete"
-        case _:
-            return _OPERATORS[type(stage)]
-
-
-def _find_identifiers(stage: QueryStage) -> tuple[str, ...]:
-    """Return the variables that a clause introduces."""
-    match stage:
-        case MatchStage(paths=paths) | CreateStage(paths=paths):
-            elements = [(path.name, *(each.name for each in (*path.nodes, *path.relationships))) for path in paths]
-            return tuple(dict.fromkeys(name for names in elements for name in names if name))
-        case ProjectionStage(columns=columns):
-            return tuple(column.name for column in columns)
-        case UnwindStage(name=name):
-            return (name,)
-        case _:
-            return ()
-
-
-def _find_inner(stage: QueryStage) -> tuple[ExecutionPlan, ...]:
-    match stage:
-        case SubqueryStage(query=query):
-            return (describe_plan(query),)
-        case ForeachStage(stages=stages):
-            return (_describe_stages(stages),)
-        case _:
-            return ()

@@ -9,17 +9,20 @@ from typing import Any, NamedTuple
 
 from typing_extensions import override
 
+from kgserve.cypher.interpreter.empty_graph import EmptyGraph
 from kgserve.cypher.interpreter.execution import QueryResult
 from kgserve.cypher.interpreter.graph_edits import EditCounts, GraphEdits
-from kgserve.cypher.interpreter.graph_view import ExecutionLimits
+from kgserve.cypher.interpreter.graph_view import ExecutionLimits, GraphView
+from kgserve.cypher.interpreter.statement_profile import StatementProfile
 from kgserve.errors import Conflict, Forbidden, InvalidInput, Unauthenticated, Unavailable
 from kgserve.graph.answers import CypherAnswer
 from kgserve.graph.cypher.detached_values import DetachedElements
 from kgserve.graph.cypher.interpreted_statements import (
     InterpretedStatement,
     InterpretedWrite,
+    describe_plan,
     prepare_interpreted,
-    run_interpreted,
+    start_interpreted,
     statement_limits,
     to_row_changes,
 )
@@ -39,6 +42,8 @@ from kgserve.server.bolt.backend import (
     BoltResult,
     BoltTransaction,
     DatabaseEntry,
+    ExecutionPlan,
+    ExplainedStatement,
     InterruptionSignal,
     ServerAddresses,
     StatementRequest,
@@ -46,6 +51,7 @@ from kgserve.server.bolt.backend import (
     TransactionRequest,
 )
 from kgserve.server.bolt.failures import InvalidBookmark
+from kgserve.server.bolt.statement_plans import build_execution_plan, find_statement_type
 from kgserve.server.http.rate_limits import RateLimiter, is_local
 from kgserve.storage.model.batch import WriteBatch
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
@@ -124,6 +130,20 @@ class StoreBackend(BoltBackend):
         return _ReadResult(graph, statement, request, seconds)
 
     @override
+    def explain(self, request: StatementRequest) -> ExplainedStatement:
+        handle = self._open_graph(request)
+        statement = prepare_interpreted(request.statement, request.parameters, request.plan)
+        control = connect_cancellation(request.interruption)
+        limits = statement_limits(control, time_limit(handle, request.timeout))
+        with ExitStack() as held:
+            graph: GraphView = EmptyGraph()
+            if not statement.info.is_updating or request.database in handle.graphs.pool.names():
+                store = held.enter_context(handle.lease())
+                graph = open_rows_graph(store, held.enter_context(store.reading()))
+            plan = build_execution_plan(describe_plan(statement, graph, limits))
+        return ExplainedStatement(columns=statement.info.columns, type=find_statement_type(statement.info), plan=plan)
+
+    @override
     def begin(self, request: TransactionRequest) -> BoltTransaction:
         return StoreTransaction(self._open_graph(request), request)
 
@@ -146,7 +166,7 @@ def identify(caller: BoltCaller) -> tuple[Caller, str]:
 
 def prepare_statement(request: StatementRequest) -> InterpretedStatement:
     """Parse and check a statement. Raises InvalidInput, and Forbidden for a write that the caller may not do."""
-    statement = prepare_interpreted(request.statement, request.parameters)
+    statement = prepare_interpreted(request.statement, request.parameters, request.plan)
     if statement.info.is_updating:
         if request.is_read_only:
             raise Forbidden("the statement writes data, but the session or transaction only reads")
@@ -201,6 +221,26 @@ def describe_counts(counts: EditCounts) -> dict[str, int]:
     return {name: count for field, name in _COUNTERS.items() if (count := getattr(counts, field))}
 
 
+class ProfileRecorder:
+    """Profile of a statement that begins with PROFILE; nothing for any other."""
+
+    def __init__(self) -> None:
+        self._describe: Callable[[], ExecutionPlan] | None = None
+
+    def start(self, statement: InterpretedStatement, graph: GraphView, limits: ExecutionLimits) -> QueryResult:
+        """Start a statement, and count its rows if it asks for that."""
+        if statement.plan != "PROFILE":
+            return start_interpreted(statement, graph, limits)
+        profile = StatementProfile()
+        result = start_interpreted(statement, graph, limits, profile)
+        self._describe = lambda: build_execution_plan(describe_plan(statement, graph, limits, profile))
+        return result
+
+    def describe(self) -> ExecutionPlan | None:
+        """Return the plan with the rows counted so far."""
+        return None if self._describe is None else self._describe()
+
+
 class _ReadResult(BoltResult):
     """Result of a reading statement, which holds its snapshot until it is closed."""
 
@@ -208,12 +248,13 @@ class _ReadResult(BoltResult):
         self, graph: StoreHandle, statement: InterpretedStatement, request: StatementRequest, seconds: float
     ) -> None:
         self._held = ExitStack()
+        self._plan = ProfileRecorder()
         try:
             store = self._held.enter_context(graph.lease())
             wait_for_bookmarks(store, request.bookmarks, request.interruption.check)
             rows = self._held.enter_context(store.reading())
             limits = statement_limits(connect_cancellation(request.interruption), seconds)
-            self._result = run_interpreted(statement, open_rows_graph(store, rows), limits)
+            self._result = self._plan.start(statement, open_rows_graph(store, rows), limits)
             self._bookmark = format_bookmark(store.name, rows.at)
             self.columns = self._result.columns
         except BaseException:
@@ -230,7 +271,7 @@ class _ReadResult(BoltResult):
 
     @override
     def summary(self) -> StatementSummary:
-        return StatementSummary(type="r", bookmark=self._bookmark)
+        return StatementSummary(type="r", bookmark=self._bookmark, profile=self._plan.describe())
 
     @override
     def close(self) -> None:
@@ -242,12 +283,19 @@ class _BoltWrite(InterpretedWrite):
 
     values: list[list[Any]]
     counts: EditCounts
+    profile: ExecutionPlan | None = None
+
+    @override
+    def start(self, edits: GraphEdits, limits: ExecutionLimits) -> QueryResult:
+        self._recorder = ProfileRecorder()
+        return self._recorder.start(self._statement, edits, limits)
 
     @override
     def collect(self, result: QueryResult, edits: GraphEdits) -> CypherAnswer:
         detach = DetachedElements().detach
         self.values = [[detach(value) for value in row] for row in result.rows]
         self.counts = edits.counts
+        self.profile = self._recorder.describe()
         return CypherAnswer(columns=[*result.columns], types=[], rows=[], row_count=0, truncated=False, took_ms=0.0)
 
 
@@ -263,6 +311,7 @@ class _WriteResult(BoltResult):
         self._seconds = seconds
         self._bookmark = ""
         self._counts = EditCounts()
+        self._profile: ExecutionPlan | None = None
         self.columns = statement.info.columns
 
     @override
@@ -274,14 +323,16 @@ class _WriteResult(BoltResult):
             write = _BoltWrite(store, self._statement, 0, self._seconds, control)
             answer = write.run()
             self._counts = write.counts
+            self._profile = write.profile
             sequence = store.state.sequence if answer.changes is None else answer.changes.sequence
             self._bookmark = format_bookmark(store.name, sequence)
         return iter(write.values)
 
     @override
     def summary(self) -> StatementSummary:
-        kind = "rw" if self.columns else "w"
-        return StatementSummary(type=kind, counters=describe_counts(self._counts), bookmark=self._bookmark)
+        kind = find_statement_type(self._statement.info)
+        counters = describe_counts(self._counts)
+        return StatementSummary(type=kind, counters=counters, bookmark=self._bookmark, profile=self._profile)
 
     @override
     def close(self) -> None:
@@ -317,12 +368,17 @@ class StoreTransaction(BoltTransaction):
         statement = prepare_statement(request)
         edits = self._open(create=statement.info.is_updating).edits
         before = _copy_counts(edits.counts)
-        result = run_interpreted(statement, edits, self._statement_limits(request))
+        recorder = ProfileRecorder()
+        result = recorder.start(statement, edits, self._statement_limits(request))
         # Later statements may change what rows that are not read yet would show.
         detach = DetachedElements().detach
         rows = [[detach(value) for value in row] for row in result.rows]
-        counts = _count_difference(before, edits.counts)
-        return _TransactionResult(result.columns, rows, counts, is_updating=statement.info.is_updating)
+        summary = StatementSummary(
+            type=find_statement_type(statement.info),
+            counters=_count_difference(before, edits.counts),
+            profile=recorder.describe(),
+        )
+        return _TransactionResult(result.columns, rows, summary)
 
     @override
     def commit(self) -> str:
@@ -377,13 +433,10 @@ class StoreTransaction(BoltTransaction):
 class _TransactionResult(BoltResult):
     """Rows of a statement in a transaction, which has already been carried out."""
 
-    def __init__(
-        self, columns: Sequence[str], rows: list[list[Any]], counts: dict[str, int], *, is_updating: bool
-    ) -> None:
+    def __init__(self, columns: Sequence[str], rows: list[list[Any]], summary: StatementSummary) -> None:
         self.columns = tuple(columns)
         self._rows = rows
-        self._counts = counts
-        self._is_updating = is_updating
+        self._summary = summary
 
     @override
     def rows(self) -> Iterator[Sequence[Any]]:
@@ -391,8 +444,7 @@ class _TransactionResult(BoltResult):
 
     @override
     def summary(self) -> StatementSummary:
-        kind = ("rw" if self.columns else "w") if self._is_updating else "r"
-        return StatementSummary(type=kind, counters=self._counts)
+        return self._summary
 
     @override
     def close(self) -> None:

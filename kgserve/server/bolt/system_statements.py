@@ -22,7 +22,6 @@ from kgserve.server.bolt.backend import (
     BoltBackend,
     BoltResult,
     BoltTransaction,
-    PlanRequest,
     StatementNotification,
     StatementRequest,
     StatementSummary,
@@ -30,8 +29,6 @@ from kgserve.server.bolt.backend import (
 from kgserve.server.bolt.system_tables import SYSTEM_DATABASE, SystemStatement, SystemTable, SystemTables
 
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
-_PREFIX = re.compile(r"\s*(EXPLAIN|PROFILE)\b", re.IGNORECASE)
-_CYPHER_OPTION = re.compile(r"\s*CYPHER(?:\s+(?:\d+|\d+\.\d+|\w+\s*=\s*\w+))*\s+", re.IGNORECASE)
 _SHOW = re.compile(
     r"\s*SHOW\s+(?P<what>"
     r"DATABASES?|(?:DEFAULT|HOME)\s+DATABASE|CURRENT\s+USER"
@@ -123,23 +120,6 @@ class SystemTransaction(BoltTransaction):
     @override
     def rollback(self) -> None:
         return
-
-
-def split_plan_prefix(statement: str) -> tuple[PlanRequest, str]:
-    """Return the prefix EXPLAIN or PROFILE in capitals, or nothing, and the statement with spaces in its place."""
-    option = _CYPHER_OPTION.match(statement)
-    if option is not None:
-        statement = _blank(statement, option.end())
-    match = _PREFIX.match(statement)
-    if match is None:
-        return "", statement
-    plan: PlanRequest = "EXPLAIN" if match[1].upper() == "EXPLAIN" else "PROFILE"
-    return plan, _blank(statement, match.end())
-
-
-def _blank(text: str, count: int) -> str:
-    """Return a text with spaces in place of the first ``count`` characters that are no line ends."""
-    return re.sub(r"[^\n]", " ", text[:count]) + text[count:]
 
 
 def parse_system_statement(statement: str) -> SystemStatement | None:

@@ -65,6 +65,54 @@ def test_answers_of_statements_that_the_engine_cannot_run(filled: StorePool, que
 
 
 @pytest.mark.parametrize(
+    ("query", "details"),
+    [
+        ("MATCH (n:task) RETURN n", "start at (n:task): nodes with label task"),
+        ("MATCH (n {id: 'a'})-[:BLOCKS]->(m:task) RETURN m", "start at (n): by id; expand (n)-[:BLOCKS]->(m:task)"),
+        (
+            "MATCH (n:task)<-[r:OWNS*1..2]-(p) WHERE p.id IN $ids RETURN n",
+            "start at (p): by id; expand (p)-[r:OWNS*1..2]->(n:task)",
+        ),
+        ("MATCH (n:task {status: 'open'}) RETURN n", "start at (n:task): index of attribute status"),
+        (
+            "MATCH (n:task {summary: 'x'}) RETURN n",
+            "start at (n:task): nodes with label task, or a temporary index of summary",
+        ),
+        ("MATCH (n) RETURN labels(n)", "start at (n): scan of all nodes"),
+        (
+            "MATCH p = shortestPath((a {id: 'a'})-[*]-(b {id: 'c'})) RETURN p",
+            "start at (a): by id; start at (b): by id; search (a)-[*1..]-(b)",
+        ),
+    ],
+)
+def test_explain_shows_where_patterns_start(filled: StorePool, query: str, details: str) -> None:
+    rows = run(filled, f"EXPLAIN {query}")
+    assert rows[0][:2] == ["Match", details]
+    assert [row[0] for row in rows[1:]] == ["ProduceResults"]
+
+
+def test_profile_counts_the_rows_of_clauses(filled: StorePool) -> None:
+    subquery = "CALL (n) { MATCH (n)-->(m) RETURN m.id AS id }"
+    rows = run(filled, f"PROFILE MATCH (n) WHERE n.status IS NOT NULL {subquery} RETURN DISTINCT n:task")
+    assert [(row[0], row[3]) for row in rows] == [
+        ("Match", 2), ("Apply", 1), ("  Match", 1), ("  ProduceResults", 1), ("ProduceResults", 1)
+    ]  # fmt: skip
+    assert all(row[4] >= 0 for row in rows)
+    changed = run(filled, "PROFILE MERGE (n:plan {id: 'p'}) SET n.v = 1", mode="write")
+    assert [(row[0], row[1], row[3]) for row in changed] == [
+        ("Merge", "start at (n:plan): by id", 1),
+        ("Update", "", 1),
+    ]
+    assert run(filled, "EXPLAIN MATCH (n:plan) DELETE n") == [
+        ["Match", "start at (n:plan): nodes with label plan", ["n"]], ["Delete", "", []]
+    ]  # fmt: skip
+    assert run(filled, "MATCH (n:plan) RETURN n.v") == [[1]]
+    run(filled, "MATCH (n:plan) DELETE n", mode="write")
+    with pytest.raises(InvalidInput, match="line 1, column 15"):
+        run(filled, "EXPLAIN MATCH (n:task RETURN n")
+
+
+@pytest.mark.parametrize(
     ("query", "error", "message"),
     [
         ("MATCH (n:task) SET n.x = 1", Forbidden, "only read"),
@@ -72,7 +120,7 @@ def test_answers_of_statements_that_the_engine_cannot_run(filled: StorePool, que
         ("MATCH (n:task {status: $gone}) RETURN n", InvalidInput, r"no value is given for \$gone"),
         ("MATCH (a:task)-[:LINKS_TO]->(b) RETURN b.id", InvalidInput, "Elsewhere"),
         ("CALL apoc.help('x')", InvalidInput, "no procedure apoc.help; available are db.labels"),
-        ("EXPLAIN MATCH (n:task) RETURN n", InvalidInput, "EXPLAIN"),
+        ("PROFILE MATCH (n:task) SET n.x = 1", Forbidden, "only read"),
         ("EXPLAIN MATCH (n:task RETURN n", InvalidInput, "line 1"),
         ("LOAD CSV FROM 'x' AS row RETURN row", Forbidden, "LOAD"),
         ("RETURN 1; RETURN 2", InvalidInput, "one statement"),

@@ -23,7 +23,10 @@ from typing import Any
 from typing_extensions import override
 
 import kgserve.errors
+from kgserve.cypher.interpreter.empty_graph import EmptyGraph
+from kgserve.cypher.interpreter.graph_view import ExecutionLimits
 from kgserve.errors import Conflict, Forbidden, InvalidInput, KgserveError, NoStore, Unauthenticated
+from kgserve.graph.cypher.interpreted_statements import describe_plan, prepare_interpreted
 from kgserve.server.bolt.backend import (
     AuthenticationRequest,
     BoltBackend,
@@ -32,6 +35,7 @@ from kgserve.server.bolt.backend import (
     BoltTransaction,
     DatabaseEntry,
     ExecutionPlan,
+    ExplainedStatement,
     ServerAddresses,
     StatementNotification,
     StatementRequest,
@@ -39,6 +43,7 @@ from kgserve.server.bolt.backend import (
     TransactionRequest,
 )
 from kgserve.server.bolt.failures import InvalidBookmark
+from kgserve.server.bolt.statement_plans import build_execution_plan, find_statement_type
 
 PASSWORD = "correct horse"
 WARNING = StatementNotification(
@@ -89,6 +94,13 @@ class ScriptedBackend(BoltBackend):
     def run(self, request: StatementRequest) -> BoltResult:
         self._check(request)
         return ScriptedResult(self, request, self.notes[request.database], is_commit=True)
+
+    @override
+    def explain(self, request: StatementRequest) -> ExplainedStatement:
+        statement = prepare_interpreted(request.statement, request.parameters, request.plan)
+        limits = ExecutionLimits(request.interruption.check)
+        plan = build_execution_plan(describe_plan(statement, EmptyGraph(), limits))
+        return ExplainedStatement(columns=statement.info.columns, type=find_statement_type(statement.info), plan=plan)
 
     @override
     def begin(self, request: TransactionRequest) -> BoltTransaction:

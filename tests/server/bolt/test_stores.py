@@ -203,3 +203,25 @@ def test_keys_decide_what_a_caller_may_do(tmp_path: Path) -> None:
                     driver.verify_connectivity()
         audit.close()
         assert any(record.act == "bolt.authenticate" for record in read_newest_audit_records(pool.data_dir, 10))
+
+
+def test_explain_and_profile_show_plans(session: Session, pool: StorePool, database: str) -> None:
+    summary = session.run("EXPLAIN CREATE (n:n {id: $id}) RETURN n").consume()
+    assert summary.plan is not None
+    assert (summary.plan["operatorType"], summary.plan["children"][0]["operatorType"]) == ("ProduceResults", "Create")
+    assert database not in pool.names()
+    result = session.run("PROFILE CREATE (n:n {id: 'a'})-[:R]->(m:n {id: 'b'}) RETURN n.id AS id")
+    assert result.value() == ["a"]
+    profile = result.consume().profile
+    assert profile is not None
+    assert (profile["operatorType"], profile["rows"], profile["children"][0]["rows"]) == ("ProduceResults", 1, 1)
+    plan = session.run("EXPLAIN MATCH (n:n {id: 'a'})-[:R]->(m) RETURN m").consume().plan
+    assert plan is not None
+    assert plan["children"][0]["args"] == {"Details": "start at (n:n): by id; expand (n:n)-[:R]->(m)"}
+    with session.begin_transaction() as transaction:
+        profile = transaction.run("PROFILE MATCH (n:n) RETURN n").consume().profile
+    assert profile is not None
+    assert profile["rows"] == 2
+    profile = session.run("PROFILE MATCH (n:n) RETURN n").consume().profile
+    assert profile is not None
+    assert profile["children"][0]["rows"] == 2

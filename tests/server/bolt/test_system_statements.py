@@ -7,7 +7,8 @@ import neo4j
 import pytest
 from neo4j.exceptions import ClientError
 
-from kgserve.server.bolt.system_statements import parse_system_statement, split_plan_prefix
+from kgserve.cypher.interpreter.plan_prefix import split_plan_prefix
+from kgserve.server.bolt.system_statements import parse_system_statement
 from tests.server.bolt.running import RunningServer
 from tests.server.bolt.scripted_backend import PASSWORD, ScriptedBackend
 
