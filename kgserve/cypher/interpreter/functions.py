@@ -10,6 +10,7 @@ from functools import partial
 from kgserve.cypher.interpreter import temporal
 from kgserve.cypher.interpreter.client_functions import CLIENT_FUNCTIONS
 from kgserve.cypher.interpreter.conversion_functions import CONVERSION_FUNCTIONS
+from kgserve.cypher.interpreter.engine_functions import describe_engine_function
 from kgserve.cypher.interpreter.graph_functions import GRAPH_FUNCTIONS
 from kgserve.cypher.interpreter.list_functions import LIST_FUNCTIONS
 from kgserve.cypher.interpreter.math_functions import MATH_FUNCTIONS
@@ -44,7 +45,7 @@ def find_function(name: str, now: datetime) -> ScalarFunction:
     if name in _UNSUPPORTED_FUNCTIONS:
         raise InvalidInput(f"not supported: {name}(); spatial values cannot be stored")
     if name in ALLOWED_FUNCTIONS:
-        raise InvalidInput(f"{name}() is a function of the engine, for statements with :Entity and columns only")
+        raise InvalidInput(describe_engine_function(name))
     known = [*FUNCTIONS, *temporal.FUNCTIONS, "coalesce", "timestamp"]
     nearest = difflib.get_close_matches(name, known, _MAX_SUGGESTIONS)
     shown = [f"{FUNCTIONS[each].name if each in FUNCTIONS else each}()" for each in nearest]

@@ -8,13 +8,17 @@ from typing import Any
 
 import pytest
 
-from kgserve.cypher.interpreter import arithmetic, string_functions, value_size
-from kgserve.cypher.interpreter.functions import FUNCTIONS
+from kgserve.cypher.interpreter import arithmetic, string_functions, temporal, value_size
+from kgserve.cypher.interpreter.aggregates import AGGREGATE_NAMES
+from kgserve.cypher.interpreter.engine_functions import NEAREST_FORMS
+from kgserve.cypher.interpreter.functions import FUNCTIONS, find_function
 from kgserve.cypher.interpreter.graph_functions import format_element_id, hash_element, restore_element_id
 from kgserve.cypher.interpreter.graph_view import NodeReference, PathValue, RelationshipReference
+from kgserve.cypher.lexer import ALLOWED_FUNCTIONS
 from kgserve.errors import InvalidInput, TooLarge
 from tests.cypher.interpreter.evaluate import NOW, evaluate, is_same
 from tests.cypher.interpreter.memory_graph import MemoryGraph
+from tests.cypher.interpreter.statements import run_statement
 
 GRAPH = (
     MemoryGraph()
@@ -350,3 +354,31 @@ def test_functions_of_the_time_use_the_time_of_the_statement() -> None:
     assert evaluate("timestamp()") == int(NOW.timestamp() * 1000)
     assert evaluate("toString(date())") == "2024-02-29"
     assert len({evaluate("randomUUID()") for _ in range(3)}) == 3
+
+
+ENGINE_ONLY = sorted(
+    {name.lower() for name in ALLOWED_FUNCTIONS}
+    - {*FUNCTIONS, *temporal.FUNCTIONS, *AGGREGATE_NAMES, "coalesce", "timestamp"}
+)
+FORM_VARIABLES = "list other x i position text part start length count a b n r p y m d"
+WITHOUT_COUNTERPART = {
+    "bitshift_left", "bitshift_right", "bitwise_and", "bitwise_or", "bitwise_xor", "even", "gamma", "hash",
+    "json_contains", "json_valid", "lgamma", "lpad", "md5", "octet_length", "regexp_extract",
+    "regexp_extract_all", "regexp_replace", "regexp_split_to_array", "rpad", "sha256",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ENGINE_ONLY)
+def test_functions_of_the_engine_name_a_form_that_works(name: str) -> None:
+    with pytest.raises(InvalidInput, match="is a function of the engine") as caught:
+        find_function(name, NOW)
+    assert (name in NEAREST_FORMS) == (name not in WITHOUT_COUNTERPART)
+    if name in NEAREST_FORMS:
+        assert NEAREST_FORMS[name] in str(caught.value)
+        columns = ", ".join(f"row.{each} AS {each}" for each in FORM_VARIABLES.split())
+        assert run_statement(GRAPH, f"UNWIND $none AS row WITH {columns} RETURN {NEAREST_FORMS[name]}", none=[]) == []
+
+
+def test_timestamp_counts_milliseconds() -> None:
+    assert evaluate("timestamp()") == int(NOW.timestamp() * 1000)
+    assert evaluate("datetime({epochMillis: timestamp()}) = datetime()") is True
