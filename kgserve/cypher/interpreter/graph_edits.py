@@ -14,6 +14,7 @@ from kgserve.cypher.interpreter.graph_view import NO_LABEL, GraphView, Relations
 from kgserve.cypher.interpreter.marker_labels import is_marker
 from kgserve.cypher.interpreter.property_index import PropertyIndexCache
 from kgserve.cypher.interpreter.property_values import check_label, check_property_value, merge_label
+from kgserve.cypher.interpreter.stored_temporals import to_stored_value
 from kgserve.cypher.interpreter.values import describe_value, equivalence_key
 from kgserve.errors import InvalidInput
 
@@ -574,4 +575,4 @@ def _is_same(a: dict[str, Any], b: dict[str, Any]) -> bool:
 
 def _encode_attributes(attributes: dict[str, Any]) -> str:
     """Return attributes as rows store them: the text of a JSON object."""
-    return _encode(attributes).decode()
+    return _encode(to_stored_value(attributes)).decode()

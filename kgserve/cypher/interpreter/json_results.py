@@ -8,6 +8,7 @@ from typing import Any
 
 from kgserve.cypher.interpreter import temporal
 from kgserve.cypher.interpreter.graph_view import NodeReference, PathValue, RelationshipReference
+from kgserve.cypher.interpreter.stored_temporals import show_attributes
 from kgserve.errors import InvalidInput
 
 ANY_COLUMN = "ANY"
@@ -70,11 +71,18 @@ def _convert_float(value: float) -> float:
 
 
 def _convert_node(node: NodeReference) -> dict[str, Any]:
-    return _convert_map(node.graph.node_columns(node.id))
+    return _convert_columns(node.graph.node_columns(node.id))
 
 
 def _convert_relationship(relationship: RelationshipReference) -> dict[str, Any]:
-    return _convert_map(relationship.graph.relationship_columns(relationship.key))
+    return _convert_columns(relationship.graph.relationship_columns(relationship.key))
+
+
+def _convert_columns(columns: dict[str, Any]) -> dict[str, Any]:
+    attributes = columns.get("attributes")
+    if isinstance(attributes, str):
+        columns = {**columns, "attributes": show_attributes(attributes)}
+    return _convert_map(columns)
 
 
 def _convert_path(path: PathValue) -> dict[str, Any]:

@@ -7,39 +7,36 @@ from typing import Any, NoReturn, cast
 
 from kgserve.cypher.interpreter.graph_view import NO_LABEL
 from kgserve.cypher.interpreter.marker_labels import is_marker
+from kgserve.cypher.interpreter.stored_temporals import read_tagged
 from kgserve.cypher.interpreter.temporal import is_temporal
 from kgserve.cypher.interpreter.values import describe_type, describe_value
 from kgserve.errors import InvalidInput
 
-TIME_COLUMNS = frozenset({"valid_from", "valid_to", "freshness_at"})
-"""Properties that may have temporal values, since their columns are times."""
-
 
 def check_property_value(name: str, value: Any) -> None:
-    """Raise InvalidInput unless a value can be stored as a property: JSON, but no list with maps.
-
-    `TIME_COLUMNS` may have temporal values, too.
-    """
+    """Raise InvalidInput unless a value can be stored as a property: JSON or temporal, but no list with maps."""
     if isinstance(value, list):
         for each in cast("list[Any]", value):
             if isinstance(each, dict):
                 _refuse_value(name, "a list of maps")
             check_property_value(name, each)
     elif isinstance(value, dict):
-        for each in cast("dict[str, Any]", value).values():
+        entries = cast("dict[str, Any]", value)
+        if read_tagged(entries) is not None:
+            [(tag, text)] = entries.items()
+            raise InvalidInput(
+                f"property {name!r} cannot be this map, which stands for {tag[1:]}({text!r}): write that"
+            )
+        for each in entries.values():
             check_property_value(name, each)
     elif isinstance(value, float) and not math.isfinite(value):
         _refuse_value(name, "NaN or an infinite number")
-    elif value is not None and not isinstance(value, bool | int | float | str):
-        is_time = name in TIME_COLUMNS and is_temporal(value)
-        if not is_time:
-            _refuse_value(name, describe_type(value))
+    elif value is not None and not isinstance(value, bool | int | float | str) and not is_temporal(value):
+        _refuse_value(name, describe_type(value))
 
 
 def _refuse_value(name: str, found: str) -> NoReturn:
-    is_entity = found in {"a node", "a relationship", "a path", "a list of maps", "NaN or an infinite number"}
-    hint = "" if is_entity else "; store it as text: toString(…)"
-    raise InvalidInput(f"property {name!r} cannot be {found}{hint}")
+    raise InvalidInput(f"property {name!r} cannot be {found}")
 
 
 def merge_label(label: str, value: Any) -> str:

@@ -16,6 +16,7 @@ import msgspec
 
 from kgserve.cypher.interpreter.graph_edits import GENERATED_ID_PREFIX
 from kgserve.cypher.interpreter.graph_view import NO_LABEL, RelationshipKey
+from kgserve.cypher.interpreter.stored_temporals import from_stored_value, may_have_temporals, to_stored_value
 from kgserve.cypher.interpreter.temporal import FUNCTIONS, is_temporal
 from kgserve.errors import InvalidInput
 from kgserve.platform.codecs import json_decoder
@@ -73,13 +74,21 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 def decode_node_attributes(row: NodeRow) -> Attributes:
     """Return the attributes of a node."""
-    return {} if row.attributes == "{}" else _decode_attributes(row.attributes)
+    return _decode(row.attributes)
 
 
 def decode_edge_attributes(row: EdgeRow) -> Attributes:
     """Return the caller's attributes of an edge."""
-    own = split_edge_attributes(row.attributes).own
-    return {} if own == "{}" else _decode_attributes(own)
+    return _decode(split_edge_attributes(row.attributes).own)
+
+
+def _decode(text: str) -> Attributes:
+    if text == "{}":
+        return {}
+    found = _decode_attributes(text)
+    if may_have_temporals(text):
+        return {name: from_stored_value(value) for name, value in found.items()}
+    return found
 
 
 def read_node_property(row: NodeRow, attributes: Attributes, name: str) -> Any:
@@ -252,7 +261,7 @@ def _split_properties(
 
 
 def _encode_attributes(attributes: Attributes) -> str:
-    return _encode(attributes).decode()
+    return _encode(to_stored_value(attributes)).decode()
 
 
 def _to_column(field: RowField, value: Any, before: Any, element: str) -> Any:

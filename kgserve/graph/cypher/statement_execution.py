@@ -34,6 +34,7 @@ from kgserve.graph.cypher.read_statements import (
     retry_after_crash,
     time_limit_seconds,
 )
+from kgserve.graph.cypher.temporal_texts import show_temporal_texts, show_texts_of
 from kgserve.graph.cypher.write_transaction import EngineWrite
 from kgserve.graph.request_bodies import CypherRequest
 from kgserve.graph.store_handle import StoreHandle
@@ -105,7 +106,7 @@ class StatementRouter:
 
         def use_named(cursor: ResultCursor) -> _Answer:
             cursor.columns = self.name_columns(cursor.columns)
-            return use(cursor)
+            return use(show_texts_of(cursor))
 
         return use_named
 
@@ -197,7 +198,8 @@ def _write(
         if isinstance(statement, GuardedStatement):
             try:
                 answer = EngineWrite(store, statement, most, seconds, control).run()
-                return msgspec.structs.replace(answer, columns=router.name_columns(answer.columns))
+                rows = [show_temporal_texts(row) for row in answer.rows]
+                return msgspec.structs.replace(answer, columns=router.name_columns(answer.columns), rows=rows)
             except InvalidInput as refusal:
                 if not statement.assumptions:
                     raise

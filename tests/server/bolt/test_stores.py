@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from neo4j import Bookmarks, GraphDatabase, Query, Session
 from neo4j.exceptions import AuthError, ClientError, DatabaseError, TransientError
+from neo4j.time import Date, Duration
 
 from kgserve.graph.store_handle import StoreHandles
 from kgserve.platform.access.audit import AuditLog, read_newest_audit_records
@@ -39,6 +40,7 @@ def server(pool: StorePool) -> Iterator[RunningServer]:
     audit.close()
 
 
+MOMENT = "2026-01-02T03:04:05.000000006Z"
 _numbers = count(1)
 
 
@@ -225,3 +227,13 @@ def test_explain_and_profile_show_plans(session: Session, pool: StorePool, datab
     profile = session.run("PROFILE MATCH (n:n) RETURN n").consume().profile
     assert profile is not None
     assert profile["children"][0]["rows"] == 2
+
+
+def test_temporal_properties_keep_their_types(session: Session) -> None:
+    due, gap = Date(2026, 1, 2), Duration(months=1, days=2)
+    session.run(
+        "CREATE (:task {id: 'a', due: $due, gap: $gap, at: datetime($text)})", due=due, gap=gap, text=MOMENT
+    ).consume()
+    [node] = values(session, "MATCH (t:task {due: $due}) RETURN t", due=due)
+    assert (node["due"], node["gap"], node["at"].iso_format()) == (due, gap, "2026-01-02T03:04:05.000000006+00:00")
+    assert values(session, "MATCH (t:task) WHERE t.due + t.gap > date('2026-02-03') RETURN t.due") == [due]
