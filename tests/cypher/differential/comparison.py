@@ -121,20 +121,21 @@ class InterpreterComparison(Comparison):
     def _judge_refusal(self, generated: GeneratedStatement, outcome: Outcome) -> Verdict:
         """Return whether an error of the interpreter is due at compile time, or for functions with a null argument."""
         error = outcome.error
-        if self._is_engine_dialect and _ENGINE_FORMS.search(error):
+        if _NOT_IN_JSON in error or (self._is_engine_dialect and _ENGINE_FORMS.search(error)):
             return "refused"
         is_due = (
             _NULL_LENGTH.search(error)
             or _ARGUMENT_TYPE.search(error)
             or (outcome.is_static and _STATIC_TYPE.search(error))
         )
-        return "agreed on an error" if is_due or _has_constant_fault(generated) else "an error alone"
+        return "agreed on an error" if is_due or has_constant_fault(generated) else "an error alone"
 
 
 _ENGINE_FORMS = re.compile(
     r"unknown function|is a function of the engine|timestamp\(\) takes 0 arguments|expected an expression|needs a name"
 )
 """Errors of the interpreter for forms that only the engine knows."""
+_NOT_IN_JSON = "JSON would not tell it from a text"
 _NULL_LENGTH = re.compile(r"of (left|right|substring)\(\) must be zero or more")
 _ARGUMENT_TYPE = re.compile(
     r"argument \d of \w+\(\) must be|a condition must be a boolean|toInteger\(\) cannot convert"
@@ -146,7 +147,7 @@ _MISSING_PART = re.compile(r"is not defined|cannot conclude with|needs a name")
 """Errors of statements that lost a part that others need."""
 
 
-def _has_constant_fault(generated: GeneratedStatement) -> bool:
+def has_constant_fault(generated: GeneratedStatement) -> bool:
     """Return whether any part without variables is an error; this is one at compile time, even if it is not needed."""
     evaluator = Evaluator(generated.parameters, _find_nothing)
     parts = [part for part in t.parts(generated.statement) if isinstance(part, t.Expression)]

@@ -9,7 +9,7 @@ from typing import Any
 from typing_extensions import override
 
 from kgserve.platform.settings import EngineName
-from tests.cypher.differential.comparison import DIFFERENT, Result, Verdict
+from tests.cypher.differential.comparison import DIFFERENT, Result, Verdict, has_constant_fault
 from tests.cypher.differential.generator import GeneratedStatement
 from tests.cypher.differential.graph_generator import GraphGenerator
 from tests.cypher.differential.product import Outcome
@@ -200,7 +200,7 @@ def _compare(store: PropertyGraphStore, generated: GeneratedStatement, graph: Gr
         raise AssertionError(text) from reason
     outcome = store.ask(text, generated.parameters, writes=True)
     if outcome.error:
-        verdict = _judge_error(outcome, expected)
+        verdict = _judge_error(generated, outcome, expected)
     elif isinstance(expected, str):
         verdict = "no error"
     else:
@@ -216,10 +216,10 @@ def _compare(store: PropertyGraphStore, generated: GeneratedStatement, graph: Gr
     return result, after
 
 
-def _judge_error(outcome: Outcome, expected: Answer | str) -> Verdict:
+def _judge_error(generated: GeneratedStatement, outcome: Outcome, expected: Answer | str) -> Verdict:
     if outcome.is_lost:
         return "lost"
-    if isinstance(expected, str) or "with the value null" in outcome.error:
+    if isinstance(expected, str) or "with the value null" in outcome.error or has_constant_fault(generated):
         return "agreed on an error"
     return "refused" if _ENGINE_REFUSAL in outcome.error else "an error alone"
 
