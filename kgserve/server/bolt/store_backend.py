@@ -14,7 +14,7 @@ from kgserve.cypher.interpreter.execution import QueryResult
 from kgserve.cypher.interpreter.graph_edits import EditCounts, GraphEdits
 from kgserve.cypher.interpreter.graph_view import ExecutionLimits, GraphView
 from kgserve.cypher.interpreter.statement_profile import StatementProfile
-from kgserve.errors import Conflict, Forbidden, InvalidInput, Unauthenticated, Unavailable
+from kgserve.errors import Conflict, Forbidden, InvalidInput, NoStore, Unauthenticated, Unavailable
 from kgserve.graph.answers import CypherAnswer
 from kgserve.graph.cypher.detached_values import DetachedElements
 from kgserve.graph.cypher.interpreted_statements import (
@@ -60,6 +60,9 @@ from kgserve.stores.open_store import OpenStore
 BOOKMARK_PREFIX = "kgserve"
 HOME_DATABASES = ("default", "neo4j")
 """Names of the store that a client means who names none; the first existing one."""
+HOME_CACHE_SECONDS = 2.0
+"""Time for which the only store of a caller counts as its home database without another look."""
+MAX_CACHED_CALLERS = 1_000
 MAX_BOOKMARK_WAIT_SECONDS = 10.0
 _BOOKMARK_POLL_SECONDS = 0.05
 _COUNTERS = {
@@ -90,6 +93,7 @@ class StoreBackend(BoltBackend):
         self._audit = audit
         self._rates = rates
         self._callers = callers
+        self._only_stores: dict[str, tuple[str, float]] = {}
 
     @override
     def authenticate(self, request: AuthenticationRequest) -> BoltCaller:
@@ -107,8 +111,22 @@ class StoreBackend(BoltBackend):
 
     @override
     def home_database(self, caller: BoltCaller) -> str:
-        names = [entry.name for entry in self.databases(caller)]
-        return next((name for name in HOME_DATABASES if name in names), names[0] if len(names) == 1 else "default")
+        identity, _ = identify(caller)
+        stores = self._graphs.for_caller(identity).pool
+        for name in HOME_DATABASES:
+            with suppress(NoStore):
+                stores.require(name)
+                return name
+        # Listing the stores takes a look at each folder.
+        known, until = self._only_stores.get(caller.name, ("", 0.0))
+        if time.monotonic() < until:
+            return known
+        names = stores.names()
+        found = names[0] if len(names) == 1 else HOME_DATABASES[0]
+        if len(self._only_stores) >= MAX_CACHED_CALLERS:
+            self._only_stores.clear()
+        self._only_stores[caller.name] = (found, time.monotonic() + HOME_CACHE_SECONDS)
+        return found
 
     @override
     def databases(self, caller: BoltCaller) -> Sequence[DatabaseEntry]:
@@ -137,7 +155,8 @@ class StoreBackend(BoltBackend):
         limits = statement_limits(control, time_limit(handle, request.timeout))
         with ExitStack() as held:
             graph: GraphView = EmptyGraph()
-            if not statement.info.is_updating or request.database in handle.graphs.pool.names():
+            # A statement that writes would create a missing store.
+            with suppress(*([NoStore] if statement.info.is_updating else [])):
                 store = held.enter_context(handle.lease())
                 graph = open_rows_graph(store, held.enter_context(store.reading()))
             plan = build_execution_plan(describe_plan(statement, graph, limits))

@@ -19,6 +19,7 @@ from kgserve.platform.access.authentication import Authenticator, Keyring, add_k
 from kgserve.server.admission import ActiveCallers
 from kgserve.server.bolt.store_backend import StoreBackend
 from kgserve.server.http.rate_limits import RateLimiter
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.pool import StorePool
 from tests.server.bolt.running import RunningServer, running
 from tests.stores.writing import settings
@@ -237,3 +238,38 @@ def test_temporal_properties_keep_their_types(session: Session) -> None:
     [node] = values(session, "MATCH (t:task {due: $due}) RETURN t", due=due)
     assert (node["due"], node["gap"], node["at"].iso_format()) == (due, gap, "2026-01-02T03:04:05.000000006+00:00")
     assert values(session, "MATCH (t:task) WHERE t.due + t.gap > date('2026-02-03') RETURN t.due") == [due]
+
+
+def test_requests_without_a_database_do_not_list_the_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with StorePool(settings(tmp_path / "data")) as own:
+        audit = AuditLog(own.data_dir)
+        authenticator = Authenticator(own.settings, Keyring(own.data_dir))
+        backend = StoreBackend(StoreHandles(own), authenticator, audit, RateLimiter(0), ActiveCallers())
+        listings: list[int] = []
+        names = own.placement.names
+        monkeypatch.setattr(own.placement, "names", lambda: listings.append(1) or names())
+        with running(backend) as served, GraphDatabase.driver(served.url) as driver:
+            driver.execute_query("CREATE (:n {id: 'a'})", database_="only")
+            for _ in range(5):
+                assert driver.execute_query("MATCH (n) RETURN n.id AS id")[0][0]["id"] == "a"
+            assert len(listings) <= 1
+            driver.execute_query("CREATE (:n {id: 'b'})", database_="neo4j")
+            assert driver.execute_query("MATCH (n) RETURN n.id AS id")[0][0]["id"] == "b"
+            assert len(listings) <= 1
+        audit.close()
+
+
+def test_words_of_the_graph_come_from_a_sample(session: Session) -> None:
+    session.run("UNWIND range(1, 1000) AS i CREATE (:many {x: i})").consume()
+    session.run("CREATE (:rare {y: 1})-[:R {z: 1}]->(:rare)").consume()
+    values(session, "CALL db.labels()")  # the catalog follows the rows with the first question
+    scans: list[int] = []
+    scan = RowsSnapshot.node_rows
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RowsSnapshot, "node_rows", lambda rows: scans.append(1) or scan(rows))
+        assert values(session, "CALL db.labels()") == ["many", "rare"]
+        assert values(session, "CALL db.relationshipTypes()") == ["R"]
+        assert values(session, "CALL db.propertyKeys()") == ["x", "y", "z"]
+        [[nodes, relationships]] = [record.values() for record in session.run("CALL db.schema.visualization()")]
+    assert ([node["name"] for node in nodes], [each.type for each in relationships]) == (["many", "rare"], ["R"])
+    assert scans == []
