@@ -15,10 +15,11 @@ from kgserve.errors import InvalidInput
 def _clean_map(values: dict[str, Any], names: list[Any], unwanted: list[Any]) -> dict[str, Any]:
     """Return a map without some keys, without some values, and without null."""
     without = {equivalence_key(each) for each in unwanted}
+    dropped = {each for each in names if isinstance(each, str)}
     return {
         name: value
         for name, value in values.items()
-        if value is not None and name not in names and equivalence_key(value) not in without
+        if value is not None and name not in dropped and equivalence_key(value) not in without
     }
 
 

@@ -40,6 +40,8 @@ from kgserve.errors import InvalidInput
 StageFunction: TypeAlias = Callable[[Iterator[Row]], Iterator[Row]]
 QueryFunction: TypeAlias = Callable[[Row], Iterator[Row]]
 
+_PROCEDURE_STEPS = 100
+"""Work that a call counts as, next to that of its own loops."""
 MAX_PROCEDURE_QUERIES = 1_000
 """Compiled queries of procedures that a statement keeps."""
 
@@ -242,6 +244,7 @@ class QueryCompiler:
 
         def call(row: Row) -> Iterator[Row]:
             values = [each(row) for each in arguments]
+            self.limits.step(_PROCEDURE_STEPS)
             try:
                 procedure.check_arguments(values)
                 yield from procedure.run(context, *values)

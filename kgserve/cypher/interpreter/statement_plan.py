@@ -9,6 +9,7 @@ import msgspec
 
 from kgserve.cypher.interpreter.expression_compiler import EvaluationEnvironment, ExpressionCompiler
 from kgserve.cypher.interpreter.pattern_matcher import PatternMatcher
+from kgserve.cypher.interpreter.procedures import find_procedure
 from kgserve.cypher.interpreter.query_tree import (
     CreateStage,
     DeleteStage,
@@ -25,6 +26,7 @@ from kgserve.cypher.interpreter.query_tree import (
     UpdateStage,
 )
 from kgserve.cypher.interpreter.statement_profile import StatementProfile
+from kgserve.errors import InvalidInput
 
 PLAN_COLUMNS = ("operator", "details", "variables")
 PROFILE_COLUMNS = (*PLAN_COLUMNS, "rows", "time_ms")
@@ -107,9 +109,17 @@ class PlanDescriber:
             case MergeStage():
                 return "; ".join(self._matcher.describe_pattern((stage.path,), None, names))
             case ProcedureStage():
-                return stage.name
+                return self._name_procedure(stage)
             case _:
                 return ""
+
+    def _name_procedure(self, stage: ProcedureStage) -> str:
+        try:
+            procedure = find_procedure(stage.name)
+            procedure.check_count(len(stage.arguments or ()))
+        except InvalidInput as error:
+            raise self._matcher.compiler.locate(error, stage) from None
+        return procedure.name
 
     def _describe_inner(self, stage: QueryStage, names: frozenset[str]) -> tuple[tuple[PlanStep, ...], ...]:
         match stage:

@@ -131,6 +131,8 @@ _BY_CODE = {
 }
 
 _AT_POSITION = re.compile(r"\bat line \d+, column \d+")
+_NAME_TAKEN = re.compile(r"\bexists\b")
+"""Conflicts that another attempt does not solve."""
 _SPECIFIC_MESSAGES: tuple[tuple[re.Pattern[str], FailureStatus], ...] = (
     (re.compile(r"^there is no procedure "), _PROCEDURE),
     (re.compile(r"^no value is given for \$|^parameters? .*\b(missing|not given)\b"), _PARAMETER),
@@ -150,6 +152,8 @@ def find_status(error: Exception, *, is_executing: bool = False) -> FailureStatu
     for kind in type(error).__mro__:
         if kind in _BY_CLASS:
             return _BY_CLASS[kind]
+    if error.code == "conflict" and _NAME_TAKEN.search(error.message):
+        return _CONSTRAINT
     if error.code in _BY_CODE:
         return _BY_CODE[error.code]
     if error.code != "invalid":
