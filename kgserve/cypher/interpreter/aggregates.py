@@ -49,6 +49,11 @@ class ValueAccumulator(ABC):
     def add(self, values: Sequence[Any]) -> None:
         """Add the values of the arguments for one row; ``count(*)`` has none. Raises InvalidInput."""
 
+    def add_count(self, count: int) -> None:
+        """Add a number of rows that are all counted."""
+        for _ in range(count):
+            self.add(())
+
     @abstractmethod
     def result(self) -> Any:
         """Return the aggregate of the rows so far. Raises InvalidInput."""
@@ -69,6 +74,10 @@ class _RowCounter(ValueAccumulator):
     def add(self, values: Sequence[Any]) -> None:
         if not values or values[0] is not None:
             self._count += 1
+
+    @override
+    def add_count(self, count: int) -> None:
+        self._count += count
 
     @override
     def result(self) -> int:

@@ -16,7 +16,7 @@ from kgserve.cypher.interpreter.pattern_matcher import PatternMatcher
 from kgserve.cypher.interpreter.pattern_model import find_pattern_variables
 from kgserve.cypher.interpreter.procedure_signature import ProcedureContext
 from kgserve.cypher.interpreter.procedures import find_procedure
-from kgserve.cypher.interpreter.projection import ProjectionCompiler
+from kgserve.cypher.interpreter.projection import ProjectionCompiler, find_needed_variables
 from kgserve.cypher.interpreter.query_tree import (
     CreateStage,
     DeleteStage,
@@ -176,7 +176,8 @@ class QueryCompiler:
 
     def _compile_stages(self, stages: tuple[QueryStage, ...], *, is_eager: bool) -> QueryFunction:
         """Compile the clauses of one query; if any of them writes, each is completed before the next one begins."""
-        functions = [self._compilers[type(stage)](stage) for stage in stages]
+        following = (*stages[1:], None)
+        functions = [self._compile_stage(*each, is_eager=is_eager) for each in zip(stages, following, strict=True)]
         if self.environment.profile is not None:
             measure = self.environment.profile.measure
             functions = [measure(*each) for each in zip(stages, functions, strict=True)]
@@ -194,10 +195,18 @@ class QueryCompiler:
 
         return run
 
+    def _compile_stage(self, stage: QueryStage, following: QueryStage | None, *, is_eager: bool) -> StageFunction:
+        """Compile a clause; a MATCH whose matches the next clause only counts need not list them."""
+        if not isinstance(stage, MatchStage) or not isinstance(following, ProjectionStage):
+            return self._compilers[type(stage)](stage)
+        is_counted = not (stage.is_optional or is_eager or self.environment.profile is not None)
+        needed = find_needed_variables(following, find_pattern_variables(stage.paths)) if is_counted else None
+        return self._compile_match(stage, needed)
+
     # Clauses that read
 
-    def _compile_match(self, stage: MatchStage) -> StageFunction:
-        match = self.matcher.compile_pattern(stage.paths, stage.where)
+    def _compile_match(self, stage: MatchStage, needed: frozenset[str] | None = None) -> StageFunction:
+        match = self.matcher.compile_pattern(stage.paths, stage.where, needed)
         names = sorted(find_pattern_variables(stage.paths))
 
         def run(rows: Iterator[Row]) -> Iterator[Row]:

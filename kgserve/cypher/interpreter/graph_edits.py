@@ -292,6 +292,12 @@ class GraphEdits(WritableGraph):
         other = 1 if is_outgoing else 0
         return [key for key in keys if key[other] not in self._deleted]
 
+    @override
+    def count_relationships(self, node_id: str, *, is_outgoing: bool, types: tuple[str, ...] = ()) -> int:
+        if not self.version:
+            return self.base.count_relationships(node_id, is_outgoing=is_outgoing, types=types)
+        return super().count_relationships(node_id, is_outgoing=is_outgoing, types=types)
+
     def _iterate_relationships(
         self, node_id: str, *, is_outgoing: bool, types: tuple[str, ...] = ()
     ) -> list[RelationshipKey]:

@@ -16,6 +16,8 @@ from kgserve.errors import TooLarge
 RelationshipKey: TypeAlias = tuple[str, str, str]
 """Source id, target id and type: a store has at most one relationship of a type from one node to another."""
 
+MATCH_COUNT = " matches"
+"""Hidden variable of a row that stands for several equal ones: their number."""
 NO_LABEL = "_"
 """Type of a node that was created without a label."""
 
@@ -77,6 +79,10 @@ class GraphView(ABC):
         self, node_id: str, *, is_outgoing: bool, types: tuple[str, ...] = ()
     ) -> Iterable[RelationshipKey]:
         """Return the relationships that start or end at a node, of any type if ``types`` is empty."""
+
+    def count_relationships(self, node_id: str, *, is_outgoing: bool, types: tuple[str, ...] = ()) -> int:
+        """Return the number of relationships that start or end at a node."""
+        return sum(1 for _ in self.relationships(node_id, is_outgoing=is_outgoing, types=types))
 
     @abstractmethod
     def has_relationship(self, key: RelationshipKey) -> bool:

@@ -25,9 +25,11 @@ from kgserve.cypher.interpreter.pattern_steps import (
     RelationshipTraversal,
     build_bound_end,
     build_bound_node,
+    build_counting_expansion,
     build_expansion,
     build_scan,
     build_variable_expansion,
+    can_count,
 )
 from kgserve.cypher.interpreter.property_index import ExpressionIndex, PropertyIndexCache
 from kgserve.cypher.interpreter.query_tree import PathElement, QueryExpression
@@ -56,11 +58,13 @@ class PatternMatcher:
         return self.compile_pattern((path,), where)
 
     def compile_pattern(
-        self, paths: tuple[PathElement, ...], where: QueryExpression | None
+        self, paths: tuple[PathElement, ...], where: QueryExpression | None, needed: frozenset[str] | None = None
     ) -> Callable[[Row], Iterator[Row]]:
         """Compile the paths of one clause, in which no relationship matches twice. Raises InvalidInput.
 
-        Variables that a row has are bound; null for one of them matches nothing.
+        Variables that a row has are bound; null for one of them matches nothing. If only the ``needed`` variables and
+        the number of matches count, a row may stand for `MATCH_COUNT` of them, and changes when the next one is asked
+        for.
         """
         model = PatternModel(self.environment.graph, self.compiler, paths, where)
         names = sorted(model.names)
@@ -71,7 +75,7 @@ class PatternMatcher:
             run = plans.get(signature)
             if run is None:
                 bound = frozenset(name for name in names if name in row)
-                run = plans[signature] = PatternPlanner(self, model, bound).plan()
+                run = plans[signature] = PatternPlanner(self, model, bound, needed).plan()
             return run(row)
 
         return match
@@ -106,7 +110,9 @@ class ExpansionChoice(NamedTuple):
 class PatternPlanner:
     """Plans the steps of a pattern, of which some variables are bound already."""
 
-    def __init__(self, matcher: PatternMatcher, model: PatternModel, bound: frozenset[str]) -> None:
+    def __init__(
+        self, matcher: PatternMatcher, model: PatternModel, bound: frozenset[str], needed: frozenset[str] | None = None
+    ) -> None:
         self.graph: GraphView = matcher.environment.graph
         self.limits = matcher.environment.limits
         self.indexes = matcher.indexes
@@ -118,6 +124,8 @@ class PatternPlanner:
         self.open_checks = list(model.checks)
         self.open_paths = list(model.paths)
         self.steps: list[MatchStep] = []
+        self.needed = needed
+        self.last_traversal: RelationshipTraversal | None = None
         self.choices: list[StartChoice | ExpansionChoice] = []
 
     def describe(self) -> list[str]:
@@ -135,11 +143,16 @@ class PatternPlanner:
         while len(self.placed) < len(self.model.nodes) or self.open_relationships:
             start = self._choose_start()
             expansion = self._choose_expansion()
+            self.last_traversal = None
             if start is not None and (expansion is None or start[0] < 1 or expansion[0] == _LAST_RANK):
                 self._add_start(start[1])
             elif expansion is not None:
                 self._add_expansion(*expansion[1:])
-        return _build_run(self.steps, first, len(self.model.nodes), len(self.model.relationships))
+        last = self.last_traversal
+        if self.needed is not None and last is not None and can_count(last, self.needed):
+            self.steps[-1] = build_counting_expansion(last)
+        copies = self.needed is None
+        return _build_run(self.steps, first, len(self.model.nodes), len(self.model.relationships), copies=copies)
 
     # Starts
 
@@ -278,6 +291,7 @@ class PatternPlanner:
         self.placed.add(target.index)
         self.bound.update((target.name, slot.name))
         traversal.accept = self._take_accept()
+        self.last_traversal = traversal
         build = build_variable_expansion if slot.is_variable else build_expansion
         self.steps.append(build(traversal))
 
@@ -416,9 +430,12 @@ class PropertySource:
 
 
 def _build_run(
-    steps: list[MatchStep], first: StateTest | None, node_count: int, relationship_count: int
+    steps: list[MatchStep], first: StateTest | None, node_count: int, relationship_count: int, *, copies: bool
 ) -> Callable[[Row], Iterator[Row]]:
-    """Run steps depth-first; each step is a generator that binds its slots and is resumed for the next way."""
+    """Run steps depth-first; each step is a generator that binds its slots and is resumed for the next way.
+
+    Without ``copies``, the same row is yielded for each match.
+    """
     last = len(steps) - 1
 
     def run(row: Row) -> Iterator[Row]:
@@ -430,7 +447,7 @@ def _build_run(
             depth = len(stack)
             if depth > last:
                 for _ in stack[-1]:
-                    yield {**state.row}
+                    yield {**state.row} if copies else state.row
                 stack.pop()
                 continue
             for _ in stack[-1]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias, cast
 
 from kgserve.cypher.interpreter.graph_view import (
+    MATCH_COUNT,
     ExecutionLimits,
     GraphView,
     NodeReference,
@@ -204,6 +205,41 @@ def _build_fast_expansion(traversal: RelationshipTraversal) -> MatchStep:
                 used.add(key)
                 yield
                 used.discard(key)
+
+    return step
+
+
+def can_count(traversal: RelationshipTraversal, needed: frozenset[str]) -> bool:
+    """Return whether the number of matches of a last step is all that is needed of it."""
+    slot, target = traversal.slot, traversal.target
+    is_plain = not (slot.is_variable or slot.shortest or traversal.tests or traversal.is_relationship_bound)
+    names = {slot.name} if traversal.is_target_bound else {slot.name, target.name}
+    return is_plain and traversal.accept is None and needed.isdisjoint(names)
+
+
+def build_counting_expansion(traversal: RelationshipTraversal) -> MatchStep:
+    """Count the matches of a relationship and its other end; the row gets their number, unless it is 0."""
+    graph, types, source, directions = traversal.graph, traversal.slot.types, traversal.source, traversal.directions
+    is_allowed = traversal.build_target_test()
+    limits, is_outgoing, is_both = traversal.limits, directions[0], len(directions) > 1
+
+    def count(state: MatchState, node_id: str) -> int:
+        used = state.used
+        if is_allowed is not None or is_both:
+            found = traversal.expand(node_id)
+            return sum(
+                1 for key, other in found if key not in used and (is_allowed is None or is_allowed(state, other))
+            )
+        number = graph.count_relationships(node_id, is_outgoing=is_outgoing, types=types)
+        limits.step(number)
+        end = 0 if is_outgoing else 1
+        return number - sum(1 for key in used if key[end] == node_id and (not types or key[2] in types))
+
+    def step(state: MatchState) -> Iterator[None]:
+        number = count(state, state.nodes[source])
+        if number:
+            state.row[MATCH_COUNT] = number
+            yield
 
     return step
 

@@ -12,7 +12,7 @@ import msgspec
 from kgserve.cypher.interpreter.aggregates import ValueAccumulator, check_aggregate, find_aggregates, new_accumulator
 from kgserve.cypher.interpreter.expression_compiler import ExpressionCompiler
 from kgserve.cypher.interpreter.expression_replacement import replace_expressions, strip_positions
-from kgserve.cypher.interpreter.graph_view import CompiledExpression, ExecutionLimits, Row
+from kgserve.cypher.interpreter.graph_view import MATCH_COUNT, CompiledExpression, ExecutionLimits, Row
 from kgserve.cypher.interpreter.pattern_model import find_names
 from kgserve.cypher.interpreter.query_tree import (
     CountStar,
@@ -33,6 +33,33 @@ SortOrder: TypeAlias = tuple[tuple[CompiledExpression, bool], ...]
 """Keys of ORDER BY, and whether they are descending."""
 _CONSTANT_SPACE_AGGREGATES = frozenset({"count", "sum", "min", "max"})
 _MIN_SORTED_ROWS = 1_000
+
+
+def find_needed_variables(stage: ProjectionStage, matched: frozenset[str]) -> frozenset[str] | None:
+    """Return the variables that a projection reads of a MATCH, if it only counts the matches next to them.
+
+    ``matched`` are the variables of the MATCH, which are never null. Returns None if the projection does more.
+    """
+    aggregates = [*find_aggregates((tuple(column.value for column in stage.columns), stage.order, stage.where))]
+    if stage.is_all or not aggregates or not all(_is_count(tree, matched) for tree in aggregates):
+        return None
+    counts: dict[QueryExpression, QueryExpression] = {
+        strip_positions(tree): VariableReference(name="") for tree in aggregates
+    }
+    values = [column.value for column in stage.columns] + [key.value for key in stage.order]
+    trees = [replace_expressions(tree, counts) for tree in values]
+    where = () if stage.where is None else (replace_expressions(stage.where, counts),)
+    return find_names((*trees, *where))
+
+
+def _is_count(tree: FunctionInvocation | CountStar, matched: frozenset[str]) -> bool:
+    """Return whether an aggregate is the number of matches."""
+    if isinstance(tree, CountStar):
+        return True
+    if tree.name != "count" or tree.is_distinct or len(tree.arguments) != 1:
+        return False
+    argument = tree.arguments[0]
+    return isinstance(argument, VariableReference) and argument.name in matched
 
 
 class AggregateCall(msgspec.Struct, frozen=True):
@@ -196,6 +223,10 @@ class ProjectionCompiler:
             yield named, source
 
     def _accumulate(self, accumulators: list[ValueAccumulator], row: Row) -> None:
+        if MATCH_COUNT in row:
+            for accumulator in accumulators:
+                accumulator.add_count(row[MATCH_COUNT])
+            return
         for call, accumulator in zip(self.aggregates, accumulators, strict=True):
             try:
                 accumulator.add([value(row) for value in call.arguments])

@@ -280,6 +280,20 @@ class RowsGraph(GraphView):
         return keys
 
     @override
+    def count_relationships(self, node_id: str, *, is_outgoing: bool, types: tuple[str, ...] = ()) -> int:
+        self.reads.add_expansion(node_id)
+        rows = self._rows
+        number = rows.number(node_id)
+        if number < 0:
+            return 0
+        found = rows.edges_of(number, outgoing=is_outgoing)
+        if not types:
+            return len(found.numbers) + len(found.changed)
+        names, relations = rows.base.names, rows.base.relations
+        count = sum(1 for edge in found.numbers if names[relations[edge]] in types)
+        return count + sum(1 for _, _, version in found.changed if cast("EdgeRow", version.row).key[2] in types)
+
+    @override
     def has_relationship(self, key: RelationshipKey) -> bool:
         return self.edge_row(key) is not None
 

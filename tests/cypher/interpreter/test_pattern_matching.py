@@ -447,3 +447,63 @@ class CountingGraph(MemoryGraph):
         for node_id in super().node_ids():
             self.read += 1
             yield node_id
+
+
+COUNTED = [
+    "(a)-[:KNOWS]->(b)",
+    "(a)-[r]-(b)",
+    "(a)-[:KNOWS|LIKES]->()-[:KNOWS]->(b)",
+    "(a)-[x]->()<-[r]-(b)",
+    "(a)-[x]-()-[r]-(b)",
+    "(a:A)-[r:KNOWS]->(b:B)",
+    "(a)-[:KNOWS]->(b)-[:LIKES]->(a)",
+    "(a)-[r:KNOWS {w: 1}]->(b)",
+    "(a)-[:KNOWS*1..2]->(b)",
+    "(a)-[:KNOWS]->(b), (b)-[:LIKES]->(c)",
+    "p = (a)-[:KNOWS]->(b)",
+    "(a)-[:KNOWS]->(b) WHERE a.v < 3",
+    "(a)-[:KNOWS]->(b) WHERE a.v < b.v",
+    "(a)-[:NONE]->(b)",
+]
+
+
+def typed_graph(seed: int) -> MemoryGraph:
+    chance = random.Random(seed)
+    graph = MemoryGraph()
+    for number in range(6):
+        graph.add_node(str(number), chance.choice("AB"), v=number)
+    for _ in range(14):
+        graph.add_relationship(
+            chance.choice("012345"), chance.choice(["KNOWS", "LIKES"]), chance.choice("012345"), w=chance.choice([1, 2])
+        )
+    return graph
+
+
+@pytest.mark.parametrize("pattern", COUNTED)
+@pytest.mark.parametrize("seed", range(4))
+def test_counted_matches_are_as_many_as_listed_ones(pattern: str, seed: int) -> None:
+    graph = typed_graph(seed)
+    for key in ("0", "a.id", "a:A", "coalesce(b.v, 0)"):
+        listed = run_statement(graph, f"MATCH {pattern} WITH *, 1 AS one RETURN {key} AS k, sum(one) AS n ORDER BY k")
+        for counted in ("count(*)", "count(b)", "count(a)"):
+            found = run_statement(graph, f"MATCH {pattern} RETURN {key} AS k, {counted} AS n ORDER BY k")
+            assert found == listed, (key, counted)
+            found = run_statement(
+                graph, f"MATCH {pattern} WITH {key} AS k, {counted} + 0 AS n WHERE n > 0 RETURN k, n ORDER BY k"
+            )
+            assert found == listed, (key, counted)
+        [[most, least]] = run_statement(graph, f"MATCH {pattern} WITH a, count(*) AS n RETURN max(n), min(n)")
+        listed = run_statement(graph, f"MATCH {pattern} WITH *, 1 AS one WITH a, sum(one) AS n RETURN max(n), min(n)")
+        assert [[most, least]] == listed
+
+
+def test_rows_that_are_kept_are_copies() -> None:
+    graph = typed_graph(1)
+    rows = run_statement(graph, "MATCH (a)-[r:KNOWS]->(b) RETURN collect(a.id + b.id) AS c, count(*) AS n")
+    assert len(set(rows[0][0])) == rows[0][1]
+    counted = run_statement(
+        graph, "MATCH (a)-[:KNOWS]->(b) CALL (a) { MATCH (a)-->(c) RETURN count(c) AS n } RETURN sum(n)"
+    )
+    listed = run_statement(graph, "MATCH (a)-[:KNOWS]->(b) MATCH (a)-->(c) WITH *, 1 AS one RETURN sum(one)")
+    assert counted == listed
+    assert run_statement(graph, "MATCH (a) OPTIONAL MATCH (a)-[:NONE]->(b) RETURN count(b), count(*)") == [[0, 6]]
