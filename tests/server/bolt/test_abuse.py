@@ -208,7 +208,7 @@ def test_odd_names_come_back_exactly(served: Driver, text: str) -> None:
 
 
 @pytest.mark.abuse(18)
-def test_too_many_requests_are_told_to_come_back(pool: StorePool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_requests_are_refused_for_now(pool: StorePool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_backend, "is_local", lambda _: False)
     audit = AuditLog(pool.data_dir)
     authenticator = Authenticator(pool.settings, Keyring(pool.data_dir))
