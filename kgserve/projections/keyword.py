@@ -22,6 +22,8 @@ from kgserve.errors import InvalidInput
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.gil_yield import iterate_cooperatively
 from kgserve.platform.sqlite_files import remove_path
+from kgserve.platform.text.analyzer import ANALYZER_VERSION
+from kgserve.platform.text.languages import LanguageSetting
 from kgserve.platform.text.query_words import add_word_forms, compute_word_weights, find_content_words
 from kgserve.projections import manifest
 from kgserve.projections.indexed_text import NO_TEXT_FILTER, IndexedText, IndexFilter, parse_past_text_key
@@ -92,18 +94,25 @@ _Scored = tuple[float, tantivy.DocAddress]
 class KeywordIndex:
     """Keyword index in a folder. Searches may run in any thread concurrently with one writer."""
 
-    def __init__(self, folder: Path, id_of: Callable[[str], str] = str, made_of: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        id_of: Callable[[str], str] = str,
+        made_of: str = "",
+        language: LanguageSetting = "auto",
+    ) -> None:
         """Open a folder if it matches its seal, or else create an empty index; ``sequence`` is then 0.
 
         ``id_of`` converts a key of this index to an entity id. ``made_of`` identifies the attributes that the texts
-        include; an index sealed with another value is discarded.
+        include. An index sealed with another value, language or analyser version is discarded.
         """
         self._folder = folder
-        self._made_of = made_of
+        self._language: LanguageSetting = language
+        self._made_of = _describe(made_of, language)
         self._id_of = id_of
         self._analyzer = _analyzer()
         self._lock = threading.Lock()
-        found = manifest.read_folder_manifest(folder, KEYWORD_INDEX_KIND, made_of) if folder.is_dir() else None
+        found = manifest.read_folder_manifest(folder, KEYWORD_INDEX_KIND, self._made_of) if folder.is_dir() else None
         self.sequence = found.sequence if found else 0
         self.fresh = found is None
         self._checksums = manifest.FileChecksumCache()
@@ -172,9 +181,14 @@ class KeywordIndex:
         manifest.write_folder_manifest(self._folder, KEYWORD_INDEX_KIND, sequence, self._made_of, self._checksums)
         self.sequence, self.fresh = sequence, False
 
-    def clear(self, made_of: str = "") -> None:
-        """Delete all texts; later texts include the attributes that ``made_of`` identifies."""
-        self._made_of = made_of
+    def languages(self) -> dict[str, int]:
+        """Return the number of texts in each detected language, most frequent first."""
+        return {}
+
+    def clear(self, made_of: str = "", language: LanguageSetting = "auto") -> None:
+        """Delete all texts; later texts are in a language and include the attributes that ``made_of`` identifies."""
+        self._language = language
+        self._made_of = _describe(made_of, language)
         with self._writing(_WRITER_BYTES) as writer:
             writer.delete_all_documents()
         self._reload()
@@ -242,10 +256,11 @@ class KeywordIndex:
         *,
         reading: QueryInterpretation = "plain",
         other: DocumentFrequencies | None = None,
+        prefix: bool = False,  # noqa: ARG002
     ) -> list[KeywordHit]:
         """Return the best entities for the words of a text, best first.
 
-        The reading ``forms`` also matches other word forms, such as "go" for "went". ``syntax`` parses the text as
+        With ``prefix``, the last word also matches words that begin with it. The reading ``forms`` also matches other word forms, such as "go" for "went". ``syntax`` parses the text as
         tantivy's query language, and raises InvalidInput if that fails. The rarity of words is that in this index, or
         in this one and ``other`` together.
         """
@@ -399,6 +414,11 @@ class KeywordIndex:
 
     def _range(self, field: str, least: int | None, most: int | None) -> tantivy.Query:
         return tantivy.Query.range_query(self._schema, field, tantivy.FieldType.Integer, least, most)
+
+
+def _describe(made_of: str, language: LanguageSetting) -> str:
+    """Return what an index is made of, for its manifest."""
+    return f"{ANALYZER_VERSION} {language} {made_of}"
 
 
 def _require_own_files(folder: Path) -> None:
