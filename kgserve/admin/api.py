@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from kgserve.platform.text.languages import LanguageSetting
 from kgserve.storage.model.statuses import ExtractionStatus, HistoryStatus, IndexStatus, SyncerStatus
 from kgserve.storage.model.store_settings import (
     MAX_ATTRIBUTE_KEY_BYTES,
@@ -63,6 +64,13 @@ _Indexes = (
     ]
     | None
 )
+_Language = (
+    Annotated[
+        LanguageSetting,
+        Meta(description="Language whose word forms keyword search matches; auto: that of each node's text"),
+    ]
+    | None
+)
 _Days = Annotated[int, Meta(ge=1, le=MAX_HISTORY_DAYS)]
 _History = Annotated[
     Literal["all", "none"] | _Days | None,
@@ -79,6 +87,7 @@ class StoreSettingsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=T
     metadata: _Metadata = None
     indexed_attributes: _Indexed = None
     indexes: _Indexes = None
+    language: _Language = None
     history: _History = None
     memory: Annotated[MemorySettingsChange | None, Meta(description="Memory settings; merged by field")] = None
 
@@ -97,6 +106,7 @@ class StoreSettingsAnswer(msgspec.Struct, kw_only=True):
     metadata: dict[str, Any]
     indexed_attributes: list[str]
     indexes: IndexChoice
+    language: LanguageSetting
     history: HistoryRetention
     memory: MemorySettings
     created_at: str

@@ -295,6 +295,7 @@ def _settings(store: OpenStore) -> StoreSettingsAnswer:
         metadata=described.metadata,
         indexed_attributes=list(described.indexed_attributes),
         indexes=described.indexes,
+        language=described.language,
         history=described.history,
         memory=described.memory,
         created_at=format_time(described.created_at),
@@ -324,6 +325,7 @@ def build_settings_change(request: StoreSettingsRequest) -> Callable[[StoreSetti
         if request.indexed_attributes is None
         else tuple(sorted({*request.indexed_attributes})),
         "indexes": request.indexes,
+        "language": request.language,
         "history": request.history,
     }
     changes = {field: value for field, value in given.items() if value is not None}

@@ -474,6 +474,7 @@ SETTINGS_REQUEST_EXAMPLE: dict[str, Any] = {
     "metadata": {"team": "checkout"},
     "indexed_attributes": ["owner"],
     "indexes": "words",
+    "language": "de",
     "history": 90,
     "memory": {"half_life_by_type": {"preference": None}},
 }
@@ -485,6 +486,7 @@ SETTINGS_ANSWER_EXAMPLE = StoreSettingsAnswer(
     metadata={"team": "checkout"},
     indexed_attributes=["owner"],
     indexes="words",
+    language="de",
     history=90,
     memory=MemorySettings(half_life_by_type={"preference": None}),
     created_at=EXAMPLE_TIME,

@@ -23,6 +23,7 @@ from kgserve.graph.query_parameters import EntityHistoryRequest, NodesQuery
 from kgserve.graph.request_bodies import CypherRequest, SearchVariant
 from kgserve.memory.hierarchy_api import AncestorsRequest, DescendantsRequest, HierarchyMemory
 from kgserve.platform.media_types import JSON_MEDIA_TYPE, NDJSON_MEDIA_TYPE
+from kgserve.platform.text.languages import LanguageSetting
 from kgserve.storage.model.store_settings import ConflictPolicy, HistoryRetention, IndexChoice
 
 QUERY_TIMEOUT_MARGIN_SECONDS = 30.0
@@ -90,6 +91,7 @@ def create(  # noqa: PLR0913 - the fields of the request
     metadata: Mapping[str, Any] | None = None,
     indexed_attributes: Iterable[str] | None = None,
     indexes: IndexChoice | None = None,
+    language: LanguageSetting | None = None,
     history: HistoryRetention | None = None,
     memory: Mapping[str, Any] | None = None,
 ) -> ClientRequest[StoreAnswer]:
@@ -104,6 +106,7 @@ def create(  # noqa: PLR0913 - the fields of the request
         metadata=metadata,
         indexed_attributes=indexed_attributes,
         indexes=indexes,
+        language=language,
         history=history,
         memory=memory,
     )
@@ -119,14 +122,16 @@ def update_settings(  # noqa: PLR0913 - the fields of the request
     metadata: Mapping[str, Any] | None = None,
     indexed_attributes: Iterable[str] | None = None,
     indexes: IndexChoice | None = None,
+    language: LanguageSetting | None = None,
     history: HistoryRetention | None = None,
     memory: Mapping[str, Any] | None = None,
 ) -> ClientRequest[StoreSettingsAnswer]:
     """Change the store's settings. None leaves a setting unchanged; an empty value resets it.
 
-    ``indexes``: "none", "words", "words+meaning", or "default" for the server's default. ``history``: previous states
-    to keep: "all", "none", or a number of days. ``memory``: memory settings, merged by field. Raises InvalidInput,
-    whose ``errors`` list every invalid field, and NotFound.
+    ``indexes``: "none", "words", "words+meaning", or "default" for the server's default. ``language``: "auto", or the
+    language whose word forms match, such as "de". ``history``: previous states to keep: "all", "none", or a number of
+    days. ``memory``: memory settings, merged by field. Raises InvalidInput, whose ``errors`` list every invalid field,
+    and NotFound.
     """
     body = _given_settings(
         name=name,
@@ -135,6 +140,7 @@ def update_settings(  # noqa: PLR0913 - the fields of the request
         metadata=metadata,
         indexed_attributes=indexed_attributes,
         indexes=indexes,
+        language=language,
         history=history,
         memory=memory,
     )

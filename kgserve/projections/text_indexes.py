@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import shutil
 import sqlite3
@@ -25,6 +26,7 @@ from kgserve.errors import Conflict, Unavailable
 from kgserve.platform.durable_files import write_file_atomically
 from kgserve.platform.settings import IndexedContent
 from kgserve.platform.sqlite_files import remove_path
+from kgserve.platform.text.languages import LanguageSetting
 from kgserve.platform.timestamps import format_time
 from kgserve.projections.background_projection import BackgroundProjection
 from kgserve.projections.base import EraseRequest, FollowedStore
@@ -37,6 +39,7 @@ from kgserve.projections.keyword import DocumentFrequencies, KeywordHit, Keyword
 from kgserve.projections.read_your_writes import wait_or_raise_not_caught_up
 from kgserve.projections.recent_vectors import RecentVectors
 from kgserve.projections.text_index_base import (
+    MAX_BUILD_RETRY_SECONDS,
     CurrentIndexProjection,
     Index,
     IndexUpdate,
@@ -55,6 +58,9 @@ EMBEDDING_BATCH_SIZE = 128
 MAX_WAITED_COMMITS = 16
 """Maximum lag, in commits, for which a search waits: indexes further behind rarely catch up in time."""
 PAST_VECTORS_BATCH_STATES = 2_000
+MAX_AWAITED_BUILD_NODES = 5_000
+"""Largest store for whose keyword index a search waits while it is built; this takes about a second."""
+BUILD_TIMEOUT_SECONDS = 3.0
 INDEX_BATCH_TEXTS = 500
 INDEX_SAVE_INTERVAL_SECONDS = 300.0
 PAST_INDEX_TIMEOUT_SECONDS = 10.0
@@ -70,6 +76,9 @@ VECTOR_INDEX_OPEN_TIMEOUT_SECONDS = 2.0
 class StoreKeywordIndex(StoreTextIndex[KeywordIndex]):
     """Base of the keyword indexes, for current or past texts."""
 
+    _language: LanguageSetting | None = None
+    """Language setting that the index is built with; None until the index is opened."""
+
     @property
     @override
     def model(self) -> str:
@@ -83,9 +92,10 @@ class StoreKeywordIndex(StoreTextIndex[KeywordIndex]):
         *,
         reading: QueryInterpretation = "plain",
         other: DocumentFrequencies | None = None,
+        prefix: bool = False,
     ) -> list[KeywordHit]:
         """Return the best entities for a text, as `KeywordIndex.search`. Raises Unavailable until the index is open."""
-        return self._opened().search(text, limit, only, reading=reading, other=other)
+        return self._opened().search(text, limit, only, reading=reading, other=other, prefix=prefix)
 
     def frequencies(self, text: str, reading: QueryInterpretation) -> DocumentFrequencies:
         """Return the document frequencies of the terms of a text."""
@@ -105,15 +115,31 @@ class StoreKeywordIndex(StoreTextIndex[KeywordIndex]):
         """Yield an empty index that replaces this one at the end; concurrent searches use the old one."""
         aside = self._folder.with_name(f"{self._folder.name}.new")
         shutil.rmtree(aside, ignore_errors=True)
-        yield self._open_index(aside)
+        contents = self._contents()
+        yield self._index_in(aside, *contents)
         shutil.rmtree(self._folder)
         aside.rename(self._folder)
-        self._index = self._open_index(self._folder)
+        self._index = self._index_in(self._folder, *contents)
 
-    def _open_index(self, folder: Path) -> KeywordIndex:
+    def _open_index(self) -> KeywordIndex:
         # Left by an unfinished rewrite.
-        shutil.rmtree(folder.with_name(f"{folder.name}.new"), ignore_errors=True)
-        return KeywordIndex(folder, made_of=self._made_of())
+        shutil.rmtree(self._folder.with_name(f"{self._folder.name}.new"), ignore_errors=True)
+        return self._index_in(self._folder, *self._contents())
+
+    def _contents(self) -> tuple[str, LanguageSetting]:
+        """Return what identifies the texts and terms of the index, as the store's settings are now."""
+        self._language = self.store.description.language
+        return self._made_of(), self._language
+
+    def _index_in(self, folder: Path, made_of: str, language: LanguageSetting) -> KeywordIndex:
+        return KeywordIndex(folder, made_of=made_of, language=language)
+
+    @override
+    def apply_settings(self) -> None:
+        super().apply_settings()
+        if self._language not in {None, self.store.description.language}:
+            self.rebuild_wanted = True
+            self.wake()
 
 
 class KeywordProjection(CurrentIndexProjection[KeywordIndex], StoreKeywordIndex):
@@ -124,7 +150,7 @@ class KeywordProjection(CurrentIndexProjection[KeywordIndex], StoreKeywordIndex)
 
     @override
     def _open(self) -> int:
-        self._index = self._open_index(self._folder)
+        self._index = self._open_index()
         self.rebuild_wanted = self.rebuild_wanted or (self._index.fresh and self._is_rebuild_shorter())
         return self._index.sequence
 
@@ -139,14 +165,12 @@ class KeywordProjection(CurrentIndexProjection[KeywordIndex], StoreKeywordIndex)
         # Rewrite the whole index: tantivy keeps deleted texts until it merges segments.
         if not self._opened().holds(erasure.ids):
             return
-        with self._rewritten() as rewritten, self.store.reading() as rows:
+        with self.store.reading() as rows:
             self.pending = rows.state.nodes
             try:
-                rewritten.write(self._with_progress(self._texts_of(rows)), (), rows.at, bulk=True)
+                self._move(self._apply_all(rows))
             finally:
                 self.pending = 0
-            self._begun_sequence = rows.at
-        self._move(self._opened().sequence)
 
     @property
     @override
@@ -158,12 +182,11 @@ class KeywordProjection(CurrentIndexProjection[KeywordIndex], StoreKeywordIndex)
         self._opened().seal(sequence)
 
     @override
-    def _clear(self) -> None:
-        self._opened().clear(self._made_of())
-
-    @override
-    def _fill(self, texts: Iterator[IndexedText], sequence: int) -> None:
-        self._opened().write(self._with_progress(texts), (), sequence, bulk=True)
+    def _apply_all(self, rows: RowsSnapshot) -> int:
+        with self._rewritten() as rewritten:
+            rewritten.write(self._with_progress(self._texts_of(rows)), (), rows.at, bulk=True)
+            self._begun_sequence = rows.at
+        return rows.at
 
     @override
     def _follow(self, step: IndexUpdate) -> None:
@@ -290,14 +313,16 @@ class VectorProjection(CurrentIndexProjection[VectorIndex]):
         self._saved_at = time.monotonic()
 
     @override
-    def _clear(self) -> None:
+    def _apply_all(self, rows: RowsSnapshot) -> int:
+        self._begun_sequence = rows.at
+        # First, so that a caller that needs a commit does not read an index that is being cleared.
+        self._move(0)
+        self.is_incomplete = True
         self._opened().clear(self._made_of(self._embedder.model_id))
-
-    @override
-    def _fill(self, texts: Iterator[IndexedText], sequence: int) -> None:
         self._record_model()
-        self._embed(text for text in texts if text.meaning)
-        self._save(sequence)
+        self._embed(text for text in self._texts_of(rows) if text.meaning)
+        self._save(rows.at)
+        return rows.at
 
     @override
     def _follow(self, step: IndexUpdate) -> None:
@@ -384,6 +409,10 @@ class PastIndexProjection(StoreTextIndex[Index]):
     def _put(self, texts: list[IndexedText], sequence: int, ended: int) -> None:
         """Add texts, record the commit ``sequence``, and delete the texts that had ended by the commit ``ended``."""
 
+    @abstractmethod
+    def _clear(self) -> None:
+        """Delete all entries."""
+
     def _compact(self) -> None:
         """Compact the files, if pruning has left them mostly empty."""
 
@@ -451,12 +480,12 @@ class PastKeywordProjection(PastIndexProjection[KeywordIndex], StoreKeywordIndex
 
     @override
     def _open(self) -> int:
-        self._index = self._open_index(self._folder)
+        self._index = self._open_index()
         return self._index.sequence
 
     @override
-    def _open_index(self, folder: Path) -> KeywordIndex:
-        return KeywordIndex(folder, lambda key: parse_past_text_key(key).id, self._made_of())
+    def _index_in(self, folder: Path, made_of: str, language: LanguageSetting) -> KeywordIndex:
+        return KeywordIndex(folder, lambda key: parse_past_text_key(key).id, made_of, language)
 
     @override
     def _erase(self, erasure: EraseRequest) -> None:
@@ -710,6 +739,23 @@ class TextIndexes:
         followers = self._followers(words_alone=words_alone)
         return wait_or_raise_not_caught_up(followers, sequence, seconds, (why, self.store.name))
 
+    def require_built(self, *, words_alone: bool = False) -> None:
+        """Wait for a keyword index that was opened empty, if the store is small.
+
+        Raises Unavailable with the progress if words alone are searched and the index is still incomplete: it would
+        find nothing.
+        """
+        keyword = self.keyword
+        if keyword.is_incomplete and self.store.state.nodes <= MAX_AWAITED_BUILD_NODES:
+            wait_or_raise_not_caught_up(
+                (keyword,), keyword.awaited_sequence, BUILD_TIMEOUT_SECONDS, ("built", self.store.name)
+            )
+        if keyword.is_incomplete and (words_alone or not self.has_vectors):
+            message = f"{keyword.explain_build()}, so words cannot be searched yet in store {self.store.name!r}"
+            other = "; a hybrid search answers by meaning meanwhile" if self.has_vectors else ""
+            seconds = min(max(keyword.build_seconds_left, 1.0), MAX_BUILD_RETRY_SECONDS)
+            raise Unavailable(f"{message}{other}", retry_after=math.ceil(seconds))
+
     def catch_up(self, seconds: float, *, words_alone: bool = False) -> None:
         """Wait briefly until the current indexes have applied the last commit.
 
@@ -722,10 +768,16 @@ class TextIndexes:
             self.wait_or_retry(present, seconds, "present", words_alone=words_alone)
 
     def search_keywords(
-        self, query: str, limit: int, only: IndexFilter, reading: QueryInterpretation = "plain"
+        self,
+        query: str,
+        limit: int,
+        only: IndexFilter,
+        reading: QueryInterpretation = "plain",
+        *,
+        prefix: bool = False,
     ) -> dict[str, float]:
         """Return the best entities for the words of a query with BM25 scores. Raises what `search` raises."""
-        return {hit.id: hit.score for hit in self.keyword.search(query, limit, only, reading=reading)}
+        return {hit.id: hit.score for hit in self.keyword.search(query, limit, only, reading=reading, prefix=prefix)}
 
     def bm25_scores(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
         """Return term scores by text, as `KeywordIndex.bm25_scores`. Raises what `search` raises."""
@@ -778,7 +830,13 @@ class TextIndexesAsOf:
         return self._at
 
     def search_keywords(
-        self, query: str, limit: int, only: IndexFilter, reading: QueryInterpretation = "plain"
+        self,
+        query: str,
+        limit: int,
+        only: IndexFilter,
+        reading: QueryInterpretation = "plain",
+        *,
+        prefix: bool = False,
     ) -> dict[str, float]:
         """Return the best entities for the words of a query with BM25 scores, best first.
 
@@ -788,11 +846,12 @@ class TextIndexesAsOf:
         now, then = self._indexes.keyword, self._indexes.past_keyword
         # Wait beforehand as well: the weights of words must be the same on the next page.
         self._wait_until_applied(then, now.visible_up_to)
-        hits = now.search(query, limit, only, reading=reading, other=then.frequencies(query, reading))
+        frequencies = then.frequencies(query, reading)
+        hits = now.search(query, limit, only, reading=reading, other=frequencies, prefix=prefix)
         with self._require_complete(now, then):
-            hits += then.search(
-                query, limit, only.for_past_texts, reading=reading, other=now.frequencies(query, reading)
-            )
+            frequencies = now.frequencies(query, reading)
+            past = only.for_past_texts
+            hits += then.search(query, limit, past, reading=reading, other=frequencies, prefix=prefix)
         return _best_hits([(hit.id, hit.score) for hit in hits], limit)
 
     def bm25_scores(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:

@@ -29,6 +29,7 @@ from kgserve.platform.codecs import decode_json
 from kgserve.platform.durable_files import shorten_journal_path, sync_folder, write_file_atomically
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.platform.sqlite_files import remove_path
+from kgserve.platform.text.languages import LanguageSetting
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import (
     SEGMENT_SUFFIX,
@@ -87,6 +88,7 @@ class StoreDescription(msgspec.Struct, frozen=True):
     metadata: dict[str, Any] = {}
     indexed_attributes: tuple[str, ...] = ()
     indexes: IndexChoice = "default"
+    language: LanguageSetting = "auto"
     history: HistoryRetention = "all"
     memory: MemorySettings = MemorySettings()
     history_from: int = 0

@@ -30,6 +30,7 @@ from kgserve.platform.settings import (
     ReinforcementAmount,
     Settings,
 )
+from kgserve.platform.text.languages import LanguageSetting
 from kgserve.storage.model.fields import MAX_ID_BYTES
 
 MAX_DISPLAY_NAME_BYTES = 512
@@ -124,6 +125,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any] = {}
     indexed_attributes: tuple[str, ...] = ()
     indexes: IndexChoice = "default"
+    language: LanguageSetting = "auto"
     history: HistoryRetention = "all"
     memory: MemorySettings = MemorySettings()
 
