@@ -193,6 +193,27 @@ def test_matches_far_from_the_query_are_found(tmp_path: Path) -> None:
     assert [hit.id for hit in index.search(query, 30, IndexFilter(frozenset({"far"})))] == [f"n{n}" for n in order]
 
 
+@pytest.mark.parametrize("is_reopened", [False, True])
+def test_filters_of_wide_vectors_find_nearly_all(tmp_path: Path, *, is_reopened: bool) -> None:
+    vectors, queries = vectors_of(6_000, seed=11, width=256), vectors_of(10, seed=12, width=256)
+    index = VectorIndex(tmp_path / "vector", 256, "m", exact_up_to=100)
+    index.put([f"n{number}" for number in range(6_000)], ["few", "many", "many"] * 2_000, vectors)
+    index.put(["n1"], ["many"], queries[:1])
+    vectors[1] = queries[0]
+    if is_reopened:
+        index.save(1)
+        index = VectorIndex(tmp_path / "vector", 256, "m", exact_up_to=100)
+    many = np.flatnonzero(np.arange(6_000) % 3 != 0)
+    found = 0
+    for query in queries:
+        hits = index.search(query, 100, IndexFilter(frozenset({"many"})))
+        near = {f"n{number}": float(vectors[number] @ query) for number in many}
+        assert [hit.similarity for hit in hits] == pytest.approx([near[hit.id] for hit in hits], abs=1e-5)
+        found += len({hit.id for hit in hits} & set(sorted(near, key=lambda each: -near[each])[:100]))
+    assert index.search(queries[0], 1, IndexFilter(frozenset({"many"})))[0].id == "n1"
+    assert found >= 0.97 * 1_000
+
+
 @pytest.mark.parametrize("exact_up_to", [100_000, 100])
 def test_saved_rows_equal_the_given_vectors(tmp_path: Path, exact_up_to: int) -> None:
     count = vector_rows.MAX_IN_MEMORY_ROWS + 500
