@@ -6,11 +6,12 @@ if `BENCH_POSTGRES` is the URL of an empty database whose server has pgvector, a
 
 from __future__ import annotations
 
+import importlib
 import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -179,10 +180,10 @@ _STATEMENTS = {"keyword": _BY_WORDS, "semantic": _BY_MEANING, "hybrid": _BOTH}
 @contextmanager
 def _postgres(
     nodes: Sequence[dict[str, Any]], embed: Callable[[Sequence[str]], NDArray[np.float32]]
-) -> Iterator[Peer | None]:
+) -> Generator[Peer | None]:
     """Yield a function that times a search by PostgreSQL, None if there is none."""
     try:
-        import psycopg  # noqa: PLC0415 - not a dependency
+        psycopg = importlib.import_module("psycopg")  # not a dependency
     except ImportError:
         yield None
         return
