@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,20 +21,29 @@ from kgserve.errors import InvalidInput
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.gil_yield import iterate_cooperatively
 from kgserve.platform.sqlite_files import remove_path
-from kgserve.platform.text.analyzer import ANALYZER_VERSION
-from kgserve.platform.text.languages import LanguageSetting
-from kgserve.platform.text.query_words import add_word_forms, compute_word_weights, find_content_words
+from kgserve.platform.text.analyzer import (
+    ANALYZER_VERSION,
+    QueryTerm,
+    analyze,
+    analyze_query,
+    get_stemming,
+    join_terms,
+    list_prefixes,
+    stem_word,
+)
+from kgserve.platform.text.languages import LanguageSetting, detect_language
+from kgserve.platform.text.query_syntax import rewrite_query_syntax
+from kgserve.platform.text.query_words import FORM_WEIGHT
+from kgserve.platform.text.wordlists import load_irregular_forms
 from kgserve.projections import manifest
 from kgserve.projections.indexed_text import NO_TEXT_FILTER, IndexedText, IndexFilter, parse_past_text_key
+from kgserve.projections.keyword_query import TEXT_FIELDS, KeywordQueryBuilder, compute_rarity
 
 log = structlog.get_logger()
 
-KEYWORD_INDEX_KIND = "keyword 4"
-_ANALYZER = "text"
-# Tags belong to the summary field, as do type, source and context of memories. Each field costs a byte per entity, and
-# a lookup per query word.
-_TEXT_FIELDS = ("content", "name", "summary")
-_MAX_TOKEN_BYTES = 100
+KEYWORD_INDEX_KIND = "keyword 5"
+# Texts are added as index terms separated by blanks.
+_TOKENIZER = "whitespace"
 _MAX_ANALYZED_CHARS = 4_000
 # BM25 parameters, equal to tantivy's.
 _K1, _B = 1.2, 0.75
@@ -47,6 +55,7 @@ _MIN_OVERFETCH_SHARE = 0.2
 _KEYWORD_OVERFETCH = 1.3
 _MAX_QUERY_TERMS = 200
 _MAX_STALE_HITS = 1_000
+_MISSPELT_SHARE = 0.5
 
 
 class KeywordHit(msgspec.Struct, frozen=True):
@@ -66,7 +75,7 @@ class DocumentFrequencies(msgspec.Struct, frozen=True):
         """Return by which factor each term weighs more in both indexes together than in this one."""
         together = self.documents + other.documents
         return {
-            key: _rarity(together, count + other.holding.get(key, 0)) / _rarity(self.documents, count)
+            key: compute_rarity(together, count + other.holding.get(key, 0)) / compute_rarity(self.documents, count)
             for key, count in self.holding.items()
             if count
         }
@@ -110,8 +119,6 @@ class KeywordIndex:
         self._language: LanguageSetting = language
         self._made_of = _describe(made_of, language)
         self._id_of = id_of
-        self._analyzer = _analyzer()
-        self._lock = threading.Lock()
         found = manifest.read_folder_manifest(folder, KEYWORD_INDEX_KIND, self._made_of) if folder.is_dir() else None
         self.sequence = found.sequence if found else 0
         self.fresh = found is None
@@ -134,9 +141,7 @@ class KeywordIndex:
         else:
             remove_path(self._folder)
             self._folder.mkdir(parents=True)
-        index = tantivy.Index(self._schema, path=str(self._folder), reuse=reuse)
-        index.register_tokenizer(_ANALYZER, self._analyzer)
-        return index
+        return tantivy.Index(self._schema, path=str(self._folder), reuse=reuse)
 
     def __len__(self) -> int:
         return self._index.searcher().num_docs
@@ -167,7 +172,7 @@ class KeywordIndex:
                 writer.delete_documents_by_term("id", node_id)
             for entity in iterate_cooperatively(put):
                 writer.delete_documents_by_term("id", entity.key)
-                writer.add_document(_document(entity))
+                writer.add_document(_document(entity, self._language))
         self.seal(sequence)
         self._reload()
 
@@ -183,7 +188,8 @@ class KeywordIndex:
 
     def languages(self) -> dict[str, int]:
         """Return the number of texts in each detected language, most frequent first."""
-        return {}
+        found = self._index.searcher().terms_with_prefix("key", _LANGUAGE_PREFIX)
+        return {key.removeprefix(_LANGUAGE_PREFIX): count for key, count in found}
 
     def clear(self, made_of: str = "", language: LanguageSetting = "auto") -> None:
         """Delete all texts; later texts are in a language and include the attributes that ``made_of`` identifies."""
@@ -196,15 +202,23 @@ class KeywordIndex:
 
     def terms(self, text: str, reading: QueryInterpretation = "plain") -> dict[str, float]:
         """Return the distinct terms of a text as indexed, each with its weight."""
-        words = dict.fromkeys(find_content_words(text), 1.0) if reading == "content" else compute_word_weights(text)
-        if reading in {"forms", "content"}:
-            words = add_word_forms(words)
         weights: dict[str, float] = {}
-        with self._lock:
-            for word, weight in words.items():
-                for term in self._analyzer.analyze(word):
-                    weights[term] = max(weight, weights.get(term, 0.0))
+        for term in self._query_terms(text, reading):
+            for stem in (*term.stems, *term.phrase):
+                weights[stem] = max(term.weight, weights.get(stem, 0.0))
         return weights
+
+    def _query_terms(self, text: str, reading: QueryInterpretation) -> list[QueryTerm]:
+        """Return the words of a query, and their other forms if the reading asks for them."""
+        languages = self._stemming_languages
+        words = analyze_query(text, languages, content_only=reading == "content")
+        if reading not in {"forms", "content"}:
+            return words
+        known = load_irregular_forms()
+        forms = (form for term in words if term.weight == 1.0 for form in sorted(known.get(term.word, ())))
+        taken = {term.word for term in words}
+        others = (form for form in dict.fromkeys(forms) if form not in taken)
+        return words + [QueryTerm((stem_word(form, "en"),), FORM_WEIGHT, form) for form in others]
 
     def merge_with_predecessor(self, text: IndexedText) -> IndexedText:
         """Return a past text extended to begin where an equal preceding text of the entity begins.
@@ -223,7 +237,7 @@ class KeywordIndex:
     def frequencies(self, terms: Iterable[str]) -> DocumentFrequencies:
         """Return the document frequency of each term, by field, as BM25 counts it."""
         searcher = self._index.searcher()
-        found = {(field, term): searcher.doc_freq(field, term) for term in terms for field in _TEXT_FIELDS}
+        found = {(field, term): searcher.doc_freq(field, term) for term in terms for field in TEXT_FIELDS}
         return DocumentFrequencies(self._document_count, found)
 
     def bm25_scores(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
@@ -231,22 +245,30 @@ class KeywordIndex:
 
         Lengths are normalized by the average length of the given contents.
         """
-        wanted = self.terms(query, "forms")
-        with self._lock:
-            read = {key: self._analyzer.analyze(text[:_MAX_ANALYZED_CHARS]) for key, text in texts.items()}
+        wanted = [term for term in self._query_terms(query, "forms") if term.stems]
+        language = self._common_language
+        read = {
+            key: analyze(
+                text[:_MAX_ANALYZED_CHARS],
+                detect_language(text[:_MAX_ANALYZED_CHARS]) if language is None else language,
+            )
+            for key, text in texts.items()
+        }
         usual = sum(map(len, read.values())) / max(len(read), 1)
-        rare = self.frequencies(wanted)
-        most = {
-            term: weight * (1.0 + _K1) * _rarity(rare.documents, rare.holding["content", term])
-            for term, weight in wanted.items()
-        }
-        return {
-            key: {
-                term: most[term] * count / (count + _K1 * (1.0 - _B + _B * len(words) / usual))
-                for term, count in Counter(word for word in words if word in most).items()
+        stems = {stem: None for term in wanted for stem in term.stems}
+        rare = self.frequencies(stems)
+        rarity = {stem: (1.0 + _K1) * compute_rarity(rare.documents, rare.holding["content", stem]) for stem in stems}
+        scores: dict[str, dict[str, float]] = {}
+        for key, words in read.items():
+            damping = _K1 * (1.0 - _B + _B * len(words) / usual)
+            counts = Counter(word for word in words if word in rarity)
+            each = {stem: rarity[stem] * count / (count + damping) for stem, count in counts.items()}
+            scores[key] = {
+                term.stems[0]: term.weight * best
+                for term in wanted
+                if (best := max((each[stem] for stem in term.stems if stem in each), default=0.0))
             }
-            for key, words in read.items()
-        }
+        return scores
 
     def search(
         self,
@@ -256,7 +278,7 @@ class KeywordIndex:
         *,
         reading: QueryInterpretation = "plain",
         other: DocumentFrequencies | None = None,
-        prefix: bool = False,  # noqa: ARG002
+        prefix: bool = False,
     ) -> list[KeywordHit]:
         """Return the best entities for the words of a text, best first.
 
@@ -264,18 +286,47 @@ class KeywordIndex:
         tantivy's query language, and raises InvalidInput if that fails. The rarity of words is that in this index, or
         in this one and ``other`` together.
         """
-        syntax = reading == "syntax"
-        query = self._parse_syntax(text) if syntax else self._any_term_query(self.terms(text, reading), other)
-        if query is None:
-            return []
         searcher = self._index.searcher()
-        try:
-            found = self._best_hits(searcher, query, limit, only)
-        except ValueError as error:
-            if not syntax:
-                raise
-            raise InvalidInput(f"`query` cannot be evaluated: {error}") from None
+        if reading == "syntax":
+            query = self._parse_syntax(text)
+            try:
+                found = self._best_hits(searcher, query, limit, only)
+            except ValueError as error:
+                raise InvalidInput(f"`query` cannot be evaluated: {error}") from None
+        else:
+            found = self._search_words(
+                searcher, text, limit, only, reading, other, list_prefixes(text) if prefix else ()
+            )
         return [KeywordHit(self._id_of(searcher.doc(address)["id"][0]), float(score)) for score, address in found]
+
+    def _search_words(
+        self,
+        searcher: tantivy.Searcher,
+        text: str,
+        limit: int,
+        only: IndexFilter,
+        reading: QueryInterpretation,
+        other: DocumentFrequencies | None,
+        prefixes: Sequence[str],
+    ) -> list[_Scored]:
+        """Return the best hits for the words of a text. If there are too few, those with misspelt words follow."""
+        terms = self._query_terms(text, reading)
+        factors: dict[tuple[str, str], float] = {}
+        if other is not None:
+            factors = self.frequencies(stem for term in terms for stem in term.stems).boosts(other)
+        builder = KeywordQueryBuilder(self._schema, searcher, self._document_count)
+        query = builder.match_any(terms, factors, prefixes)
+        found = [] if query is None else self._best_hits(searcher, query, limit, only)
+        if reading == "plain" and len(found) < limit and (misspelt := builder.match_misspelt(terms)) is not None:
+            taken = {(address.segment_ord, address.doc) for _, address in found}
+            lowest = found[-1][0] if found else 1.0
+            more = self._best_hits(searcher, misspelt, limit, only)
+            found += [
+                (lowest * _MISSPELT_SHARE * score / more[0][0], address)
+                for score, address in more
+                if (address.segment_ord, address.doc) not in taken
+            ]
+        return found[:limit]
 
     def _best_hits(
         self, searcher: tantivy.Searcher, query: tantivy.Query, limit: int, only: IndexFilter
@@ -347,25 +398,16 @@ class KeywordIndex:
     def _reload(self) -> None:
         self._index.reload()
         self._document_count = _document_count(self._folder)
-
-    def _any_term_query(self, terms: dict[str, float], other: DocumentFrequencies | None) -> tantivy.Query | None:
-        if not terms:
-            return None
-        factors = self.frequencies(terms).boosts(other) if other else {}
-        parts = [
-            self._term(field, term, weight * factors.get((field, term), 1.0))
-            for term, weight in terms.items()
-            for field in _TEXT_FIELDS
-        ]
-        return tantivy.Query.boolean_query([(tantivy.Occur.Should, part) for part in parts])
-
-    def _term(self, field: str, term: str, weight: float) -> tantivy.Query:
-        query = tantivy.Query.term_query(self._schema, field, term)
-        return query if weight == 1.0 else tantivy.Query.boost_query(query, weight)
+        found = self.languages()
+        # Texts whose language cannot be detected are read as English.
+        chosen = "en" if self._language == "auto" else self._language
+        self._stemming_languages = tuple(dict.fromkeys((*filter(None, map(get_stemming, found)), chosen)))
+        self._common_language = chosen if {*found} <= {chosen} else None
 
     def _parse_syntax(self, text: str) -> tantivy.Query:
+        rewritten = rewrite_query_syntax(text, self._stemming_languages, TEXT_FIELDS)
         try:
-            return self._index.parse_query(text, list(_TEXT_FIELDS))
+            return self._index.parse_query(rewritten, list(TEXT_FIELDS))
         except ValueError as error:
             raise InvalidInput(f"`query` is not valid query syntax: {error}") from None
 
@@ -439,26 +481,22 @@ def _document_count(folder: Path) -> int:
     return sum(segment.max_doc for segment in meta.segments)
 
 
-def _rarity(documents: int, holding: int) -> float:
-    """Return the inverse document frequency of a word (BM25)."""
-    return math.log1p((documents - holding + 0.5) / (holding + 0.5))
-
-
 # Conversion to tantivy documents
 
 
-def _document(entity: IndexedText) -> tantivy.Document:
-    """Return a text as a tantivy document."""
+def _document(entity: IndexedText, setting: LanguageSetting) -> tantivy.Document:
+    """Return a text as a tantivy document, in the language of the setting."""
     document = tantivy.Document()
     document.add_text("id", entity.key)
     document.add_text("key", _key_of(entity.id))
-    document.add_text("name", entity.id)
-    if entity.name:
-        document.add_text("name", entity.name)
+    language = detect_language(entity.content) if setting == "auto" else setting
+    if language:
+        document.add_text("key", _LANGUAGE_PREFIX + language)
+    document.add_text("name", join_terms(f"{entity.id} {entity.name}" if entity.name else entity.id, language))
     document.add_text("type", entity.type)
-    document.add_text("content", entity.content)
-    for words in filter(None, entity.words):
-        document.add_text("summary", words)
+    document.add_text("content", join_terms(entity.content, language))
+    if words := " ".join(filter(None, entity.words)):
+        document.add_text("summary", join_terms(words, language))
     for key in _keys(entity):
         document.add_text("key", key)
     for field, value in _times(entity):
@@ -509,6 +547,8 @@ def _key_of_tag(tag: str) -> str:
     return "t" + tag.encode().hex()
 
 
+_LANGUAGE_PREFIX = "g"
+"""Beginning of the keys of languages."""
 _MEMORY_TERM = "m"
 """Key of all memories."""
 
@@ -527,28 +567,15 @@ def _key_after(prefix: str) -> str:
     return "x" + encoded[:-1].hex() + f"{encoded[-1] + 1:02x}"
 
 
-def _analyzer() -> tantivy.TextAnalyzer:
-    """Return the analyzer for texts and queries."""
-    builder = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple())
-    for step in (
-        tantivy.Filter.remove_long(_MAX_TOKEN_BYTES),
-        tantivy.Filter.lowercase(),
-        tantivy.Filter.ascii_fold(),
-        tantivy.Filter.stemmer("english"),
-    ):
-        builder = builder.filter(step)
-    return builder.build()
-
-
 def _schema() -> tantivy.Schema:
     """Return the fields of a document. Time fields are present only where set."""
     builder = tantivy.SchemaBuilder()
     builder.add_text_field("id", stored=True, tokenizer_name="raw", index_option="basic")
     builder.add_text_field("key", tokenizer_name="raw", index_option="basic")
     builder.add_text_field("type", tokenizer_name="raw", index_option="basic")
-    builder.add_text_field("name", tokenizer_name=_ANALYZER, index_option="freq")
-    builder.add_text_field("content", tokenizer_name=_ANALYZER, index_option="position")
-    builder.add_text_field("summary", tokenizer_name=_ANALYZER, index_option="position")
+    builder.add_text_field("name", tokenizer_name=_TOKENIZER, index_option="position")
+    builder.add_text_field("content", tokenizer_name=_TOKENIZER, index_option="position")
+    builder.add_text_field("summary", tokenizer_name=_TOKENIZER, index_option="position")
     for name in _TIME_FIELDS:
         builder.add_integer_field(name, fast=True)
     return builder.build()
