@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import threading
 from pathlib import Path
 
 import msgspec
@@ -17,7 +16,7 @@ from kgserve.projections.indexed_text import NO_FACETS, EntityFacets, IndexedTex
 from kgserve.projections.keyword import KeywordIndex
 from kgserve.projections.vector import index as vector
 from kgserve.projections.vector import vector_rows
-from kgserve.projections.vector.index import FairLock, VectorIndex
+from kgserve.projections.vector.index import VectorIndex
 from tests.fuzzing import examples
 
 WIDTH = 8
@@ -257,26 +256,6 @@ def test_an_interrupted_graph_build_is_repeated_later(tmp_path: Path) -> None:
     broken = False
     index.remove(["n0"])
     assert (len(index), index.is_approximate, index.search(query, 1)[0].id) == (299, True, "n7")
-
-
-def test_a_fair_lock_serves_waiters_before_its_last_holder() -> None:
-    lock, entered, order = FairLock(), threading.Event(), list[str]()
-
-    def ask() -> None:
-        entered.set()
-        with lock:
-            order.append("waiting")
-
-    asking = threading.Thread(target=ask)
-    with lock:
-        asking.start()
-        entered.wait()
-        while not lock._next.locked():
-            pass
-    with lock:
-        order.append("again")
-    asking.join()
-    assert order == ["waiting", "again"]
 
 
 def test_a_withdrawn_memory_is_never_valid(tmp_path: Path) -> None:

@@ -1,15 +1,15 @@
 """Vector index of one store: an exact matrix scan while it is small, hnswlib beyond; callers see no difference.
 
 Up to 10,000 vectors one matrix product takes 0.3 ms, is exact also under filters, and makes deletion free. Larger
-indexes use an approximate graph. One lock protects hnswlib from everything that crashes it: queries on an empty index,
-more results than elements, damaged files, vectors of the wrong width or with NaN.
+indexes use an approximate graph. A lock, shared by searches, protects hnswlib from everything that crashes it: queries
+on an empty index, more results than elements, damaged files, vectors of the wrong width or with NaN.
 """
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import struct
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -22,6 +22,7 @@ import structlog
 from numpy.typing import NDArray
 
 from kgserve.platform.codecs import msgpack_decoder
+from kgserve.platform.readers_writer_lock import ReadersWriterLock
 from kgserve.projections import manifest
 from kgserve.projections.filter_columns import FilterColumns, Mask, mask_of_labels
 from kgserve.projections.indexed_text import NO_TEXT_FILTER, EntityFacets, IndexFilter
@@ -80,25 +81,6 @@ class _EntityTable(msgspec.Struct):
     facets: dict[int, EntityFacets] = msgspec.field(name="marks")
 
 
-class FairLock:
-    """Lock that a waiting thread acquires before the thread that just released it.
-
-    With `threading.Lock`, a thread that releases and reacquires wins, because waiters must first wake up. With this
-    lock, long work that releases it between steps delays other threads by one step only.
-    """
-
-    def __init__(self) -> None:
-        self._next = threading.Lock()
-        self._held = threading.Lock()
-
-    def __enter__(self) -> None:
-        with self._next:
-            self._held.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._held.release()
-
-
 class VectorIndex:
     """Vectors by entity id. Any thread may search; one thread writes."""
 
@@ -121,7 +103,7 @@ class VectorIndex:
         self._model = model
         self._exact_up_to = exact_up_to
         self._between = between
-        self._lock = FairLock()
+        self._lock = ReadersWriterLock()
         self._ids: list[str] = []
         self._labels: dict[str, int] = {}
         self._columns = FilterColumns()
@@ -143,7 +125,7 @@ class VectorIndex:
     @property
     def ids(self) -> set[str]:
         """Ids of all entities in the index."""
-        with self._lock:
+        with self._lock.read():
             return set(self._labels)
 
     def put(
@@ -166,13 +148,13 @@ class VectorIndex:
         since = since or [0] * len(ids)
         for first in range(0, len(ids), _PUT_BATCH_VECTORS):
             some = slice(first, first + _PUT_BATCH_VECTORS)
-            with self._lock:
+            with self._lock.write():
                 self._put(ids[some], types[some], vectors[some], since[some], facets[some])
         self._rebalance()
 
     def remove(self, ids: Sequence[str]) -> None:
         """Remove entities; unknown ids are ignored."""
-        with self._lock:
+        with self._lock.write():
             for node_id in ids:
                 self._drop(node_id)
         self._rebalance()
@@ -181,15 +163,15 @@ class VectorIndex:
         """Delete all vectors, on disk too; ``model`` is the model of future vectors."""
         self._model = self._model if model is None else model
         shutil.rmtree(self._folder, ignore_errors=True)
-        with self._lock:
+        with self._lock.write():
             self._ids, self._labels, self._columns = [], {}, FilterColumns()
             self._rows = VectorRows(self._folder.parent, self._dimensions)
-            self._graph = None
+            self._graph, self._codes = None, SignCodes(self._dimensions)
         self.sequence, self.fresh = 0, True
 
     def search(self, query: NDArray[np.float32], limit: int, only: IndexFilter = NO_TEXT_FILTER) -> list[VectorHit]:
         """Return the nearest entities, nearest first."""
-        with self._lock:
+        with self._lock.read():
             limit = min(limit, len(self._labels))
             if limit <= 0:
                 return []
@@ -226,7 +208,7 @@ class VectorIndex:
 
         With ``as_of``, only of those whose text is unchanged since that commit.
         """
-        with self._lock:
+        with self._lock.read():
             known = self._labels
             labels = [known[node_id] for node_id in ids if node_id in known]
             if as_of is not None:
@@ -236,7 +218,7 @@ class VectorIndex:
 
     def passing(self, only: IndexFilter, most: int) -> list[str] | None:
         """Return the ids of the entities that match a filter; None if more than ``most`` do."""
-        with self._lock:
+        with self._lock.read():
             labels = np.flatnonzero(self._passing(only))
             return None if len(labels) > most else [self._ids[label] for label in labels]
 
@@ -247,7 +229,7 @@ class VectorIndex:
         """
         found: dict[str, list[VectorHit]] = {}
         for first in range(0, len(ids), _QUERY_BATCH_VECTORS):
-            with self._lock:
+            with self._lock.read():
                 known = [
                     (each, self._labels[each])
                     for each in ids[first : first + _QUERY_BATCH_VECTORS]
@@ -352,13 +334,14 @@ class VectorIndex:
 
     def _search_graph(self, query: NDArray[np.float32], count: int, width: int) -> tuple[IntArray, FloatMatrix]:
         """Return the labels of the nearest entities in the graph with similarities; empty if it finds too few."""
-        self._graph.set_ef(max(_EF_SEARCH, width))
-        try:
-            labels, distances = self._graph.knn_query(query[np.newaxis], k=count, num_threads=1)
-        except RuntimeError:
-            # Too many deleted elements around the query.
-            return np.empty(0, np.int64), np.empty(0, np.float32)
-        return labels[0].astype(np.int64), 1 - distances[0]
+        # The number of results sets the width of the search: `set_ef` would change it for concurrent searches, too.
+        width = min(max(_EF_SEARCH, width, count), len(self._labels))
+        for results in dict.fromkeys((width, count)):
+            # An error means too many deleted elements around the query.
+            with contextlib.suppress(RuntimeError):
+                labels, distances = self._graph.knn_query(query[np.newaxis], k=results, num_threads=1)
+                return labels[0, :count].astype(np.int64), 1 - distances[0, :count]
+        return np.empty(0, np.int64), np.empty(0, np.float32)
 
     def _hits(self, labels: IntArray, similarities: FloatMatrix) -> list[VectorHit]:
         found = zip(labels.tolist(), similarities.tolist(), strict=True)
@@ -385,7 +368,7 @@ class VectorIndex:
             rows.append(self._rows.values[labels[first : first + _BUILD_BATCH_VECTORS]])
         graph = self._build_graph(rows.values) if wants_graph else None
         codes = self._encode(rows.values) if wants_graph else SignCodes(self._dimensions)
-        with self._lock:
+        with self._lock.write():
             self._ids, self._columns, self._rows, self._graph, self._codes = ids, columns, rows, graph, codes
             self._labels = dict(zip(ids, range(live), strict=True))
 
