@@ -32,6 +32,7 @@ from kgserve.graph.request_bodies import ContextRequest, MultiQuerySearchRequest
 from kgserve.graph.request_validation import FaultCollector, parse_attribute_filter, resolve_alias
 from kgserve.graph.search import score_fusion
 from kgserve.graph.search.attribute_filter import AttributeFilteredIndex, AttributeMatcher
+from kgserve.graph.search.hybrid_ranking import HitLists, HybridFunctions, HybridRanking
 from kgserve.graph.search.score_fusion import FUSION_POOL_HITS, EntityMatch, NeighbourWeights, RankedHit
 from kgserve.graph.search.search_index import CommitIndex, ConflictAwareIndex
 from kgserve.graph.search.search_notices import SearchNotices
@@ -524,20 +525,11 @@ class NodeSearch:
             self.notices.record_words(found=bool(words))
         # Keyword-only hits get a similarity, too; semantic-only hits mostly contain none of the words.
         meaning |= self._similarities(key for key in words if key not in meaning)
-        self.top = max(self.top, max(words.values(), default=0.0))
-        matches = (
-            score_fusion.fuse_weighted(words, meaning, self._request.alpha, self.top)
-            if self._request.fusion == "weighted"
-            else score_fusion.fuse_reciprocal(words, meaning)
-        )
-        nearby = None
-        if self._request.neighbours:
-            scores = {key: match.score for key, match in matches.items()}
-            nearby = score_fusion.propagate_scores(scores, score_fusion.fetch_neighbourhood(scores, self._neighbours))
-        return [
-            RankedEntity(hit, words.get(hit.id), meaning.get(hit.id))
-            for hit in score_fusion.rank_matches(matches, nearby)
-        ]
+        functions = HybridFunctions(self._neighbours, self._passes, self._similarities, lambda _: None)
+        ranking = HybridRanking(self._reader, self._index, self._request, functions, self.top)
+        ranked = ranking.rank(HitLists(words, meaning))
+        self.top = ranking.top
+        return [RankedEntity(hit, words.get(hit.id), meaning.get(hit.id)) for hit in ranked]
 
     def _neighbours(self, keys: Sequence[str]) -> NeighbourWeights:
         if self._heads is None:
@@ -581,7 +573,7 @@ class NodeSearch:
             rows = self._rows([found.ranked.id for found in some])
             for found in some:
                 row = rows.get(found.ranked.id)
-                if row is not None and (not self._is_filtered or self._matches_filter(row)):
+                if row is not None and self._passes(row):
                     yield found, row
 
     def _rows(self, keys: Sequence[str]) -> dict[str, NodeRow]:
@@ -600,6 +592,9 @@ class NodeSearch:
 
     def _head(self, key: str) -> NodeRow | None:
         return None if self._heads is None else self._heads.row(key)
+
+    def _passes(self, row: NodeRow) -> bool:
+        return not self._is_filtered or self._matches_filter(row)
 
     def _matches_filter(self, row: NodeRow) -> bool:
         had = not self._attributes or matches_all_conditions(row.attributes, self._attributes)
