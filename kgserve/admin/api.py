@@ -246,6 +246,13 @@ class StoreStats(msgspec.Struct, kw_only=True):
     compactions: Annotated[int, Meta(description="Number since the store was opened")]
     queued_writes: int
     indexes: list[IndexStatus]
+    languages: Annotated[
+        dict[str, int],
+        Meta(
+            description="Indexed nodes by the language of their texts, for the 10 most frequent: ISO 639-1 codes, und "
+            "where a text is too short to tell"
+        ),
+    ]
     last_check: str | None
     last_check_ok: bool | None
     digest: Annotated[str, Meta(description="Order-independent digest of all rows, 32 hex digits")]

@@ -270,6 +270,7 @@ STORE_STATS_EXAMPLE = StoreStats(
             error=None,
         )
     ],
+    languages={"en": 2},
     last_check=None,
     last_check_ok=None,
     digest="3f1d0c5a9be84276a2b7c6d1e0f94853",

@@ -97,6 +97,10 @@ class StoreKeywordIndex(StoreTextIndex[KeywordIndex]):
         """Return the best entities for a text, as `KeywordIndex.search`. Raises Unavailable until the index is open."""
         return self._opened().search(text, limit, only, reading=reading, other=other, prefix=prefix)
 
+    def languages(self) -> dict[str, int]:
+        """Return text counts by detected language, as `KeywordIndex.languages`; none until the index is open."""
+        return {} if self._index is None else self._index.languages()
+
     def frequencies(self, text: str, reading: QueryInterpretation) -> DocumentFrequencies:
         """Return the document frequencies of the terms of a text."""
         index = self._opened()
@@ -686,6 +690,10 @@ class TextIndexes:
     def index_projections(self) -> tuple[StoreTextIndex[Any], ...]:
         """All four indexes, current ones first."""
         return self.keyword, self.vector, self.past_keyword, self.past_vector
+
+    def languages(self) -> dict[str, int]:
+        """Return the number of indexed entities by ISO 639-1 code, most frequent first; ``und``: undetermined."""
+        return {code or "und": count for code, count in self.keyword.languages().items()}
 
     @property
     def has_vectors(self) -> bool:
