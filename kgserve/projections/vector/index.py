@@ -33,9 +33,9 @@ log = structlog.get_logger()
 
 VECTOR_INDEX_KIND = "vector 2"
 MAX_EXACT_VECTORS = 10_000
-# Filtered searches of a graph are exact if the vectors that pass have at most this many components: 2,000 vectors of
-# 384 dimensions, at 1 µs for each scattered vector.
-_MAX_EXACT_COMPONENTS = 768_000
+# Filtered searches of a graph are exact if the vectors that pass have at most this many components: 5,000 vectors of
+# 384 dimensions.
+_MAX_EXACT_COMPONENTS = 1_920_000
 _HNSW_M = 16
 _EF_BUILD = 200
 _EF_SEARCH = 100
@@ -53,7 +53,7 @@ _READ_BATCH_VECTORS = 4_096
 _VECTOR_OVERFETCH = 1.5
 _OVERFETCH_GROWTH = 4
 # Candidates by binary codes whose cosines are computed, as a multiple of the hits wanted, and at least so many.
-_CODE_OVERFETCH = 20
+_CODE_OVERFETCH = 15
 _MIN_CODE_CANDIDATES = 1_000
 # Microseconds to visit one more vector in the graph, and to compare one code.
 _GRAPH_STEP_MICROSECONDS = 10.0
