@@ -7,7 +7,6 @@ damaged, from another version) is emptied when it is opened. The caller that tra
 from __future__ import annotations
 
 import contextlib
-import math
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Literal
 import msgspec
 import structlog
 import tantivy
+import xxhash
 
 from kgserve.errors import InvalidInput
 from kgserve.platform.codecs import decode_json
@@ -41,7 +41,7 @@ from kgserve.projections.keyword_query import TEXT_FIELDS, KeywordQueryBuilder, 
 
 log = structlog.get_logger()
 
-KEYWORD_INDEX_KIND = "keyword 5"
+KEYWORD_INDEX_KIND = "keyword 6"
 # Texts are added as index terms separated by blanks.
 _TOKENIZER = "whitespace"
 _MAX_ANALYZED_CHARS = 4_000
@@ -53,6 +53,7 @@ _BULK_BYTES = 120_000_000
 # If at least this share of texts is likely to pass a filter, more hits than requested are fetched and then filtered.
 _MIN_OVERFETCH_SHARE = 0.2
 _KEYWORD_OVERFETCH = 1.3
+_MAX_TYPES = 1_000
 _MAX_QUERY_TERMS = 200
 _MAX_STALE_HITS = 1_000
 _MISSPELT_SHARE = 0.5
@@ -125,6 +126,8 @@ class KeywordIndex:
         self._checksums = manifest.FileChecksumCache()
         self._schema = _schema()
         self._document_count = 0
+        # Types of the texts, up to `_MAX_TYPES`; None until they are needed.
+        self._types: list[str] | None = None
         try:
             self._index = self._open_index(reuse=found is not None)
         except (OSError, ValueError):
@@ -333,25 +336,33 @@ class KeywordIndex:
     ) -> list[_Scored]:
         """Return the best hits that pass a filter.
 
-        If most texts pass, fetch more hits than requested, then select those that pass: unfiltered search skips most
-        texts, filtered search examines each match.
+        If most texts are of the wanted types, fetch more hits than requested, then select those of these types: an
+        unfiltered search skips most texts, a filtered one examines each match.
         """
         if only.valid_at is not None and only == IndexFilter(valid_at=only.valid_at):
             kept = self._search_valid(searcher, query, limit, only)
             if kept is not None:
                 return kept
-        share = self._estimate_pass_share(searcher, only)
-        if not only.is_empty and share >= _MIN_OVERFETCH_SHARE:
-            wanted = int(_KEYWORD_OVERFETCH * limit / share) + 1
-            best = _scored_hits(searcher.search(query, wanted, count=False))
-            ids = [str(searcher.doc(address)["id"][0]) for _, address in best]
-            ids_query = tantivy.Query.const_score_query(self._one_of_query("id", ids), 1.0)
-            passing = _scored_hits(searcher.search(self._filtered_query(ids_query, only), wanted, count=False))
-            addresses = {(address.segment_ord, address.doc) for _, address in passing}
-            kept = [hit for hit in best if (hit[1].segment_ord, hit[1].doc) in addresses]
-            if len(kept) >= limit or len(best) < wanted:
-                return kept[:limit]
+        if only.types is not None and (codes := self._codes_of_types(searcher, only.types)):
+            types = sum(searcher.doc_freq("type", each) for each in only.types)
+            share = types / max(self._document_count, 1)
+            wanted = int(_KEYWORD_OVERFETCH * limit / max(share, _MIN_OVERFETCH_SHARE)) + 1
+            if share >= _MIN_OVERFETCH_SHARE:
+                rest = self._filtered_query(query, msgspec.structs.replace(only, types=None))
+                best = _scored_hits(searcher.search(rest, wanted, count=False))
+                found = searcher.fast_field_values("type_code", [address for _, address in best])
+                kept = [hit for hit, code in zip(best, found, strict=True) if code in codes]
+                if len(kept) >= limit or len(best) < wanted:
+                    return kept[:limit]
         return _scored_hits(searcher.search(self._filtered_query(query, only), limit, count=False))
+
+    def _codes_of_types(self, searcher: tantivy.Searcher, wanted: frozenset[str]) -> set[int]:
+        """Return the codes of some types; none if another type of the index has one of them, or there are many."""
+        codes, types = {_type_code(each) for each in wanted}, self._types
+        if types is None:
+            types = self._types = [term for term, _ in searcher.terms_with_prefix("type", "", limit=_MAX_TYPES)]
+        unique = len(types) < _MAX_TYPES and all(each in wanted for each in types if _type_code(each) in codes)
+        return codes if unique else set()
 
     def _search_valid(
         self, searcher: tantivy.Searcher, query: tantivy.Query, limit: int, only: IndexFilter
@@ -370,16 +381,6 @@ class KeywordIndex:
                 break
         return kept[:limit]
 
-    def _estimate_pass_share(self, searcher: tantivy.Searcher, only: IndexFilter) -> float:
-        """Return an estimate of the share of texts that pass a filter."""
-        if only.as_of is not None or only.id_prefix or only.ids is not None:
-            return 0.0
-        count = max(self._document_count, 1)
-        types = 1.0 if only.types is None else sum(searcher.doc_freq("type", each) for each in only.types) / count
-        return types * math.prod(
-            sum(searcher.doc_freq("key", key) for key in keys) / count for keys in _keys_wanted(only)
-        )
-
     @contextlib.contextmanager
     def _writing(self, memory: int) -> Generator[tantivy.IndexWriter]:
         """Yield a writer, and commit at the end. An error changes nothing and leaves no lock behind."""
@@ -397,6 +398,7 @@ class KeywordIndex:
 
     def _reload(self) -> None:
         self._index.reload()
+        self._types = None
         self._document_count = _document_count(self._folder)
         found = self.languages()
         # Texts whose language cannot be detected are read as English.
@@ -494,6 +496,7 @@ def _document(entity: IndexedText, setting: LanguageSetting) -> tantivy.Document
         document.add_text("key", _LANGUAGE_PREFIX + language)
     document.add_text("name", join_terms(f"{entity.id} {entity.name}" if entity.name else entity.id, language))
     document.add_text("type", entity.type)
+    document.add_unsigned("type_code", _type_code(entity.type))
     document.add_text("content", join_terms(entity.content, language))
     if words := " ".join(filter(None, entity.words)):
         document.add_text("summary", join_terms(words, language))
@@ -503,6 +506,11 @@ def _document(entity: IndexedText, setting: LanguageSetting) -> tantivy.Document
         if value is not None:
             document.add_integer(field, value)
     return document
+
+
+def _type_code(type_: str) -> int:
+    """Return 16 bits that identify a type among the few types of an index; two types may have the same."""
+    return xxhash.xxh3_64_intdigest(type_.encode("utf-8", "surrogatepass")) & 0xFFFF
 
 
 def _times(entity: IndexedText) -> Iterator[tuple[str, int | None]]:
@@ -573,6 +581,7 @@ def _schema() -> tantivy.Schema:
     builder.add_text_field("id", stored=True, tokenizer_name="raw", index_option="basic")
     builder.add_text_field("key", tokenizer_name="raw", index_option="basic")
     builder.add_text_field("type", tokenizer_name="raw", index_option="basic")
+    builder.add_unsigned_field("type_code", fast=True)
     builder.add_text_field("name", tokenizer_name=_TOKENIZER, index_option="position")
     builder.add_text_field("content", tokenizer_name=_TOKENIZER, index_option="position")
     builder.add_text_field("summary", tokenizer_name=_TOKENIZER, index_option="position")
