@@ -55,9 +55,10 @@ _OVERFETCH_GROWTH = 4
 # Candidates by binary codes whose cosines are computed, as a multiple of the hits wanted, and at least so many.
 _CODE_OVERFETCH = 15
 _MIN_CODE_CANDIDATES = 1_000
-# Microseconds to visit one more vector in the graph, and to compare one code.
+# Microseconds to visit one more vector in the graph, and to compare a scattered code, or one of all codes.
 _GRAPH_STEP_MICROSECONDS = 10.0
-_CODE_MICROSECONDS = 0.08
+_SCATTERED_CODE_MICROSECONDS = 0.08
+_CODE_MICROSECONDS = 0.025
 # File header of hnswlib 0.8: number of elements, element size, and offsets within an element.
 _HNSW_HEADER = struct.Struct("<6Qi")
 _HNSW_HEADER_BYTES = 96
@@ -312,7 +313,8 @@ class VectorIndex:
         if self._graph is None or count * self._dimensions <= _MAX_EXACT_COMPONENTS:
             return self._exact(query, limit, passing)
         wanted = int(_VECTOR_OVERFETCH * limit * len(self._labels) / count) + 1
-        while wanted * _GRAPH_STEP_MICROSECONDS < count * _CODE_MICROSECONDS:
+        scan = min(count * _SCATTERED_CODE_MICROSECONDS, len(passing) * _CODE_MICROSECONDS)
+        while wanted * _GRAPH_STEP_MICROSECONDS < scan:
             labels, similarities = self._search_graph(query, wanted, wanted)
             found = np.flatnonzero(passing[labels])[:limit]
             if len(found) == limit:
