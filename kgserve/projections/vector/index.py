@@ -39,6 +39,8 @@ _MAX_EXACT_COMPONENTS = 1_920_000
 _HNSW_M = 16
 _EF_BUILD = 200
 _EF_SEARCH = 100
+# A graph search for some results visits this multiple of them.
+_GRAPH_WIDTH = 1.5
 _ENTITIES_FILE = "entities.msgpack"
 _MATRIX_FILE = "vectors.npy"
 _GRAPH_FILE = "vectors.hnsw"
@@ -331,7 +333,7 @@ class VectorIndex:
         return passing
 
     def _approximate(self, query: NDArray[np.float32], limit: int) -> list[VectorHit]:
-        labels, similarities = self._search_graph(query, limit, 2 * limit)
+        labels, similarities = self._search_graph(query, limit, int(_GRAPH_WIDTH * limit))
         return self._hits(labels, similarities) if len(labels) == limit else self._exact(query, limit)
 
     def _search_graph(self, query: NDArray[np.float32], count: int, width: int) -> tuple[IntArray, FloatMatrix]:
