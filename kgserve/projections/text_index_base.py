@@ -30,6 +30,7 @@ MAX_BUILD_PROGRESS = 0.99
 """Largest share of a build in progress: the files are still to be saved at its end."""
 MAX_BUILD_RETRY_SECONDS = 60.0
 """Longest time after which a caller is told to retry while an index is being built."""
+_EXPECTED_BUILD_NODES_PER_SECOND = 3_000.0
 
 
 class TextIndexState(msgspec.Struct, frozen=True):
@@ -206,7 +207,7 @@ class CurrentIndexProjection(AnnouncingProjection, StoreTextIndex[Index]):
     def build_seconds_left(self) -> float:
         """Estimate of the seconds until a build in progress ends."""
         done, elapsed = self.build_progress or 0.0, time.monotonic() - self._build_started_at
-        return elapsed * (1 - done) / done if done > 0 else MAX_BUILD_RETRY_SECONDS
+        return elapsed * (1 - done) / done if done > 0 else self.store.state.nodes / _EXPECTED_BUILD_NODES_PER_SECOND
 
     @override
     def _begin_at(self, sequence: int) -> None:

@@ -28,7 +28,7 @@ from kgserve.platform.settings import IndexedContent
 from kgserve.platform.sqlite_files import remove_path
 from kgserve.platform.text.languages import LanguageSetting
 from kgserve.platform.timestamps import format_time
-from kgserve.projections.background_projection import BackgroundProjection
+from kgserve.projections.background_projection import MAX_AWAITED_BUILD_NODES, BackgroundProjection
 from kgserve.projections.base import EraseRequest, FollowedStore
 from kgserve.projections.conflict_index import ConflictIndex
 from kgserve.projections.history.history import RowState
@@ -58,8 +58,6 @@ EMBEDDING_BATCH_SIZE = 128
 MAX_WAITED_COMMITS = 16
 """Maximum lag, in commits, for which a search waits: indexes further behind rarely catch up in time."""
 PAST_VECTORS_BATCH_STATES = 2_000
-MAX_AWAITED_BUILD_NODES = 5_000
-"""Largest store for whose keyword index a search waits while it is built; this takes about a second."""
 BUILD_TIMEOUT_SECONDS = 3.0
 INDEX_BATCH_TEXTS = 500
 INDEX_SAVE_INTERVAL_SECONDS = 300.0
