@@ -21,20 +21,11 @@ from kgserve.errors import InvalidInput
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.gil_yield import iterate_cooperatively
 from kgserve.platform.sqlite_files import remove_path
-from kgserve.platform.text.analyzer import (
-    ANALYZER_VERSION,
-    QueryTerm,
-    analyze,
-    analyze_query,
-    get_stemming,
-    join_terms,
-    list_prefixes,
-    stem_word,
-)
+from kgserve.platform.text.analyzer import ANALYZER_VERSION, analyze, detect_and_prepare, prepare_text
 from kgserve.platform.text.languages import LanguageSetting, detect_language
+from kgserve.platform.text.query_analyzer import QueryTerm, analyze_query, list_prefixes
 from kgserve.platform.text.query_syntax import rewrite_query_syntax
-from kgserve.platform.text.query_words import FORM_WEIGHT
-from kgserve.platform.text.wordlists import load_irregular_forms
+from kgserve.platform.text.stemming import get_stemming
 from kgserve.projections import manifest
 from kgserve.projections.indexed_text import NO_TEXT_FILTER, IndexedText, IndexFilter, parse_past_text_key
 from kgserve.projections.keyword_query import TEXT_FIELDS, KeywordQueryBuilder, compute_rarity
@@ -42,8 +33,7 @@ from kgserve.projections.keyword_query import TEXT_FIELDS, KeywordQueryBuilder, 
 log = structlog.get_logger()
 
 KEYWORD_INDEX_KIND = "keyword 6"
-# Texts are added as index terms separated by blanks.
-_TOKENIZER = "whitespace"
+_TOKENIZER = "prepared"
 _MAX_ANALYZED_CHARS = 4_000
 # BM25 parameters, equal to tantivy's.
 _K1, _B = 1.2, 0.75
@@ -144,7 +134,9 @@ class KeywordIndex:
         else:
             remove_path(self._folder)
             self._folder.mkdir(parents=True)
-        return tantivy.Index(self._schema, path=str(self._folder), reuse=reuse)
+        index = tantivy.Index(self._schema, path=str(self._folder), reuse=reuse)
+        index.register_tokenizer(_TOKENIZER, _tokenizer())
+        return index
 
     def __len__(self) -> int:
         return self._index.searcher().num_docs
@@ -213,15 +205,12 @@ class KeywordIndex:
 
     def _query_terms(self, text: str, reading: QueryInterpretation) -> list[QueryTerm]:
         """Return the words of a query, and their other forms if the reading asks for them."""
-        languages = self._stemming_languages
-        words = analyze_query(text, languages, content_only=reading == "content")
-        if reading not in {"forms", "content"}:
-            return words
-        known = load_irregular_forms()
-        forms = (form for term in words if term.weight == 1.0 for form in sorted(known.get(term.word, ())))
-        taken = {term.word for term in words}
-        others = (form for form in dict.fromkeys(forms) if form not in taken)
-        return words + [QueryTerm((stem_word(form, "en"),), FORM_WEIGHT, form) for form in others]
+        return analyze_query(
+            text,
+            self._stemming_languages,
+            content_only=reading == "content",
+            irregular=reading in {"forms", "content"},
+        )
 
     def merge_with_predecessor(self, text: IndexedText) -> IndexedText:
         """Return a past text extended to begin where an equal preceding text of the entity begins.
@@ -403,7 +392,7 @@ class KeywordIndex:
         found = self.languages()
         # Texts whose language cannot be detected are read as English.
         chosen = "en" if self._language == "auto" else self._language
-        self._stemming_languages = tuple(dict.fromkeys((*filter(None, map(get_stemming, found)), chosen)))
+        self._stemming_languages = tuple(dict.fromkeys((*map(get_stemming, found), chosen)))
         self._common_language = chosen if {*found} <= {chosen} else None
 
     def _parse_syntax(self, text: str) -> tantivy.Query:
@@ -491,15 +480,18 @@ def _document(entity: IndexedText, setting: LanguageSetting) -> tantivy.Document
     document = tantivy.Document()
     document.add_text("id", entity.key)
     document.add_text("key", _key_of(entity.id))
-    language = detect_language(entity.content) if setting == "auto" else setting
+    if setting == "auto":
+        language, content = detect_and_prepare(entity.content)
+    else:
+        language, content = setting, prepare_text(entity.content, setting)
     if language:
         document.add_text("key", _LANGUAGE_PREFIX + language)
-    document.add_text("name", join_terms(f"{entity.id} {entity.name}" if entity.name else entity.id, language))
+    document.add_text("name", prepare_text(f"{entity.id} {entity.name}" if entity.name else entity.id, language))
     document.add_text("type", entity.type)
     document.add_unsigned("type_code", _type_code(entity.type))
-    document.add_text("content", join_terms(entity.content, language))
+    document.add_text("content", content)
     if words := " ".join(filter(None, entity.words)):
-        document.add_text("summary", join_terms(words, language))
+        document.add_text("summary", prepare_text(words, language))
     for key in _keys(entity):
         document.add_text("key", key)
     for field, value in _times(entity):
@@ -575,6 +567,11 @@ def _key_after(prefix: str) -> str:
     return "x" + encoded[:-1].hex() + f"{encoded[-1] + 1:02x}"
 
 
+def _tokenizer() -> tantivy.TextAnalyzer:
+    """Return the analyzer for prepared texts, which takes the last step of `kgserve.platform.text.stemming`."""
+    return tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.whitespace()).filter(tantivy.Filter.stemmer("english")).build()
+
+
 def _schema() -> tantivy.Schema:
     """Return the fields of a document. Time fields are present only where set."""
     builder = tantivy.SchemaBuilder()
@@ -582,7 +579,7 @@ def _schema() -> tantivy.Schema:
     builder.add_text_field("key", tokenizer_name="raw", index_option="basic")
     builder.add_text_field("type", tokenizer_name="raw", index_option="basic")
     builder.add_unsigned_field("type_code", fast=True)
-    builder.add_text_field("name", tokenizer_name=_TOKENIZER, index_option="position")
+    builder.add_text_field("name", tokenizer_name=_TOKENIZER, index_option="freq")
     builder.add_text_field("content", tokenizer_name=_TOKENIZER, index_option="position")
     builder.add_text_field("summary", tokenizer_name=_TOKENIZER, index_option="position")
     for name in _TIME_FIELDS:

@@ -7,11 +7,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import tantivy
 
-from kgserve.platform.text.analyzer import QueryTerm
+from kgserve.platform.text.query_analyzer import QueryTerm
 
 # Tags belong to the summary field, as do type, source and context of memories. Each field costs a byte per entity, and
 # a lookup per query word.
 TEXT_FIELDS = ("content", "name", "summary")
+UNORDERED_FIELDS = frozenset({"name"})
+"""Fields without positions, which phrases are not searched in."""
 MAX_PREFIX_TERMS = 50
 PREFIX_WEIGHT = 0.3
 """Factor of words that begin with the last word of a query."""
@@ -90,7 +92,7 @@ class KeywordQueryBuilder:
 
     def _phrases(self, term: QueryTerm) -> Iterator[tantivy.Query]:
         for field in TEXT_FIELDS:
-            if all(self.frequency(field, each) for each in term.phrase):
+            if field not in UNORDERED_FIELDS and all(self.frequency(field, each) for each in term.phrase):
                 phrase = tantivy.Query.phrase_query(self._schema, field, [*term.phrase])
                 yield tantivy.Query.boost_query(phrase, term.weight)
 

@@ -15,8 +15,8 @@ import xxhash
 from kgserve.platform.text.folding import fold_word
 from kgserve.platform.text.segmentation import Segment, find_segments
 
-MAX_TERM_CHARS = 100
-"""Longer words are cut, and are also found as a whole by their checksum."""
+MAX_TERM_CHARS = 10_000
+"""Longer words are cut, and are also found as a whole by their checksum; tantivy ignores terms over 65,530 bytes."""
 MAX_WHOLE_CHARS = 64
 MIN_JOINED_DIGITS = 7
 """Numbers in groups, such as telephone numbers, are also indexed without hyphens if they have this many digits."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Literal, get_args
 
@@ -23,8 +23,8 @@ LanguageSetting = Literal[
 """Language of a store: ``auto`` detects that of each text."""
 LANGUAGES: tuple[Language, ...] = get_args(Language)
 
-MAX_DETECTED_CHUNKS = 64
-"""Number of words at the beginning of a text that detection reads."""
+MAX_DETECTED_CHARS = 400
+"""Number of characters at the beginning of a text with other letters that detection reads."""
 _SAMPLE_CHARS = 48
 _CLUE_BITS = 12
 _EXCLUSIVE_CLUE = 12
@@ -55,7 +55,9 @@ _URDU = re.compile("[ٹڈڑںےہ]")
 _UKRAINIAN = re.compile("[іїєґІЇЄҐ]")
 _OTHER_SCRIPT = re.compile("[\u0370-\u1dff\u2de0-\uff20\uff66-\U0010ffff]")
 _OTHER_LETTER = re.compile(r"[^\x00-\x7f]")
-_EDGES = re.compile(r"^\W+|\W+$")
+_WORD = re.compile(r"[^\W\d_]+")
+TO_ASCII_WORDS = "".join(chr(code).lower() if chr(code).isalnum() else " " for code in range(128))
+"""Table for `str.translate` of ASCII texts: letters in lower case and digits, and blanks for all other characters."""
 
 
 def detect_language(text: str) -> str:
@@ -63,13 +65,21 @@ def detect_language(text: str) -> str:
 
     Scripts of one language decide by themselves; Latin texts need function words or letters of one language.
     """
-    is_ascii = text.isascii()
-    if not is_ascii and _OTHER_SCRIPT.search(text) and (found := _detect_by_script(text)) != "latin":
+    if text.isascii():
+        return detect_by_words(text.translate(TO_ASCII_WORDS).split())
+    if _OTHER_SCRIPT.search(text) and (found := _detect_by_script(text)) != "latin":
         return found
-    clues = sum(map(_clues.__getitem__, text.split(None, MAX_DETECTED_CHUNKS)[:MAX_DETECTED_CHUNKS]))
-    if not is_ascii:
-        clues += sum(map(_letter_clues, set(_OTHER_LETTER.findall(text[: 8 * MAX_DETECTED_CHUNKS]))))
-    return _decide(clues)
+    beginning = text[:MAX_DETECTED_CHARS].lower()
+    return _detect_by_clues(_WORD.findall(beginning), beginning)
+
+
+def detect_by_words(words: Sequence[str]) -> str:
+    """Return the language of a text by its words in lower case, as `detect_language`."""
+    exclusive, others = _exclusive_words()
+    # English texts are decided by words that no other language has.
+    if not exclusive.isdisjoint(words) and others.isdisjoint(words):
+        return "en"
+    return _detect_by_clues(words)
 
 
 def script_of(letter: str) -> str:
@@ -132,18 +142,26 @@ def _clues_by_word() -> dict[str, int]:
     return clues
 
 
-class _ClueCache(dict[str, int]):
-    """Counters that a word between blanks adds to."""
+@lru_cache(maxsize=1)
+def _exclusive_words() -> tuple[frozenset[str], frozenset[str]]:
+    """Return the function words of English alone, and those of one other language alone."""
+    english, mask = _places()["en"], (1 << _CLUE_BITS) - 1
+    alone = {word: clues for word, clues in _clues_by_word().items() if _decide(clues)}
+    exclusive = frozenset(word for word, clues in alone.items() if clues >> english & mask)
+    return exclusive, alone.keys() - exclusive
 
-    def __missing__(self, chunk: str) -> int:
-        clues = _clues_by_word().get(_EDGES.sub("", chunk).lower().replace("\u2019", "'").split("'")[0], 0)
-        if len(self) < MAX_CACHED_CLUES:
-            self[chunk] = clues
-        return clues
+
+def _detect_by_clues(words: Sequence[str], text: str = "") -> str:
+    known = _clues_by_word()
+    clues = sum(map(known.__getitem__, _known_words().intersection(words)))
+    if text:
+        clues += sum(map(_letter_clues, set(_OTHER_LETTER.findall(text))))
+    return _decide(clues)
 
 
-MAX_CACHED_CLUES = 1 << 15
-_clues = _ClueCache()
+@lru_cache(maxsize=1)
+def _known_words() -> frozenset[str]:
+    return frozenset(_clues_by_word())
 
 
 @lru_cache(maxsize=512)
