@@ -20,6 +20,7 @@ from kgserve.storage.model.store_settings import (
     ConflictPolicy,
     HistoryRetention,
     IndexChoice,
+    LateInteraction,
     MemorySettings,
     MemorySettingsChange,
     _Kind,
@@ -71,6 +72,13 @@ _Language = (
     ]
     | None
 )
+_LateInteraction = (
+    Annotated[
+        LateInteraction,
+        Meta(description="Nodes whose tokens are embedded for late interaction: turns of conversations, all, or none"),
+    ]
+    | None
+)
 _Days = Annotated[int, Meta(ge=1, le=MAX_HISTORY_DAYS)]
 _History = Annotated[
     Literal["all", "none"] | _Days | None,
@@ -88,6 +96,7 @@ class StoreSettingsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=T
     indexed_attributes: _Indexed = None
     indexes: _Indexes = None
     language: _Language = None
+    late_interaction: _LateInteraction = None
     history: _History = None
     memory: Annotated[MemorySettingsChange | None, Meta(description="Memory settings; merged by field")] = None
 
@@ -107,6 +116,7 @@ class StoreSettingsAnswer(msgspec.Struct, kw_only=True):
     indexed_attributes: list[str]
     indexes: IndexChoice
     language: LanguageSetting
+    late_interaction: LateInteraction
     history: HistoryRetention
     memory: MemorySettings
     created_at: str

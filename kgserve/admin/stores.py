@@ -302,6 +302,7 @@ def _settings(store: OpenStore) -> StoreSettingsAnswer:
         indexed_attributes=list(described.indexed_attributes),
         indexes=described.indexes,
         language=described.language,
+        late_interaction=described.late_interaction,
         history=described.history,
         memory=described.memory,
         created_at=format_time(described.created_at),
@@ -332,6 +333,7 @@ def build_settings_change(request: StoreSettingsRequest) -> Callable[[StoreSetti
         else tuple(sorted({*request.indexed_attributes})),
         "indexes": request.indexes,
         "language": request.language,
+        "late_interaction": request.late_interaction,
         "history": request.history,
     }
     changes = {field: value for field, value in given.items() if value is not None}

@@ -476,6 +476,7 @@ SETTINGS_REQUEST_EXAMPLE: dict[str, Any] = {
     "indexed_attributes": ["owner"],
     "indexes": "words",
     "language": "de",
+    "late_interaction": "turns",
     "history": 90,
     "memory": {"half_life_by_type": {"preference": None}},
 }
@@ -488,6 +489,7 @@ SETTINGS_ANSWER_EXAMPLE = StoreSettingsAnswer(
     indexed_attributes=["owner"],
     indexes="words",
     language="de",
+    late_interaction="turns",
     history=90,
     memory=MemorySettings(half_life_by_type={"preference": None}),
     created_at=EXAMPLE_TIME,

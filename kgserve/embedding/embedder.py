@@ -64,7 +64,7 @@ class LocalEmbedder:
         self.manifest = manifest
         self.model_id = manifest.model_id
         self.dimensions = manifest.dimensions
-        self._projection: TokenProjection | None = load_token_projection(manifest.model_id)
+        self.token_projection: TokenProjection | None = load_token_projection(manifest.model_id)
         self._name = manifest.name
         self._max_chars = manifest.max_tokens * CHARACTERS_PER_TOKEN
         self.folder = folder
@@ -84,14 +84,9 @@ class LocalEmbedder:
         """True if the model is in memory."""
         return self._model is not None
 
-    @property
-    def token_format(self) -> str:
-        """Id of the token vectors; empty if the model has no projection for them."""
-        return "" if self._projection is None else self._projection.format
-
     def embed_tokens(self, texts: Sequence[str]) -> TextEmbeddings:
         """Return the vectors of `embed`, and those of the tokens of each text, from one run of the model."""
-        projection = self._projection
+        projection = self.token_projection
         if projection is None:
             return TextEmbeddings(self.embed(texts), [])
         readable, order = self._in_order_of_length(texts)
@@ -102,7 +97,7 @@ class LocalEmbedder:
             for first in range(0, len(order), self._batch):
                 batch = order[first : first + self._batch]
                 output = encoder.onnx_embed([readable[index] for index in batch])
-                rows = encoder._post_process_onnx_output(output)
+                rows = encoder._post_process_onnx_output(output)  # noqa: SLF001 - pooling, as `embed` does
                 for place, (index, row) in enumerate(zip(batch, rows, strict=True)):
                     vectors[index] = row
                     tokens[index] = projection.project(output, place)
@@ -214,6 +209,7 @@ class IndexingEmbedder:
         self._patient = patient
         self.model_id = patient.model_id
         self.dimensions = patient.dimensions
+        self.token_projection = patient.token_projection
 
     @property
     def is_loading(self) -> bool:
@@ -226,11 +222,6 @@ class IndexingEmbedder:
         Raises Unavailable if the model cannot be loaded or is closed.
         """
         return self._choose(texts).embed(texts)
-
-    @property
-    def token_format(self) -> str:
-        """Id of the token vectors; empty if the model has none."""
-        return self._patient.token_format
 
     def embed_tokens(self, texts: Sequence[str]) -> TextEmbeddings:
         """Return the vectors of texts and of their tokens, as `LocalEmbedder.embed_tokens`."""
@@ -287,7 +278,7 @@ class OpenAIEmbedder:
 
     degraded = False
     is_loading = False
-    token_format = ""
+    token_projection: TokenProjection | None = None
 
     def __init__(
         self,
@@ -460,7 +451,7 @@ class HashingEmbedder:
     dimensions = HASHING_DIMENSIONS
     degraded = True
     is_loading = False
-    token_format = ""
+    token_projection: TokenProjection | None = None
 
     def embed_tokens(self, texts: Sequence[str]) -> TextEmbeddings:
         """Return the vectors of texts; there are none of tokens."""
@@ -535,8 +526,8 @@ class Embedder(Protocol):
         ...
 
     @property
-    def token_format(self) -> str:
-        """Id of the vectors of tokens, equal for comparable ones; empty if the embedder has none."""
+    def token_projection(self) -> TokenProjection | None:
+        """Projection of the vectors of tokens; None if the embedder has none."""
         ...
 
     def embed_tokens(self, texts: Sequence[str]) -> TextEmbeddings:
@@ -587,8 +578,8 @@ class MeteredEmbedder(Embedder):
 
     @property
     @override
-    def token_format(self) -> str:
-        return self._embedder.token_format
+    def token_projection(self) -> TokenProjection | None:
+        return self._embedder.token_projection
 
     @override
     def embed_tokens(self, texts: Sequence[str]) -> TextEmbeddings:

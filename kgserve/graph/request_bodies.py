@@ -109,6 +109,10 @@ class TraverseRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 SearchMode = Literal["hybrid", "keyword", "semantic", "graph"]
 FusionMethod = Literal["weighted", "rrf"]
 
+LATE_HELP = (
+    "Late interaction in hybrid mode: compare tokens, not only whole texts; null: for turns of conversations, "
+    "true: for all nodes that have token vectors"
+)
 PREFIX_HELP = "Also match words that begin with the last word of the query"
 _Query = Annotated[str, Meta(min_length=1, max_length=10_000, description="The query, in plain words")]
 _Kinds = Annotated[list[_Label], Meta(max_length=100, description="The same as `types`; empty: all")]
@@ -136,6 +140,7 @@ class SearchRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     ) = None
     explain: Annotated[bool, Meta(description="Explain the score of each hit")] = False
     neighbours: Annotated[bool, Meta(description="Let hits raise the scores of related nodes, in hybrid mode")] = True
+    late: Annotated[bool | None, Meta(description=LATE_HELP)] = None
     syntax: Annotated[bool, Meta(description="The query is in tantivy's query language")] = False
     prefix: Annotated[bool, Meta(description=PREFIX_HELP)] = False
     tags: Annotated[list[_Label], Meta(max_length=100, description="Only nodes with all of these tags")] | None = None

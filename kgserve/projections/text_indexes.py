@@ -46,9 +46,12 @@ from kgserve.projections.text_index_base import (
     StoreTextIndex,
     TextIndexState,
     explain_missing_index,
+    folder_bytes,
 )
+from kgserve.projections.token_vectors.turn_tokens import TurnTokens
 from kgserve.projections.vector.index import MAX_EXACT_VECTORS, VectorHit, VectorIndex
 from kgserve.projections.vector.past_vectors import PastTextVectorIndex, delete_past_vectors
+from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
@@ -229,6 +232,7 @@ class VectorProjection(CurrentIndexProjection[VectorIndex]):
         self._exact_up_to = exact_up_to
         self._model_file = store.layout.views / "model"
         self._saved_at = time.monotonic()
+        self.tokens = TurnTokens(store, embedder)
 
     def search(self, vector: NDArray[np.float32], limit: int, only: IndexFilter = NO_TEXT_FILTER) -> list[VectorHit]:
         """Return the nearest entities, as `VectorIndex.search`.
@@ -243,7 +247,7 @@ class VectorProjection(CurrentIndexProjection[VectorIndex]):
 
     def embed_cached_texts(self, texts: list[str], embedder: Embedder) -> NDArray[np.float32]:
         """Return the vectors of texts, embedded with the same model. They are cached for indexing."""
-        return embedder.embed(texts) if self._cache is None else embed_cached(embedder, self._cache, texts)
+        return embedder.embed(texts) if self._cache is None else self.tokens.embed(texts, embedder, self._cache)
 
     def passing(self, only: IndexFilter, most: int) -> list[str] | None:
         """Return the ids that pass a filter, as `VectorIndex.passing`. Raises what `search` raises."""
@@ -278,10 +282,50 @@ class VectorProjection(CurrentIndexProjection[VectorIndex]):
         self.rebuild_wanted = True
 
     @override
-    def close(self) -> None:
-        if self._index is not None and self.sequence > self._saved and not self.rebuild_wanted:
+    def state(self) -> TextIndexState:
+        found, tokens = super().state(), self.tokens
+        return msgspec.structs.replace(
+            found, pending=found.pending + tokens.waiting, bytes=found.bytes + folder_bytes(tokens.folder)
+        )
+
+    @override
+    def apply_settings(self) -> None:
+        super().apply_settings()
+        if self.tokens.has_other_setting:
+            self.wake()
+
+    @override
+    def step(self) -> bool:
+        more = super().step()
+        if not self.is_enabled or self._index is None or self._cache is None:
+            return more
+        if self.tokens.has_other_setting:
             self._save(self.sequence)
+            self.tokens.open(self.sequence)
+        if not more and self.tokens.is_behind:
+            started = time.perf_counter()
+            self.tokens.embed_waiting(self._texts_to_embed, self._cache)
+            self._yield_to_requests(time.perf_counter() - started)
+        return more or self.tokens.is_behind
+
+    def _texts_to_embed(self, rows: RowsSnapshot, ids: Sequence[str]) -> dict[str, str]:
+        texts = {node_id: self._text(row).meaning for node_id, row in rows.nodes(ids).items()}
+        return {node_id: text for node_id, text in texts.items() if text}
+
+    @override
+    def _remove_files(self) -> None:
+        super()._remove_files()
+        self.tokens.delete_files()
+
+    @override
+    def close(self) -> None:
+        if self._index is not None and not self.rebuild_wanted:
+            if self.sequence > self._saved:
+                self._save(self.sequence)
+            elif self.tokens.has_changed:
+                self.tokens.save(self.sequence)
         self._index = None
+        self.tokens.close()
         if self._cache is not None:
             self._cache.close()
             self._cache = None
@@ -289,6 +333,7 @@ class VectorProjection(CurrentIndexProjection[VectorIndex]):
     @override
     def _erase(self, erasure: EraseRequest) -> None:
         self._opened().remove(erasure.ids)
+        self.tokens.erase(erasure.ids)
         self._save(self.sequence)
 
     @override
@@ -301,6 +346,7 @@ class VectorProjection(CurrentIndexProjection[VectorIndex]):
         self._index = VectorIndex(
             self._folder, dimensions, made_of, self._exact_up_to, between=self._pause_between_batches
         )
+        self.tokens.open(self._index.sequence)
         self.rebuild_wanted = self.rebuild_wanted or (self._index.fresh and self._is_rebuild_shorter())
         return self._index.sequence
 
@@ -311,8 +357,16 @@ class VectorProjection(CurrentIndexProjection[VectorIndex]):
 
     @override
     def _save(self, sequence: int) -> None:
+        # First, because a table of tokens that is older than the vectors is discarded.
+        self.tokens.save(sequence)
         self._opened().save(sequence)
         self._saved_at = time.monotonic()
+
+    @override
+    def _apply(self, changes: Iterable[ChangeSet], sequence: int) -> None:
+        changes = list(changes)
+        super()._apply(changes, sequence)
+        self.tokens.follow(changes)
 
     @override
     def _apply_all(self, rows: RowsSnapshot) -> int:
@@ -321,6 +375,7 @@ class VectorProjection(CurrentIndexProjection[VectorIndex]):
         self._move(0)
         self.is_incomplete = True
         self._opened().clear(self._made_of(self._embedder.model_id))
+        self.tokens.clear()
         self._record_model()
         self._embed(text for text in self._texts_of(rows) if text.meaning)
         self._save(rows.at)
@@ -332,7 +387,9 @@ class VectorProjection(CurrentIndexProjection[VectorIndex]):
         self._record_model()
         put = [text for text in step.put if text.meaning]
         self.pending = len(put)
-        self._opened().remove([*step.removed, *(text.id for text in step.put if not text.meaning)])
+        removed = [*step.removed, *(text.id for text in step.put if not text.meaning)]
+        self._opened().remove(removed)
+        self.tokens.remove(removed)
         self._embed(iter(put))
         self.pending = 0
         if time.monotonic() - self._saved_at > INDEX_SAVE_INTERVAL_SECONDS:
@@ -355,7 +412,7 @@ class VectorProjection(CurrentIndexProjection[VectorIndex]):
     def _embed_some(self, texts: list[IndexedText]) -> None:
         if self._cache is None:
             raise Unavailable("the embedding cache is closed")
-        vectors = embed_cached(self._embedder, self._cache, [text.meaning for text in texts])
+        vectors = self.tokens.embed_nodes({text.id: text.meaning for text in texts}, self._cache)
         ids, types = [text.id for text in texts], [text.type for text in texts]
         self._opened().put(ids, types, vectors, [text.since for text in texts], [text.facets for text in texts])
         self.pending = max(self.pending - len(texts), 0)

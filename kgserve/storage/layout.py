@@ -46,6 +46,7 @@ from kgserve.storage.model.store_settings import (
     ConflictPolicy,
     HistoryRetention,
     IndexChoice,
+    LateInteraction,
     MemorySettings,
     StoreSettings,
 )
@@ -89,6 +90,7 @@ class StoreDescription(msgspec.Struct, frozen=True):
     indexed_attributes: tuple[str, ...] = ()
     indexes: IndexChoice = "default"
     language: LanguageSetting = "auto"
+    late_interaction: LateInteraction = "turns"
     history: HistoryRetention = "all"
     memory: MemorySettings = MemorySettings()
     history_from: int = 0
@@ -266,7 +268,7 @@ class StoreLayout:
 
     def remove_indexes(self) -> None:
         """Remove the search indexes, to be rebuilt; computed embeddings are kept."""
-        for name in ("keyword", "vector", "past-keyword", "past-vector"):
+        for name in ("keyword", "vector", "past-keyword", "past-vector", "token-vectors"):
             remove_path(self.views / name)
 
     def remove_embeddings(self) -> None:

@@ -16,7 +16,7 @@ from kgserve.graph.search.score_fusion import (
     RankedHit,
 )
 from kgserve.graph.search.search_index import SearchIndex
-from kgserve.graph.search.turn_ranking import RankedTurns, TokenScores, TurnPool, score_turns
+from kgserve.graph.search.turn_ranking import RankedTurns, TokenScores, TurnPool, blend_tokens, score_turns
 from kgserve.storage.model.rows import NodeRow
 
 GainsById = Mapping[str, tuple[ProximityGain, ...]]
@@ -31,6 +31,7 @@ class HybridOptions(Protocol):
     alpha: float
     fusion: Literal["weighted", "rrf"]
     neighbours: bool
+    late: bool | None
     syntax: bool
 
 
@@ -72,7 +73,10 @@ class HybridRanking:
         around = self._turns_around(lists)
         turns = self._score_turns(around, lists) if around else NO_TURNS
         self.top = max(self.top, turns.top)
-        matches = score_fusion.fuse_weighted(lists.words, lists.meaning, options.alpha, self.top) | turns.matches
+        matches = score_fusion.fuse_weighted(lists.words, lists.meaning, options.alpha, self.top)
+        if options.late:
+            matches |= self._score_by_tokens(matches, turns.matches)
+        matches |= turns.matches
         return score_fusion.rank_matches(matches, self._propagate(matches, turns.gains, around))
 
     def _turns_around(self, lists: HitLists) -> NeighbourWeights:
@@ -97,6 +101,14 @@ class HybridRanking:
         tokens = self._functions.token_scores(ids)
         pool = TurnPool(texts, turns, word_scores, lists.words, lists.meaning, tokens, self.top)
         return score_turns(pool, options.alpha)
+
+    def _score_by_tokens(
+        self, matches: Mapping[str, EntityMatch], turns: Mapping[str, EntityMatch]
+    ) -> dict[str, EntityMatch]:
+        """Return the scores of nodes that are no turns, with late interaction, if they have tokens."""
+        ids = [key for key in matches if key not in turns]
+        tokens = self._functions.token_scores(ids)
+        return {} if tokens is None else blend_tokens(matches, ids, tokens, self._options.alpha)
 
     def _propagate(
         self,

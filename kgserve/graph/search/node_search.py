@@ -33,9 +33,11 @@ from kgserve.graph.request_validation import FaultCollector, parse_attribute_fil
 from kgserve.graph.search import score_fusion
 from kgserve.graph.search.attribute_filter import AttributeFilteredIndex, AttributeMatcher
 from kgserve.graph.search.hybrid_ranking import HitLists, HybridFunctions, HybridRanking
+from kgserve.graph.search.late_interaction import score_tokens
 from kgserve.graph.search.score_fusion import FUSION_POOL_HITS, EntityMatch, NeighbourWeights, RankedHit
 from kgserve.graph.search.search_index import CommitIndex, ConflictAwareIndex
 from kgserve.graph.search.search_notices import SearchNotices
+from kgserve.graph.search.turn_ranking import TokenScores
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.platform.metrics.telemetry import measure_request_part
 from kgserve.projections.conflict_index import ConflictIndex
@@ -525,11 +527,17 @@ class NodeSearch:
             self.notices.record_words(found=bool(words))
         # Keyword-only hits get a similarity, too; semantic-only hits mostly contain none of the words.
         meaning |= self._similarities(key for key in words if key not in meaning)
-        functions = HybridFunctions(self._neighbours, self._passes, self._similarities, lambda _: None)
+        functions = HybridFunctions(self._neighbours, self._passes, self._similarities, self._token_scores)
         ranking = HybridRanking(self._reader, self._index, self._request, functions, self.top)
         ranked = ranking.rank(HitLists(words, meaning))
         self.top = ranking.top
         return [RankedEntity(hit, words.get(hit.id), meaning.get(hit.id)) for hit in ranked]
+
+    def _token_scores(self, ids: Sequence[str]) -> TokenScores | None:
+        """Return the scores of late interaction; None if it is turned off, or the nodes have no tokens."""
+        if self._request.late is False or not self._searched.indexes.has_vectors:
+            return None
+        return score_tokens(self._queries.tokens_of(self._request.query), self._searched.indexes.vector.tokens, ids)
 
     def _neighbours(self, keys: Sequence[str]) -> NeighbourWeights:
         if self._heads is None:

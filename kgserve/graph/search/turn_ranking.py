@@ -30,6 +30,8 @@ GAIN_SHARES = (0.3, 0.4)
 """Share of the difference of scores that a turn gains from the best turn one and two steps away."""
 COSINE_WEIGHT, CARRIED_TOKENS_WEIGHT, OWN_TOKENS_WEIGHT = 0.5, 1.0, 1.0 / 3.0
 """Weights of the parts of the meaning if there are token vectors, relative to each other."""
+NODE_COSINE_WEIGHT, NODE_TOKENS_WEIGHT = 0.89, 1.11
+"""The same for nodes that are no turns, if late interaction is requested for them."""
 LENGTH_WEIGHT, QUESTION_WEIGHT = 0.067, 0.067
 """Weights of the logarithm of the number of words, and of a question mark at the end, in a score from 0 to 1."""
 
@@ -102,6 +104,21 @@ def score_turns(pool: TurnPool, alpha: float) -> RankedTurns:
         for place, key in enumerate(ids)
     }
     return RankedTurns(matches, _gains(ids, scores, steps), top)
+
+
+def blend_tokens(
+    matches: Mapping[str, EntityMatch], ids: Sequence[str], tokens: TokenScores, alpha: float
+) -> dict[str, EntityMatch]:
+    """Return the matches of nodes that are no turns with scores that include late interaction."""
+    own = (_relative_scores(tokens.best) @ tokens.weights).tolist()
+    total = alpha + (1.0 - alpha) * (NODE_COSINE_WEIGHT + NODE_TOKENS_WEIGHT)
+    found: dict[str, EntityMatch] = {}
+    for key, late in zip(ids, own, strict=True):
+        match = matches[key]
+        meaning = NODE_COSINE_WEIGHT * (match.semantic or 0.0) + NODE_TOKENS_WEIGHT * late
+        words = match.score - (1.0 - alpha) * (match.semantic or 0.0)
+        found[key] = EntityMatch((words + (1.0 - alpha) * meaning) / total, match.keyword, match.semantic, late)
+    return found
 
 
 def _find_steps(ids: Sequence[str], turns: NeighbourWeights) -> tuple[_Steps, _Steps]:

@@ -41,6 +41,8 @@ MAX_ATTRIBUTE_KEY_BYTES = 256
 EVERY_ATTRIBUTE = "*"
 ConflictPolicy = Literal["lww", "manual"]
 IndexChoice = Literal["default", "none", "words", "words+meaning"]
+LateInteraction = Literal["turns", "all", "none"]
+"""Nodes whose tokens are embedded, for late interaction: turns of conversations, all nodes, or none."""
 HistoryRetention = Literal["all", "none"] | int
 """Retention of a store's history: everything, nothing, or states that ended within a number of days."""
 _Kind = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
@@ -126,6 +128,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     indexed_attributes: tuple[str, ...] = ()
     indexes: IndexChoice = "default"
     language: LanguageSetting = "auto"
+    late_interaction: LateInteraction = "turns"
     history: HistoryRetention = "all"
     memory: MemorySettings = MemorySettings()
 
