@@ -259,8 +259,7 @@ class StoreStats(msgspec.Struct, kw_only=True):
     languages: Annotated[
         dict[str, int],
         Meta(
-            description="Indexed nodes by the language of their texts, for the 10 most frequent: ISO 639-1 codes, und "
-            "where a text is too short to tell"
+            description="Indexed nodes by the detected language of their texts (ISO 639-1), for the 10 most frequent"
         ),
     ]
     last_check: str | None

@@ -29,7 +29,7 @@ Index = TypeVar("Index", bound=Sized)
 MAX_BUILD_PROGRESS = 0.99
 """Largest share of a build in progress: the files are still to be saved at its end."""
 MAX_BUILD_RETRY_SECONDS = 60.0
-"""Longest time after which a caller is told to retry while an index is being built."""
+"""Longest `retry_after` while an index is being built, in seconds."""
 _EXPECTED_BUILD_NODES_PER_SECOND = 3_000.0
 
 

@@ -747,8 +747,9 @@ class TextIndexes:
         return self.keyword, self.vector, self.past_keyword, self.past_vector
 
     def languages(self) -> dict[str, int]:
-        """Return the number of indexed entities by ISO 639-1 code, most frequent first; ``und``: undetermined."""
-        return {code or "und": count for code, count in self.keyword.languages().items()}
+        """Return the number of indexed entities by detected language (ISO 639-1 code), most frequent first."""
+        counts = self.keyword.languages()
+        return dict(sorted(counts.items(), key=lambda each: -each[1]))
 
     @property
     def has_vectors(self) -> bool:

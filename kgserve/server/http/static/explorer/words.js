@@ -269,7 +269,6 @@ export const W = {
   isDegraded: "words and letters only",
   rebuilt: (/** @type {number} */ share) => `being rebuilt: ${Math.round(100 * share)} %`,
   languages: "Languages",
-  undetermined: "undetermined",
   reindex: "Rebuild the indexes",
   reindexing: "The indexes are being rebuilt",
   exportAs: (/** @type {string} */ form) => `Save as ${form}`,

@@ -53,7 +53,7 @@ const languageNames = new Intl.DisplayNames(["en"], { type: "language" });
 
 /** The languages of nodes, as names with counts. @param {Record<string, number>} counts */
 const languages = (counts) =>
-  Object.entries(counts).map(([code, count]) => `${code === "und" ? W.undetermined : languageNames.of(code)} ${number(count)}`).join(", ");
+  Object.entries(counts).map(([code, count]) => `${languageNames.of(code)} ${number(count)}`).join(", ");
 
 export function Stats() {
   useEffect(() => {
