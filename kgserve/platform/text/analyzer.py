@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cache
+from itertools import chain
 
 from kgserve.platform.text.folding import find_exact_form
 from kgserve.platform.text.identifiers import MAX_TERM_CHARS, Compound, Emoji, Run, find_compounds
-from kgserve.platform.text.languages import TO_ASCII_WORDS, detect_by_words, detect_language
+from kgserve.platform.text.languages import MAX_DETECTED_CHARS, TO_ASCII_WORDS, detect_by_words, detect_language
 from kgserve.platform.text.segmentation import get_plain_emoji, list_bigrams, list_singles, normalize_characters
 from kgserve.platform.text.stemming import get_stemming, prepare_word, stem_prepared
 
@@ -23,10 +24,11 @@ MAX_CACHED_CHUNK_CHARS = 32
 
 # Occurs in every ASCII text with a compound or sign that `find_compounds` treats in a special way.
 _COMPOUND = re.compile(
-    r"[-_.,:&'+#@$A-Z0-9v](?:"
-    r"(?<=[-_.:&#@$])(?=[A-Za-z0-9])|(?<=\+\+)|(?<=[A-Za-z]#)|(?<=[0-9],)(?=[0-9]{3})|(?<=[A-Z]')(?=[A-Z])"
-    r"|(?<=[a-z][A-Z])|(?<=[A-Z]{2})(?=[a-z])|(?<=[A-Za-z]{3}[0-9])|(?<=[0-9])(?=[A-Za-z]{2})|(?<=[vV])(?=[0-9]))"
+    r"[-_.:&+#@$A-Z0-9](?:"
+    r"(?<=[-_.:&#@$])(?=[A-Za-z0-9])|(?<=\+\+)|(?<=[A-Za-z]#)|(?<=[0-9],[0-9])(?=[0-9]{2})|(?<=[A-Z]'[A-Z])"
+    r"|(?<=[a-z][A-Z])|(?<=[A-Z]{2})(?=[a-z])|(?<=[A-Za-z]{3}[0-9])|(?<=[vV][0-9])|(?<=[0-9])(?=[A-Za-z]{2}))"
 )
+_NUMBERED_ID = re.compile("[a-z]{0,2}[0-9]+")
 _EXTRA = "\x01"
 _EXTRA_TERM = re.compile(r"\x01(\S+) ?")
 
@@ -36,36 +38,54 @@ def analyze(text: str, language: str, *, further: bool = True) -> list[str]:
 
     Without ``further`` forms, they are those that phrases match.
     """
-    prepared = prepare_text(text, language) if further else _EXTRA_TERM.sub("", _prepare_chunks(text, language))
+    prepared = _prepare_chunks(text, language)
+    prepared = _order(prepared) if further else _EXTRA_TERM.sub("", prepared)
     return [*map(stem_prepared.__getitem__, prepared.split())]
 
 
 def prepare_text(text: str, language: str) -> str:
     """Return the terms of a text separated by blanks, still without the last step of `stemming`."""
-    if _is_plain(text) and get_stemming(language) == "en":
-        return text.translate(TO_ASCII_WORDS)
-    return _order(_prepare_chunks(text, language))
+    return text if _NUMBERED_ID.fullmatch(text) else _order(_prepare_chunks(text, language))
 
 
 def detect_and_prepare(text: str) -> tuple[str, str]:
     """Return the detected language of a text, and its terms as `prepare_text`."""
-    if not _is_plain(text):
+    if not text.isascii() or len(text) > MAX_DETECTED_CHARS:
         language = detect_language(text)
         return language, _order(_prepare_chunks(text, language))
     words = text.translate(TO_ASCII_WORDS)
-    language = detect_by_words(words.split())
-    if get_stemming(language) == "en":
+    language = detect_by_words(words)
+    if get_stemming(language) == "en" and not _COMPOUND.search(text):
         return language, words
-    return language, _order(_prepare_chunks(words, language))
-
-
-def _is_plain(text: str) -> bool:
-    """Return whether a text is ASCII without compounds, which most English texts are."""
-    return text.isascii() and len(text) <= MAX_TERM_CHARS and not _COMPOUND.search(text)
+    return language, _order(_prepare_chunks(text, language))
 
 
 def _prepare_chunks(text: str, language: str) -> str:
-    return " ".join(map(_chunk_cache(get_stemming(language)).__getitem__, text.split()))
+    """Return the prepared terms of a text, separated by blanks; further forms are marked."""
+    stemming = get_stemming(language)
+    known = _chunk_cache(stemming)
+    if stemming != "en" or not text.isascii() or len(text) > MAX_TERM_CHARS:
+        return " ".join(map(known.__getitem__, text.split()))
+    compounds = _COMPOUND.finditer(text)
+    if (first := next(compounds, None)) is None:
+        return text.translate(TO_ASCII_WORDS)
+    if not text.isprintable():
+        return " ".join(map(known.__getitem__, text.split()))
+    terms: list[str] = []
+    done = 0
+    for found in chain((first,), compounds):
+        if (at := found.start()) >= done:
+            begin = max(text.rfind(" ", done, at) + 1, done)
+            end = text.find(" ", at)
+            terms += text[done:begin].translate(TO_ASCII_WORDS), known[text[begin:] if end < 0 else text[begin:end]]
+            done = len(text) if end < 0 else end
+    terms.append(text[done:].translate(TO_ASCII_WORDS))
+    return " ".join(terms)
+
+
+def _is_plain(text: str) -> bool:
+    """Return whether a text is ASCII without compounds."""
+    return text.isascii() and len(text) <= MAX_TERM_CHARS and not _COMPOUND.search(text)
 
 
 def _order(joined: str) -> str:

@@ -24,7 +24,7 @@ LanguageSetting = Literal[
 LANGUAGES: tuple[Language, ...] = get_args(Language)
 
 MAX_DETECTED_CHARS = 400
-"""Number of characters at the beginning of a text with other letters that detection reads."""
+"""Number of characters at the beginning of a text that detection reads."""
 _SAMPLE_CHARS = 48
 _CLUE_BITS = 12
 _EXCLUSIVE_CLUE = 12
@@ -55,6 +55,9 @@ _URDU = re.compile("[ٹڈڑںےہ]")
 _UKRAINIAN = re.compile("[іїєґІЇЄҐ]")
 _OTHER_SCRIPT = re.compile("[\u0370-\u1dff\u2de0-\uff20\uff66-\U0010ffff]")
 _OTHER_LETTER = re.compile(r"[^\x00-\x7f]")
+# Two of these words are in most English texts, and in hardly any others.
+_FREQUENT_ENGLISH = (" the ", " of ", " and ", " is ", " to ", " that ", " you ", " with ")
+_MIN_FREQUENT_ENGLISH = 2
 _WORD = re.compile(r"[^\W\d_]+")
 TO_ASCII_WORDS = "".join(chr(code).lower() if chr(code).isalnum() else " " for code in range(128))
 """Table for `str.translate` of ASCII texts: letters in lower case and digits, and blanks for all other characters."""
@@ -66,15 +69,22 @@ def detect_language(text: str) -> str:
     Scripts of one language decide by themselves; Latin texts need function words or letters of one language.
     """
     if text.isascii():
-        return detect_by_words(text.translate(TO_ASCII_WORDS).split())
+        return detect_by_words(text[:MAX_DETECTED_CHARS].translate(TO_ASCII_WORDS))
     if _OTHER_SCRIPT.search(text) and (found := _detect_by_script(text)) != "latin":
         return found
     beginning = text[:MAX_DETECTED_CHARS].lower()
     return _detect_by_clues(_WORD.findall(beginning), beginning)
 
 
-def detect_by_words(words: Sequence[str]) -> str:
-    """Return the language of a text by its words in lower case, as `detect_language`."""
+def detect_by_words(text: str) -> str:
+    """Return the language of an ASCII text as `detect_language`, from its words in lower case, separated by blanks."""
+    frequent = 0
+    for word in _FREQUENT_ENGLISH:
+        if word in text:
+            frequent += 1
+            if frequent == _MIN_FREQUENT_ENGLISH:
+                return "en"
+    words = text.split()
     exclusive, others = _exclusive_words()
     # English texts are decided by words that no other language has.
     if not exclusive.isdisjoint(words) and others.isdisjoint(words):
