@@ -61,18 +61,16 @@ class TurnTokens:
 
     def open(self, sequence: int) -> None:
         """Load the table, if the store has one. A table older than ``sequence``, that of the vectors, is discarded."""
-        projection = self._embedder.token_projection
-        self._mode = self._store.description.late_interaction
-        self.table = None
-        if projection is None or self._mode == "none":
+        projection, mode = self._embedder.token_projection, self._store.description.late_interaction
+        self._waiting, self._scan_wanted, table = {}, False, None
+        if projection is None or mode == "none":
             TokenVectorTable.delete_files(self.folder)
-            return
-        table = TokenVectorTable(self.folder, projection)
-        if table.sequence < sequence:
-            table.clear()
-        self._waiting = {}
-        self._scan_wanted = table.complete != self._mode
-        self.table = table
+        else:
+            table = TokenVectorTable(self.folder, projection)
+            if table.sequence < sequence:
+                table.clear()
+            self._scan_wanted = table.complete != mode
+        self.table, self._mode = table, mode
 
     def close(self) -> None:
         """Release the table and the most recent texts, without saving."""
