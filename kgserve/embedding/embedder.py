@@ -645,4 +645,5 @@ def _local_embedder(settings: Settings) -> Embedder:
     except Unavailable as fault:
         log.warning("embedding_degraded", reason=fault.message, instead=HashingEmbedder.model_id)
         return HashingEmbedder()
-    return LocalEmbedder(folder, manifest, threads=settings.embedding_threads, batch=settings.embedding_batch)
+    # More threads would wait for each other by spinning, which takes the processor from concurrent queries.
+    return LocalEmbedder(folder, manifest, threads=1, batch=settings.embedding_batch)
