@@ -1,4 +1,4 @@
-"""Filtered, hybrid and concurrent searches over the glosses of WordNet, beside PostgreSQL with pgvector.
+"""Filtered, hybrid and concurrent searches over the glosses of WordNet, next to PostgreSQL with pgvector.
 
 Vectors are hashed: embedding costs next to nothing, and what remains is the cost of searching. PostgreSQL is measured
 if `BENCH_POSTGRES` is the URL of an empty database whose server has pgvector, and psycopg is installed.
@@ -181,7 +181,7 @@ _STATEMENTS = {"keyword": _BY_WORDS, "semantic": _BY_MEANING, "hybrid": _BOTH}
 def _postgres(
     nodes: Sequence[dict[str, Any]], embed: Callable[[Sequence[str]], NDArray[np.float32]]
 ) -> Generator[Peer | None]:
-    """Yield a function that times a search by PostgreSQL, None if there is none."""
+    """Yield a function that times a search by PostgreSQL, None without one."""
     try:
         psycopg = importlib.import_module("psycopg")  # not a dependency
     except ImportError:

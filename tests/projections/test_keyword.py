@@ -95,7 +95,7 @@ def test_type_filter_is_exact(index: KeywordIndex) -> None:
     assert found(index, "fox", IndexFilter(frozenset())) == []
 
 
-def test_types_with_the_same_code_are_told_apart(index: KeywordIndex) -> None:
+def test_types_with_the_same_code_are_distinguished(index: KeywordIndex) -> None:
     codes: dict[int, str] = {}
     pairs = ((f"t{number}", codes.setdefault(keyword._type_code(f"t{number}"), f"t{number}")) for number in range(9999))
     one, other = next((one, other) for one, other in pairs if one != other)
