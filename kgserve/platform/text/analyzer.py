@@ -28,6 +28,8 @@ _COMPOUND = re.compile(
     r"(?<=[-_.:&#@$])(?=[A-Za-z0-9])|(?<=\+\+)|(?<=[A-Za-z]#)|(?<=[0-9],[0-9])(?=[0-9]{2})|(?<=[A-Z]'[A-Z])"
     r"|(?<=[a-z][A-Z])|(?<=[A-Z]{2})(?=[a-z])|(?<=[A-Za-z]{3}[0-9])|(?<=[vV][0-9])|(?<=[0-9])(?=[A-Za-z]{2}))"
 )
+# The most frequent kind of compound in prose.
+_HYPHENATED = re.compile(r"[(\"']*([A-Za-z]?[a-z]+)-([a-z]+)[)\"'.,;:!?]*")
 _NUMBERED_ID = re.compile("[a-z]{0,2}[0-9]+")
 _EXTRA = "\x01"
 _EXTRA_TERM = re.compile(r"\x01(\S+) ?")
@@ -103,7 +105,10 @@ class _ChunkCache(dict[str, str]):
         self._language = language
 
     def __missing__(self, chunk: str) -> str:
-        if _is_plain(chunk):
+        if self._language == "en" and (hyphenated := _HYPHENATED.fullmatch(chunk)):
+            before, after = hyphenated[1].lower(), hyphenated[2]
+            terms = f"{before} {after} {_EXTRA}{before}{after}"
+        elif _is_plain(chunk):
             words = chunk.translate(TO_ASCII_WORDS)
             is_english = self._language == "en"
             terms = words if is_english else " ".join(prepare_word(word, self._language) for word in words.split())

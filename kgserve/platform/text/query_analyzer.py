@@ -21,11 +21,11 @@ from kgserve.platform.text.segmentation import get_plain_emoji, list_bigrams, no
 from kgserve.platform.text.stemming import stem_prepared, stem_word
 from kgserve.platform.text.wordlists import load_irregular_forms
 
-WHOLE_WEIGHT = 0.5
+WHOLE_WEIGHT = 0.2
 """Factor of a compound written together, next to its parts."""
 EXACT_WEIGHT = 0.5
 """Factor of a word with its accents, next to the word without them."""
-PHRASE_WEIGHT = 0.5
+PHRASE_WEIGHT = 0.2
 """Factor of the parts of a compound in a row, next to the parts."""
 MAX_PHRASE_TERMS = 12
 

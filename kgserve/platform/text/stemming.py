@@ -7,9 +7,11 @@ the work for English texts; other stems hardly change by it.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from functools import cache, lru_cache
 
-from py_rust_stemmers import SnowballStemmer
+import tantivy
 
 from kgserve.platform.text.folding import fold_word, remove_points
 from kgserve.platform.text.languages import LANGUAGES, script_of
@@ -46,12 +48,12 @@ def prepare_word(word: str, language: str) -> str:
     if folded.isascii():
         if language not in _LATIN_LANGUAGES or not folded.isalpha():
             return folded
-        return fold_word(_stemmer(language).stem_word(word.casefold())) or folded
+        return fold_word(_stemmer(language)(word.casefold())) or folded
     script = script_of(folded[0])
     if script not in _OTHER_SCRIPTS or language in _UNSTEMMED:
         return folded
     # The Arabic stemmer needs the letters that folding unifies.
-    stemmed = _stemmer(script).stem_word(remove_points(word) if script == "ar" else folded)
+    stemmed = _stemmer(script)(remove_points(word) if script == "ar" else folded)
     return fold_word(stemmed) or folded
 
 
@@ -61,7 +63,7 @@ class _EnglishStems(dict[str, str]):
     def __missing__(self, prepared: str) -> str:
         if len(self) >= MAX_CACHED_STEMS:
             self.clear()
-        stem = self[prepared] = _stemmer("en").stem_word(prepared)
+        stem = self[prepared] = _stemmer("en")(prepared)
         return stem
 
 
@@ -70,5 +72,14 @@ stem_prepared = _EnglishStems()
 
 
 @cache
-def _stemmer(language: str) -> SnowballStemmer:
-    return SnowballStemmer(_STEMMER_NAMES[language])
+def _stemmer(language: str) -> Callable[[str], str]:
+    """Return the stemmer of tantivy for a language, which other implementations of Snowball differ from."""
+    stemming = tantivy.Filter.stemmer(_STEMMER_NAMES[language])
+    analyzer = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.raw()).filter(stemming).build()
+    lock = threading.Lock()
+
+    def stem(word: str) -> str:
+        with lock:
+            return analyzer.analyze(word)[0]
+
+    return stem
