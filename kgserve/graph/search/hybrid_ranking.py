@@ -9,7 +9,6 @@ from typing import Literal, NamedTuple, Protocol
 from kgserve.graph.graph_reader import GraphReader
 from kgserve.graph.search import score_fusion
 from kgserve.graph.search.score_fusion import (
-    MIN_FUSION_POOL_HITS,
     EntityMatch,
     NeighbourWeights,
     ProximityGain,
@@ -21,6 +20,8 @@ from kgserve.storage.model.rows import NodeRow
 
 GainsById = Mapping[str, tuple[ProximityGain, ...]]
 
+MAX_TURN_SEEDS = 30
+"""Best hits of each list whose conversations are looked up: with the turns around them, about 200 turns are scored."""
 NO_TURNS = RankedTurns({}, {}, 0.0)
 
 
@@ -81,7 +82,7 @@ class HybridRanking:
 
     def _turns_around(self, lists: HitLists) -> NeighbourWeights:
         """Return the turns among the first hits and up to two steps away, each with those next to it."""
-        first = (key for found in lists for key in islice(found, MIN_FUSION_POOL_HITS))
+        first = (key for found in lists for key in islice(found, MAX_TURN_SEEDS))
         around = self._reader.turns_around(dict.fromkeys(first))
         if self._options.neighbours:
             return around

@@ -184,10 +184,11 @@ def _gains(ids: Sequence[str], scores: FloatArray, steps: Sequence[_Steps]) -> d
     found: dict[str, tuple[ProximityGain, ...]] = {}
     for hops, ((receivers, givers, weights), share) in enumerate(zip(steps, GAIN_SHARES, strict=True), 1):
         offers = share * weights * (scores[givers] - scores[receivers])
-        best: dict[int, int] = {}
-        for pair in np.flatnonzero(offers > 0.0)[np.argsort(-offers[offers > 0.0], kind="stable")].tolist():
-            best.setdefault(int(receivers[pair]), pair)
-        for receiver, pair in best.items():
+        order = np.lexsort((givers, -offers, receivers))
+        # Of each receiver, the best offer comes first.
+        first = order[np.concatenate(([True], np.diff(receivers[order]) != 0))] if len(order) else order
+        for pair in first[offers[first] > 0.0].tolist():
+            receiver = ids[int(receivers[pair])]
             gain = ProximityGain(float(offers[pair]), ids[int(givers[pair])], hops)
-            found[ids[receiver]] = (*found.get(ids[receiver], ()), gain)
+            found[receiver] = (*found.get(receiver, ()), gain)
     return found

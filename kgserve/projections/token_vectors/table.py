@@ -10,7 +10,7 @@ import shutil
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -20,11 +20,14 @@ from kgserve.embedding.token_embedding import FloatMatrix, TokenCodes, TokenProj
 from kgserve.platform.codecs import msgpack_decoder
 from kgserve.projections import manifest
 
-TABLE_KIND = "token vectors 1"
+TABLE_KIND = "token vectors 2"
 _ENTITIES_FILE, _ROWS_FILE = "entities.msgpack", "tokens.npy"
 _PIECES = 1 << 16
 
-TokenRows = NDArray[np.void]
+_PIECE_BYTES = 2
+
+TokenRows = NDArray[np.uint8]
+"""A row per token: its word piece in two bytes, the lower one first, and its code."""
 
 
 class _TokenEntities(msgspec.Struct, frozen=True):
@@ -39,10 +42,9 @@ class _TokenEntities(msgspec.Struct, frozen=True):
 
 
 class EncodedTokens(NamedTuple):
-    """Tokens of nodes one after the other: the number of tokens per node, their word pieces and codes."""
+    """Tokens of nodes one after the other: the number of tokens per node, and their codes."""
 
     counts: NDArray[np.int64]
-    pieces: WordPieces
     codes: TokenCodes
 
 
@@ -53,7 +55,7 @@ class TokenVectorTable:
         """Load the table saved for the same projection, or start empty; ``sequence`` is the commit it was saved at."""
         self.folder = folder
         self._projection = projection
-        self._type = np.dtype([("piece", "<u2"), ("code", "u1", (projection.code_bytes,))])
+        self._row_bytes = _PIECE_BYTES + projection.code_bytes
         self._lock = threading.Lock()
         self._reset()
         self.sequence, self.complete, self.has_changed = -1, "", False
@@ -67,9 +69,11 @@ class TokenVectorTable:
 
     def encode(self, tokens: TokenVectors) -> TokenRows:
         """Return the tokens of a node in the form that the table holds."""
-        rows = np.empty(len(tokens.pieces), self._type)
-        rows["piece"], rows["code"] = tokens.pieces, self._projection.encode(tokens.vectors)
-        return rows[np.argsort(tokens.pieces, kind="stable")]
+        order = np.argsort(tokens.pieces, kind="stable")
+        rows = np.empty((len(order), self._row_bytes), np.uint8)
+        rows[:, :_PIECE_BYTES] = tokens.pieces[order].astype("<u2")[:, None].view(np.uint8)
+        rows[:, _PIECE_BYTES:] = self._projection.encode(tokens.vectors[order])
+        return rows
 
     def decode(self, codes: TokenCodes) -> FloatMatrix:
         """Return the unit vectors of codes, of shape (tokens, dimensions)."""
@@ -81,7 +85,7 @@ class TokenVectorTable:
             self._drop(node_id)
             self._added[node_id] = rows
             self._places[node_id] = (-1, len(rows))
-            self._holding[_distinct(rows["piece"])] += 1
+            self._holding[_distinct_pieces(rows)] += 1
             self.has_changed = True
 
     def remove(self, ids: Iterable[str]) -> None:
@@ -112,8 +116,8 @@ class TokenVectorTable:
         with self._lock:
             parts = [self._rows(node_id) for node_id in ids]
         counts = np.fromiter(map(len, parts), np.int64, len(parts))
-        rows = np.concatenate(parts) if parts else np.empty(0, self._type)
-        return EncodedTokens(counts, rows["piece"], rows["code"])
+        rows = np.concatenate(parts) if parts else self._no_rows
+        return EncodedTokens(counts, rows[:, _PIECE_BYTES:])
 
     def rarity(self, pieces: WordPieces) -> NDArray[np.float64]:
         """Return the inverse document frequency of word pieces, as BM25 defines it."""
@@ -149,12 +153,12 @@ class TokenVectorTable:
         entities = msgpack_decoder(_TokenEntities).decode((self.folder / _ENTITIES_FILE).read_bytes())
         self._map(entities)
         for rows in self._slices(entities):
-            self._holding[_distinct(rows["piece"])] += 1
+            self._holding[_distinct_pieces(rows)] += 1
         self.sequence, self.complete = sealed.sequence, entities.complete
 
     def _map(self, entities: _TokenEntities) -> None:
         """Read the saved tokens from the file from now on."""
-        saved = np.load(self.folder / _ROWS_FILE, mmap_mode="r", allow_pickle=False)
+        saved: TokenRows = np.load(self.folder / _ROWS_FILE, mmap_mode="r", allow_pickle=False)
         ends = np.cumsum(np.array(entities.counts, np.int64)).tolist()
         places = {
             node_id: (end - count, count)
@@ -166,12 +170,16 @@ class TokenVectorTable:
     def _slices(self, entities: _TokenEntities) -> Iterator[TokenRows]:
         return (self._rows(node_id) for node_id in entities.ids)
 
+    @property
+    def _no_rows(self) -> TokenRows:
+        return np.empty((0, self._row_bytes), np.uint8)
+
     # Methods below require the lock, or the writing thread
 
     def _reset(self) -> None:
         self._places: dict[str, tuple[int, int]] = {}
         self._added: dict[str, TokenRows] = {}
-        self._saved: NDArray[Any] = np.empty(0, self._type)
+        self._saved = self._no_rows
         self._holding = np.zeros(_PIECES, np.uint32)
 
     def _rows(self, node_id: str) -> TokenRows:
@@ -180,12 +188,13 @@ class TokenVectorTable:
 
     def _drop(self, node_id: str) -> None:
         if node_id in self._places:
-            self._holding[_distinct(self._rows(node_id)["piece"])] -= 1
+            self._holding[_distinct_pieces(self._rows(node_id))] -= 1
             del self._places[node_id]
             self.has_changed = True
             self._added.pop(node_id, None)
 
 
-def _distinct(pieces: WordPieces) -> WordPieces:
-    """Return each of some sorted word pieces once."""
+def _distinct_pieces(rows: TokenRows) -> WordPieces:
+    """Return each word piece of a node once; its rows are sorted by them."""
+    pieces = np.ascontiguousarray(rows[:, :_PIECE_BYTES]).view("<u2")[:, 0]
     return pieces[np.concatenate(([True], pieces[1:] != pieces[:-1]))] if len(pieces) else pieces
