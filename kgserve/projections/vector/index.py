@@ -54,7 +54,7 @@ _READ_BATCH_VECTORS = 4_096
 # Filtered graph queries ask for this multiple of the expected need, and for more if too few match.
 _VECTOR_OVERFETCH = 1.5
 _OVERFETCH_GROWTH = 4
-# Candidates by binary codes whose cosines are computed, as a multiple of the hits wanted, and at least so many.
+# Candidates by binary codes whose cosines are computed: a multiple of the hits wanted, and the least number.
 _CODE_OVERFETCH = 15
 _MIN_CODE_CANDIDATES = 1_000
 # Microseconds to visit one more vector in the graph, and to compare a scattered code, or one of all codes.
