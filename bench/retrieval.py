@@ -118,7 +118,8 @@ def measure(name: str, folder: Path, *, quick: bool) -> BenchmarkReport:
     figures: dict[str, list[tuple[float, ...]]] = {method: [] for method in METHODS}
     with scratch_folder() as data, kgserve.open(data) as library:
         for each in stores:
-            store = library.store(f"judged-{each.name}")
+            library.create(each.name, late_interaction="all")
+            store = library.store(each.name)
             _fill(store, each)
             for method, how in METHODS.items():
                 figures[method] += _ask(store, each.queries[: QUICK_QUERIES if quick else None], how)
@@ -130,7 +131,6 @@ def measure(name: str, folder: Path, *, quick: bool) -> BenchmarkReport:
 
 def _fill(store: Any, judged: JudgedStore) -> None:
     """Write the nodes and relations, with token vectors for all nodes, and wait for the indexes."""
-    store.create(late_interaction="all")
     encode = msgspec.json.encode
     nodes = ({"kind": "node", "id": key, "type": kind, "content": text} for key, kind, text in judged.nodes)
     edges = ({"kind": "edge", "from": one, "to": two, "relation_type": kind} for one, two, kind in judged.edges)
