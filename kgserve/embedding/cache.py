@@ -20,7 +20,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from kgserve.embedding.embedder import Embedder
-from kgserve.embedding.token_embedding import TokenVectors
+from kgserve.embedding.token_projection import TokenVectors
 from kgserve.errors import Unavailable
 from kgserve.platform.gil_yield import iterate_cooperatively
 from kgserve.platform.sqlite_files import remove_path, truncate_wal

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from kgserve.embedding.model_files import ModelManifest, model_folder, read_verified_manifest
-from kgserve.embedding.token_embedding import TextEmbeddings, TokenProjection, TokenVectors, load_token_projection
+from kgserve.embedding.token_projection import TextEmbeddings, TokenProjection, TokenVectors, load_token_projection
 from kgserve.errors import Unavailable
 from kgserve.platform.allocator import release_free_memory
 from kgserve.platform.codecs import decode_json
@@ -454,7 +454,7 @@ class HashingEmbedder:
     token_projection: TokenProjection | None = None
 
     def embed_tokens(self, texts: Sequence[str]) -> TextEmbeddings:
-        """Return the vectors of texts; there are none of tokens."""
+        """Return the vectors of texts, and none of tokens."""
         return TextEmbeddings(self.embed(texts), [])
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from kgserve.embedding.embedder import Embedder, HashingEmbedder, LocalEmbedder, load_embedder
-from kgserve.embedding.token_embedding import TokenVectors
+from kgserve.embedding.token_projection import TokenVectors
 from kgserve.graph.answers import SearchHit
 from kgserve.graph.request_bodies import SearchRequest
 from kgserve.graph.search.node_search import search

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from kgserve.embedding.token_embedding import FloatMatrix, TokenVectors
-from kgserve.graph.search.turn_ranking import TokenScores
+from kgserve.embedding.token_projection import FloatMatrix, TokenVectors
+from kgserve.graph.search.turn_scores import TokenScores
 from kgserve.projections.token_vectors.turn_tokens import TurnTokens
 
 MIN_COVERED_SHARE = 0.9

@@ -32,12 +32,12 @@ from kgserve.graph.request_bodies import ContextRequest, MultiQuerySearchRequest
 from kgserve.graph.request_validation import FaultCollector, parse_attribute_filter, resolve_alias
 from kgserve.graph.search import score_fusion
 from kgserve.graph.search.attribute_filter import AttributeFilteredIndex, AttributeMatcher
-from kgserve.graph.search.hybrid_ranking import HitLists, HybridFunctions, HybridRanking
+from kgserve.graph.search.hybrid_rank import HitLists, HybridFunctions, HybridRanking
 from kgserve.graph.search.late_interaction import score_tokens
 from kgserve.graph.search.score_fusion import FUSION_POOL_HITS, EntityMatch, NeighbourWeights, RankedHit
 from kgserve.graph.search.search_index import CommitIndex, ConflictAwareIndex
 from kgserve.graph.search.search_notices import SearchNotices
-from kgserve.graph.search.turn_ranking import TokenScores
+from kgserve.graph.search.turn_scores import TokenScores
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.platform.metrics.telemetry import measure_request_part
 from kgserve.projections.conflict_index import ConflictIndex

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kgserve.embedding.token_embedding import FloatMatrix, TokenCodes, TokenProjection, TokenVectors, WordPieces
+from kgserve.embedding.token_projection import FloatMatrix, TokenCodes, TokenProjection, TokenVectors, WordPieces
 from kgserve.platform.codecs import msgpack_decoder
 from kgserve.projections import manifest
 

@@ -14,7 +14,7 @@ from itertools import islice
 
 from kgserve.embedding.cache import EmbeddingCache, embed_cached
 from kgserve.embedding.embedder import Embedder
-from kgserve.embedding.token_embedding import FloatMatrix
+from kgserve.embedding.token_projection import FloatMatrix
 from kgserve.projections.base import FollowedStore
 from kgserve.projections.token_vectors.table import TokenRows, TokenVectorTable
 from kgserve.storage.model.change import ChangeSet

@@ -1,4 +1,4 @@
-"""Ranking of the hits of a hybrid search: turns of conversations by `turn_ranking`, other nodes by `score_fusion`."""
+"""Ranking of the hits of a hybrid search: turns of conversations by `turn_scores`, other nodes by `score_fusion`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kgserve.graph.search.score_fusion import (
     RankedHit,
 )
 from kgserve.graph.search.search_index import SearchIndex
-from kgserve.graph.search.turn_ranking import RankedTurns, TokenScores, TurnPool, blend_tokens, score_turns
+from kgserve.graph.search.turn_scores import RankedTurns, TokenScores, TurnPool, blend_tokens, score_turns
 from kgserve.storage.model.rows import NodeRow
 
 GainsById = Mapping[str, tuple[ProximityGain, ...]]
