@@ -281,9 +281,9 @@ class KeywordIndex:
     ) -> list[KeywordHit]:
         """Return the best entities for the words of a text, best first.
 
-        With ``prefix``, the last word also matches words that begin with it. The reading ``forms`` also matches other word forms, such as "go" for "went". ``syntax`` parses the text as
-        tantivy's query language, and raises InvalidInput if that fails. The rarity of words is that in this index, or
-        in this one and ``other`` together.
+        With ``prefix``, the last word also matches words that begin with it. The reading ``forms`` also matches other
+        word forms, such as "go" for "went". ``syntax`` parses the text as tantivy's query language, and raises
+        InvalidInput if that fails. The rarity of words is that in this index, or in this one and ``other`` together.
         """
         searcher = self._index.searcher()
         if reading == "syntax":

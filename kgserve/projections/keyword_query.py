@@ -15,6 +15,8 @@ TEXT_FIELDS = ("content", "name", "summary")
 UNORDERED_FIELDS = frozenset({"name"})
 """Fields without positions, which phrases are not searched in."""
 MAX_PREFIX_TERMS = 50
+ALTERNATIVE_WEIGHT = 0.9
+"""Factor of the terms that a word has in further languages or spellings."""
 PREFIX_WEIGHT = 0.3
 """Factor of words that begin with the last word of a query."""
 MIN_FUZZY_CHARS = 5
@@ -83,8 +85,10 @@ class KeywordQueryBuilder:
     def _words(self, term: QueryTerm, factors: Mapping[tuple[str, str], float]) -> Iterator[tantivy.Query]:
         for field in TEXT_FIELDS:
             parts = [
-                self._term(field, stem, term.weight * factors.get((field, stem), 1.0))
-                for stem in term.stems
+                self._term(
+                    field, stem, (ALTERNATIVE_WEIGHT if at else 1.0) * term.weight * factors.get((field, stem), 1.0)
+                )
+                for at, stem in enumerate(term.stems)
                 if self.frequency(field, stem)
             ]
             if parts:

@@ -101,7 +101,8 @@ def test_types_with_the_same_code_are_distinguished(index: KeywordIndex) -> None
     one, other = next((one, other) for one, other in pairs if one != other)
     for number in range(2):
         index.write([text(f"{kind}-{number}", "fox", kind) for kind in (one, other)], (), 1)
-        assert found(index, "fox", IndexFilter(frozenset({one}))) == [f"{one}-{place}" for place in range(number + 1)]
+        kept = found(index, "fox", IndexFilter(frozenset({one})))
+        assert sorted(kept) == [f"{one}-{place}" for place in range(number + 1)]
 
 
 def test_a_filter_returns_all_matches(index: KeywordIndex) -> None:

@@ -14,7 +14,7 @@ from itertools import chain
 from kgserve.platform.text.folding import find_exact_form
 from kgserve.platform.text.identifiers import MAX_TERM_CHARS, Compound, Emoji, Run, find_compounds
 from kgserve.platform.text.languages import MAX_DETECTED_CHARS, TO_ASCII_WORDS, detect_by_words, detect_language
-from kgserve.platform.text.segmentation import get_plain_emoji, list_bigrams, list_singles, normalize_characters
+from kgserve.platform.text.segmentation import list_bigrams, list_plain_emoji, list_singles, normalize_characters
 from kgserve.platform.text.stemming import get_stemming, prepare_word, stem_prepared
 
 ANALYZER_VERSION = "1"
@@ -134,9 +134,9 @@ def _terms_of_chunk(chunk: str, language: str) -> Iterator[str]:
                     yield from list_bigrams(found.text)
                     yield from (_EXTRA + single for single in list_singles(found.text))
                 case Emoji():
-                    yield (plain := get_plain_emoji(found.text))
-                    if plain != found.text:
-                        yield _EXTRA + found.text
+                    plain, *others = list_plain_emoji(found.text)
+                    yield plain
+                    yield from (_EXTRA + each for each in (*others, found.text) if each != plain)
                 case Compound():
                     yield from (prepare_word(part, language) for part in found.parts)
                     yield from (_EXTRA + term for term in _further_terms(found, language))

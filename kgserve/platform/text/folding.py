@@ -12,18 +12,17 @@ from functools import lru_cache
 MAX_CACHED_WORDS = 1 << 15
 _LETTERS = str.maketrans(
     {
-        "ı": "i", "ł": "l", "ø": "o", "đ": "d", "ð": "d", "þ": "th", "æ": "ae", "œ": "oe", "ħ": "h", "ŧ": "t", "ŋ": "n",
-        "ĸ": "k", "ƒ": "f", "ɨ": "i", "ʻ": "", "ə": "e", "ς": "σ", "ґ": "г",
-        "\u0671": "\u0627",
-        # Devanagari: candrabindu as anusvara
-        "\u0901": "\u0902",
+        "\u0131": "i", "ł": "l", "ø": "o", "đ": "d", "ð": "d", "þ": "th", "æ": "ae", "œ": "oe", "ħ": "h", "ŧ": "t",
+        "ŋ": "n", "ĸ": "k", "ƒ": "f", "ɨ": "i", "\u02bb": "", "ə": "e",
+        # Greek final sigma, Ukrainian ghe with upturn, Arabic alef wasla, Devanagari candrabindu
+        "\u03c2": "\u03c3", "\u0491": "\u0433", "\u0671": "\u0627", "\u0901": "\u0902",
     }
 )  # fmt: skip
 # Letters of Arabic script that texts and keyboards interchange; the folded form alone is indexed.
 _ARABIC_LETTERS = str.maketrans("\u0649\u06cc\u06a9\u0629\u06c1\u06be\u06d5\u06c0", "\u064a\u064a\u0643" + 5 * "\u0647")
 # Marks without which a word is often written, after decomposition, by the letters that they follow.
 _OPTIONAL_MARKS = re.compile(
-    "(?<=[a-zα-ωıłøđæœ\u0300-\u036f])[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff]+"  # Latin, Greek
+    "(?<=[a-z\u03b1-\u03c9\u0131łøđæœ\u0300-\u036f])[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff]+"  # Latin, Greek
     "|(?<=\u0435)\u0308"  # ё
     "|(?<=[\u0430-\u04ff])[\u0300\u0301]"  # stress in Cyrillic
     "|[\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7]"  # Hebrew points

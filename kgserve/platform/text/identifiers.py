@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import xxhash
@@ -23,7 +24,7 @@ MIN_JOINED_DIGITS = 7
 
 _JOINTS = frozenset({"", "_", "__", "-", ".", "'", "::", "&"})
 _CAMEL = re.compile(r"[a-z][A-Z]|[A-Z]{2}[a-z]")
-_CAMEL_PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_CAMEL_PARTS = re.compile(r"[A-Z]{2,}[a-z]?\d+(?![a-z])|[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _PLURAL = re.compile(r"[A-Z]{2,}s")
 _MIN_CAMEL_CHARS = 5
 _MEASURE = re.compile(r"(\d+)([^\W\d_]{2,4})")
@@ -33,19 +34,21 @@ _NUMBERED = re.compile(r"([^\W\d_]{3,})(\d{1,4})")
 _SIGN_BEFORE = re.compile(r"(?:^|[^\w#@$.-])([#@$]|--|\.)$")
 _SIGN_AFTER = re.compile(r"\+\+(?!\+)|#(?!\w)")
 _MIN_SURNAME_CHARS = 3
+_PROSE = re.compile(r"[^\W\d_]?[^\W\d_A-Z]*(?:[-'][^\W\d_]?[^\W\d_A-Z]*)*")
 
 
 class Compound(NamedTuple):
     """Word or compound of a text: its parts in order, and further terms by which it is found as a whole.
 
     ``extras`` are parts that count only for the index, such as the name in python3. ``phrase`` is what a query that
-    contains the compound looks for in a row.
+    contains the compound looks for in a row. ``is_name`` is true for identifiers and numbers, unlike e-mail.
     """
 
     parts: tuple[str, ...]
     wholes: tuple[str, ...] = ()
     extras: tuple[str, ...] = ()
     phrase: tuple[str, ...] = ()
+    is_name: bool = True
 
 
 class Run(NamedTuple):
@@ -128,7 +131,8 @@ def _compound(chunk: str, group: Sequence[Segment]) -> Compound:
     wholes += signed
     if (sign := _SIGN_BEFORE.search(chunk[: first.start])) and not (sign[1] == "." and first.text[0].isdigit()):
         wholes.append((sign[1] + chunk[first.start : last.end])[:MAX_WHOLE_CHARS])
-    return Compound(tuple(parts), tuple(dict.fromkeys(map(fold_word, wholes))), tuple(extras), phrase)
+    is_name = _PROSE.fullmatch(chunk[first.start : last.end]) is None
+    return Compound(tuple(parts), tuple(dict.fromkeys(map(fold_word, wholes))), tuple(extras), phrase, is_name)
 
 
 def _add_sign(chunk: str, last: Segment, part: str) -> tuple[str, list[str]]:
@@ -144,9 +148,9 @@ def _wholes(chunk: str, group: Sequence[Segment]) -> list[str]:
     if group[-1].end - group[0].start > MAX_WHOLE_CHARS:
         return []
     written = group[0].text
-    for before, after in zip(group, group[1:], strict=False):
+    for before, after in pairwise(group):
         gap = chunk[before.end : after.start]
-        if before.text[-1].isdigit() and (gap == "." or (after.text[0].isdigit() and gap != ",")):
+        if before.text[-1].isdigit() and (gap == "." or (after.text[0].isdigit() and gap not in {",", "_"})):
             written += gap
         written += after.text
     digits = sum(char.isdigit() for char in written)

@@ -30,7 +30,7 @@ _CLUE_BITS = 12
 _EXCLUSIVE_CLUE = 12
 _LETTER_CLUE = 4
 _MIN_CLUES = 12
-_MIN_LEAD = 1.4
+_MIN_LEAD = 1.25
 _MIN_NON_LATIN_SHARE = 0.3
 _MIN_KANA_SHARE = 0.1
 # The language that a script mostly stands for, by the first code point of a range; "" for none.
@@ -147,9 +147,14 @@ def _clues_by_word() -> dict[str, int]:
     shared.update(word for word in load_stop_words()["en ambiguous"] if word not in FUNCTION_WORDS)
     clues: dict[str, int] = {}
     for code, words in lists.items():
-        for word in words:
+        # Single letters are mostly those of formulas and code.
+        for word in filter(_is_clue, words):
             clues[word] = clues.get(word, 0) + (_EXCLUSIVE_CLUE // shared[word] << _places()[code])
     return clues
+
+
+def _is_clue(word: str) -> bool:
+    return len(word) > 1
 
 
 @lru_cache(maxsize=1)

@@ -12,11 +12,15 @@ import sys
 import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 SegmentKind = Literal["word", "run", "emoji"]
 
-_HAN = "\u2e80-\u2fd5\u3005-\u3007\u3021-\u3029\u3038-\u303b\u3400-\u4dbf\u4e00-\u9fff\ua000-\ua48c\uf900-\ufaff\U00020000-\U0003ffff"
+_HAN = (
+    "\u2e80-\u2fd5\u3005-\u3007\u3021-\u3029\u3038-\u303b\u3400-\u4dbf\u4e00-\u9fff\ua000-\ua48c\uf900-\ufaff"
+    "\U00020000-\U0003ffff"
+)
 _KANA = (
     "\u3041-\u3096\u3099-\u309a\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u3105-\u312f\u31f0-\u31ff\U0001b000-\U0001b16f"
 )
@@ -88,11 +92,11 @@ def list_bigrams(run: str) -> list[str]:
     characters = list_characters(run)
     if len(characters) == 1:
         return characters
-    return [one + other for one, other in zip(characters, characters[1:], strict=False)]
+    return [one + other for one, other in pairwise(characters)]
 
 
 def list_singles(run: str) -> list[str]:
-    """Return the single characters by which a run is also found: Han characters, and the first of short Hangul words."""
+    """Return the single characters by which a run is also found: those of Han, and the first of a short Hangul word."""
     if len(run) == 1:
         return []
     singles = _HAN_CHARACTER.findall(run)
@@ -101,9 +105,9 @@ def list_singles(run: str) -> list[str]:
     return singles
 
 
-def get_plain_emoji(emoji: str) -> str:
-    """Return the first emoji of a sequence, without skin tone; a flag as it is."""
-    return emoji if re.match(_FLAG_LETTER, emoji) else emoji[0]
+def list_plain_emoji(emoji: str) -> list[str]:
+    """Return the emoji of a sequence without skin tones; a flag as it is."""
+    return [emoji] if re.match(_FLAG_LETTER, emoji) else re.findall(f"(?!{_SKIN_TONE})[{_EMOJI}]", emoji)
 
 
 @lru_cache(maxsize=1)
@@ -115,7 +119,7 @@ def _replacements() -> dict[int, str | None]:
     table.update(dict.fromkeys(map(ord, "\u2018\u2019\u02bc\u02b9\u05f3\u2032\u00b4\uff07"), "'"))
     table.update(dict.fromkeys(map(ord, "\u2010\u2011"), "-"))
     table.update(dict.fromkeys(map(ord, "\u2122\u2120\u00ae\u00a9\u00b0\u00a8\u00af\u00b8"), " "))
-    table.update({0x05F4: '"', 0x309B: "\u3099", 0x309C: "\u309a"})
+    table.update({0x05F4: '"', 0x266F: "#", 0x309B: "\u3099", 0x309C: "\u309a"})
     for code in (*range(0xBC, 0xBF), *range(0x2150, 0x215F)):
         table[code] = f" {unicodedata.normalize('NFKC', chr(code))} ".replace("\u2044", "/")
     return table

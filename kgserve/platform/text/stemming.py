@@ -31,7 +31,7 @@ _UNSTEMMED = frozenset({"uk", "fa", "ur"})
 def get_stemming(language: str) -> str:
     """Return the language itself if its texts are stemmed in a way of their own, else ``en``.
 
-    In texts of every language, words of other scripts are stemmed as well, in the language that their script stands for.
+    Words of other scripts are stemmed in every text, in the language that their script stands for.
     """
     return language if language in _STEMMER_NAMES or language in _UNSTEMMED else "en"
 
