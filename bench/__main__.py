@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
-from bench import cypher, engine, footprint, growth, memory, rows, search
+from bench import cypher, engine, footprint, growth, memory, retrieval, rows, search
 
 BENCHES: dict[str, Callable[[Sequence[str]], int]] = {
     "rows": rows.main,
@@ -14,6 +14,7 @@ BENCHES: dict[str, Callable[[Sequence[str]], int]] = {
     "footprint": footprint.main,
     "growth": growth.main,
     "search": search.main,
+    "retrieval": retrieval.main,
     "memory": memory.main,
 }
 

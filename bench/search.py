@@ -1,6 +1,6 @@
-"""Search quality on real conversations, and the recall of the approximate index.
+"""Search quality on real conversations, the recall of the approximate index, and the speed of filtered searches.
 
-`python -m bench.search [--only quality|approximate] [--quick]`. Quality uses the service's defaults.
+`python -m bench.search [--only quality|approximate|speed] [--quick]`. Quality uses the service's defaults.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bench import graphs, locomo, wordnet
+from bench import graphs, locomo, search_speed, wordnet
 from bench.measure import BenchmarkReport, DurationPercentiles, clock, parser, run_parts, times
 from bench.server import BenchClient, scratch_folder, serving
 from kgserve.embedding.embedder import load_embedder
@@ -113,6 +113,11 @@ def _approximate(report: BenchmarkReport, vectors: NDArray[np.float32], queries:
     report.compare(f"hnswlib recall@{NEIGHBOURS}", f"{share:.4f}, {near}", "exact search", share, ("≥", 0.98))
 
 
+def speed(_path: Path, *, quick: bool) -> BenchmarkReport:
+    """Measure filtered, hybrid and concurrent searches. Raises wordnet.Unavailable."""
+    return search_speed.speed(quick=quick)
+
+
 def _query(content: str, choice: random.Random) -> str:
     """Return consecutive words of a text, as a person would remember them."""
     words = content.split()
@@ -124,7 +129,7 @@ def _search(client: BenchClient, store: str, body: Mapping[str, object]) -> Any:
     return client.call("POST", f"/api/memory/{store}/search", body)
 
 
-PARTS: dict[str, Callable[..., BenchmarkReport]] = {"quality": quality, "approximate": approximate}
+PARTS: dict[str, Callable[..., BenchmarkReport]] = {"quality": quality, "approximate": approximate, "speed": speed}
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from kgserve.platform.text.languages import LanguageSetting
 from kgserve.storage.model.statuses import ExtractionStatus, HistoryStatus, IndexStatus, SyncerStatus
 from kgserve.storage.model.store_settings import (
     MAX_ATTRIBUTE_KEY_BYTES,
@@ -19,6 +20,7 @@ from kgserve.storage.model.store_settings import (
     ConflictPolicy,
     HistoryRetention,
     IndexChoice,
+    LateInteraction,
     MemorySettings,
     MemorySettingsChange,
     _Kind,
@@ -63,6 +65,20 @@ _Indexes = (
     ]
     | None
 )
+_Language = (
+    Annotated[
+        LanguageSetting,
+        Meta(description="Language whose word forms keyword search matches; auto: that of each node's text"),
+    ]
+    | None
+)
+_LateInteraction = (
+    Annotated[
+        LateInteraction,
+        Meta(description="Nodes whose tokens are embedded for late interaction: turns of conversations, all, or none"),
+    ]
+    | None
+)
 _Days = Annotated[int, Meta(ge=1, le=MAX_HISTORY_DAYS)]
 _History = Annotated[
     Literal["all", "none"] | _Days | None,
@@ -79,6 +95,8 @@ class StoreSettingsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=T
     metadata: _Metadata = None
     indexed_attributes: _Indexed = None
     indexes: _Indexes = None
+    language: _Language = None
+    late_interaction: _LateInteraction = None
     history: _History = None
     memory: Annotated[MemorySettingsChange | None, Meta(description="Memory settings; merged by field")] = None
 
@@ -97,6 +115,8 @@ class StoreSettingsAnswer(msgspec.Struct, kw_only=True):
     metadata: dict[str, Any]
     indexed_attributes: list[str]
     indexes: IndexChoice
+    language: LanguageSetting
+    late_interaction: LateInteraction
     history: HistoryRetention
     memory: MemorySettings
     created_at: str
@@ -236,6 +256,12 @@ class StoreStats(msgspec.Struct, kw_only=True):
     compactions: Annotated[int, Meta(description="Number since the store was opened")]
     queued_writes: int
     indexes: list[IndexStatus]
+    languages: Annotated[
+        dict[str, int],
+        Meta(
+            description="Indexed nodes by the detected language of their texts (ISO 639-1), for the 10 most frequent"
+        ),
+    ]
     last_check: str | None
     last_check_ok: bool | None
     digest: Annotated[str, Meta(description="Order-independent digest of all rows, 32 hex digits")]

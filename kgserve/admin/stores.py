@@ -9,6 +9,7 @@ import contextlib
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,6 +64,7 @@ from kgserve.stores.open_store import OpenStore
 from kgserve.stores.placement import RemoteStore
 
 MAX_LISTED_STORE_TYPES = 100
+MAX_LISTED_LANGUAGES = 10
 MAX_LISTED_METADATA_BYTES = 4096
 """Largest metadata in bytes that the list of stores includes."""
 
@@ -159,6 +161,8 @@ def store_stats(graph: StoreHandle) -> StoreStats:
     indexer, historian, extractor = graph.graphs.indexer, graph.graphs.historian, graph.graphs.extractor
     with graph.lease() as store:
         found = _stats(store, _index_states(store, indexer) if indexer else [])
+        if indexer is not None:
+            found.languages = dict(islice(indexer.of(store).languages().items(), MAX_LISTED_LANGUAGES))
         if extractor is not None:
             with contextlib.suppress(Unavailable):
                 found.extraction = extractor.of(store).status()
@@ -192,6 +196,7 @@ def _index_states(store: OpenStore, indexer: IndexWorker) -> list[IndexStatus]:
             lag=max(last - state.sequence, 0),
             entities=state.entities,
             pending=max(state.pending, 0),
+            progress=None if state.progress is None else round(state.progress, 3),
             bytes=state.bytes,
             model=state.model,
             degraded=state.name in ("vector", "past-vector") and indexes.degraded,
@@ -223,6 +228,7 @@ def _stats(store: OpenStore, indexes: list[IndexStatus]) -> StoreStats:
         compactions=store.compactor.done,
         queued_writes=store.queued,
         indexes=indexes,
+        languages={},
         last_check=format_time(checked.time) if checked else None,
         last_check_ok=checked.ok if checked else None,
         digest=format_digest(state.digest),
@@ -295,6 +301,8 @@ def _settings(store: OpenStore) -> StoreSettingsAnswer:
         metadata=described.metadata,
         indexed_attributes=list(described.indexed_attributes),
         indexes=described.indexes,
+        language=described.language,
+        late_interaction=described.late_interaction,
         history=described.history,
         memory=described.memory,
         created_at=format_time(described.created_at),
@@ -324,6 +332,8 @@ def build_settings_change(request: StoreSettingsRequest) -> Callable[[StoreSetti
         if request.indexed_attributes is None
         else tuple(sorted({*request.indexed_attributes})),
         "indexes": request.indexes,
+        "language": request.language,
+        "late_interaction": request.late_interaction,
         "history": request.history,
     }
     changes = {field: value for field, value in given.items() if value is not None}

@@ -270,6 +270,7 @@ STORE_STATS_EXAMPLE = StoreStats(
             error=None,
         )
     ],
+    languages={"en": 2},
     last_check=None,
     last_check_ok=None,
     digest="3f1d0c5a9be84276a2b7c6d1e0f94853",
@@ -474,6 +475,8 @@ SETTINGS_REQUEST_EXAMPLE: dict[str, Any] = {
     "metadata": {"team": "checkout"},
     "indexed_attributes": ["owner"],
     "indexes": "words",
+    "language": "de",
+    "late_interaction": "turns",
     "history": 90,
     "memory": {"half_life_by_type": {"preference": None}},
 }
@@ -485,6 +488,8 @@ SETTINGS_ANSWER_EXAMPLE = StoreSettingsAnswer(
     metadata={"team": "checkout"},
     indexed_attributes=["owner"],
     indexes="words",
+    language="de",
+    late_interaction="turns",
     history=90,
     memory=MemorySettings(half_life_by_type={"preference": None}),
     created_at=EXAMPLE_TIME,

@@ -201,6 +201,8 @@ def recall(
         )
     if print_as_json(found):
         return
+    if found.notice:
+        click.echo(f"kgserve: {found.notice}", err=True)
     _show(found.hits)
     if found.withheld:
         withheld = ", ".join(f"{number:,} {why.replace('_', ' ')}" for why, number in found.withheld.items())

@@ -100,6 +100,7 @@ _MAX_CONTENT_CHARS = 200
 @click.option("--limit", type=click.IntRange(1, 100), default=10, show_default=True, help="Maximum number of nodes.")
 @click.option("--type", "types", metavar="TYPE", multiple=True, help="Only nodes of this type; may be repeated.")
 @click.option("--tag", "tags", metavar="TAG", multiple=True, help="Only nodes with this tag; may be repeated.")
+@click.option("--prefix", is_flag=True, help="Also match words that begin with the last word of QUERY.")
 @click.option("--as-of", metavar="WHEN", help="State to search: a sequence, or a time such as 2025-07-15T12:00:00Z.")
 @click.option("--valid-at", metavar="TIME", help="Only facts that were valid at this time, or `now`.")
 @as_json_option
@@ -112,6 +113,7 @@ def search(
     limit: int,
     types: tuple[str, ...],
     tags: tuple[str, ...],
+    prefix: bool,
     as_of: str | None,
     valid_at: str | None,
 ) -> None:
@@ -126,6 +128,7 @@ def search(
             limit=limit,
             types=types or None,
             tags=tags or None,
+            prefix=prefix,
             as_of=as_of,
             valid_at=valid_at,
         )
@@ -133,6 +136,8 @@ def search(
         return
     if found.degraded:
         click.echo("kgserve: no embedding model is available; results are ranked by words and letters only", err=True)
+    if found.notice:
+        click.echo(f"kgserve: {found.notice}", err=True)
     show_table(
         HIT_COLUMNS,
         [(f"{hit.score:.3f}", hit.node.type, hit.node.id, _shorten(hit.node.content or "")) for hit in found.hits],

@@ -158,7 +158,9 @@ class IndexProgress(_LiveDisplay):
         note = index.error or ("" if complete else f"{index.lag:,} {'commit' if index.lag == 1 else 'commits'} to go")
         done = total - index.pending
         entities = f"{done:,} of {total:,} entities"
-        if complete:  # also without any entities
+        if index.progress is not None:  # the index being replaced has entities, too
+            bar.update(task, total=1, completed=index.progress, entities=f"{index.progress:.0%} rebuilt", note=note)
+        elif complete:  # also without any entities
             bar.update(task, total=1, completed=1, entities=entities, note=note)
         else:  # the bar is indeterminate while the total is unknown
             bar.update(task, total=total if index.pending else None, completed=done, entities=entities, note=note)

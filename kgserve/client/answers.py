@@ -221,7 +221,8 @@ class Hits(HitList[answers.SearchHit], answers.SearchAnswer, kw_only=True):
 
     @override
     def _about(self) -> str:
-        return f"{count_noun(len(self.hits), 'hit')}, index at sequence {self.index_sequence}{_degraded(self.degraded)}"
+        hits = f"{count_noun(len(self.hits), 'hit')}, index at sequence {self.index_sequence}"
+        return f"{hits}{_degraded(self.degraded)}{_noticed(self.notice)}"
 
 
 class BatchHits(HitList[answers.BatchHit], answers.BatchSearchAnswer, kw_only=True):
@@ -235,7 +236,8 @@ class BatchHits(HitList[answers.BatchHit], answers.BatchSearchAnswer, kw_only=Tr
 
     @override
     def _about(self) -> str:
-        return f"{count_noun(len(self.hits), 'hit')} of {self.query_count} queries{_degraded(self.degraded)}"
+        hits = f"{count_noun(len(self.hits), 'hit')} of {self.query_count} queries"
+        return f"{hits}{_degraded(self.degraded)}{_noticed(self.notice)}"
 
 
 class CypherResult(TabularAnswer, answers.CypherAnswer, kw_only=True):
@@ -275,6 +277,10 @@ def _node_key(store: str | msgspec.UnsetType, node_id: str) -> str | tuple[str, 
 
 def _degraded(degraded: bool) -> str:
     return ", degraded: keywords only" if degraded else ""
+
+
+def _noticed(notice: str | None) -> str:
+    return f"; {notice}" if notice else ""
 
 
 def _frame(table: pa.Table) -> Any:

@@ -23,7 +23,8 @@ from kgserve.graph.query_parameters import EntityHistoryRequest, NodesQuery
 from kgserve.graph.request_bodies import CypherRequest, SearchVariant
 from kgserve.memory.hierarchy_api import AncestorsRequest, DescendantsRequest, HierarchyMemory
 from kgserve.platform.media_types import JSON_MEDIA_TYPE, NDJSON_MEDIA_TYPE
-from kgserve.storage.model.store_settings import ConflictPolicy, HistoryRetention, IndexChoice
+from kgserve.platform.text.languages import LanguageSetting
+from kgserve.storage.model.store_settings import ConflictPolicy, HistoryRetention, IndexChoice, LateInteraction
 
 QUERY_TIMEOUT_MARGIN_SECONDS = 30.0
 """Seconds added to a query's time limit, because it may wait in a queue."""
@@ -90,6 +91,8 @@ def create(  # noqa: PLR0913 - the fields of the request
     metadata: Mapping[str, Any] | None = None,
     indexed_attributes: Iterable[str] | None = None,
     indexes: IndexChoice | None = None,
+    language: LanguageSetting | None = None,
+    late_interaction: LateInteraction | None = None,
     history: HistoryRetention | None = None,
     memory: Mapping[str, Any] | None = None,
 ) -> ClientRequest[StoreAnswer]:
@@ -104,6 +107,8 @@ def create(  # noqa: PLR0913 - the fields of the request
         metadata=metadata,
         indexed_attributes=indexed_attributes,
         indexes=indexes,
+        language=language,
+        late_interaction=late_interaction,
         history=history,
         memory=memory,
     )
@@ -119,14 +124,18 @@ def update_settings(  # noqa: PLR0913 - the fields of the request
     metadata: Mapping[str, Any] | None = None,
     indexed_attributes: Iterable[str] | None = None,
     indexes: IndexChoice | None = None,
+    language: LanguageSetting | None = None,
+    late_interaction: LateInteraction | None = None,
     history: HistoryRetention | None = None,
     memory: Mapping[str, Any] | None = None,
 ) -> ClientRequest[StoreSettingsAnswer]:
     """Change the store's settings. None leaves a setting unchanged; an empty value resets it.
 
-    ``indexes``: "none", "words", "words+meaning", or "default" for the server's default. ``history``: previous states
-    to keep: "all", "none", or a number of days. ``memory``: memory settings, merged by field. Raises InvalidInput,
-    whose ``errors`` list every invalid field, and NotFound.
+    ``indexes``: "none", "words", "words+meaning", or "default" for the server's default. ``language``: "auto", or the
+    language whose word forms match, such as "de". ``late_interaction``: nodes whose tokens are embedded: "turns" of
+    conversations, "all", or "none". ``history``: previous states to keep: "all", "none", or a number of days.
+    ``memory``: memory settings, merged by field. Raises InvalidInput, whose ``errors`` list every invalid field, and
+    NotFound.
     """
     body = _given_settings(
         name=name,
@@ -135,6 +144,8 @@ def update_settings(  # noqa: PLR0913 - the fields of the request
         metadata=metadata,
         indexed_attributes=indexed_attributes,
         indexes=indexes,
+        language=language,
+        late_interaction=late_interaction,
         history=history,
         memory=memory,
     )

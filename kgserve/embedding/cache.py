@@ -20,6 +20,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from kgserve.embedding.embedder import Embedder
+from kgserve.embedding.token_projection import TokenVectors
 from kgserve.errors import Unavailable
 from kgserve.platform.gil_yield import iterate_cooperatively
 from kgserve.platform.sqlite_files import remove_path, truncate_wal
@@ -69,12 +70,25 @@ class QueryVectorCache:
 
     def __init__(self, embedder: Embedder) -> None:
         self.embedder = embedder
-        self.of = lru_cache(MAX_CACHED_QUERIES)(self._embed)
+        self._embedded = lru_cache(MAX_CACHED_QUERIES)(self._embed)
 
-    def _embed(self, text: str) -> FloatVector:
-        vector = self.embedder.embed([text])[0]
+    def of(self, text: str) -> FloatVector:
+        """Return the vector of a query, read-only. Raises Unavailable if the model or service fails."""
+        return self._embedded(text)[0]
+
+    def tokens_of(self, text: str) -> TokenVectors | None:
+        """Return the tokens of a query; None if the embedder has none, or the query is only punctuation."""
+        tokens = self._embedded(text)[1]
+        return tokens if tokens is not None and len(tokens.pieces) else None
+
+    def _embed(self, text: str) -> tuple[FloatVector, TokenVectors | None]:
+        if self.embedder.token_projection is None:
+            vector, tokens = self.embedder.embed([text])[0], None
+        else:
+            vectors, (tokens,) = self.embedder.embed_tokens([text])
+            vector = vectors[0]
         vector.setflags(write=False)
-        return vector
+        return vector, tokens
 
 
 class EmbeddingCache:

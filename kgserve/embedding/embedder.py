@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 import httpx
 import msgspec
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from kgserve.embedding.model_files import ModelManifest, model_folder, read_verified_manifest
+from kgserve.embedding.token_projection import TextEmbeddings, TokenProjection, TokenVectors, load_token_projection
 from kgserve.errors import Unavailable
 from kgserve.platform.allocator import release_free_memory
 from kgserve.platform.codecs import decode_json
@@ -33,6 +34,7 @@ from kgserve.platform.settings import Settings
 
 if TYPE_CHECKING:
     from fastembed import TextEmbedding
+    from fastembed.text.onnx_embedding import OnnxTextEmbedding
 
 
 log = structlog.get_logger()
@@ -62,6 +64,7 @@ class LocalEmbedder:
         self.manifest = manifest
         self.model_id = manifest.model_id
         self.dimensions = manifest.dimensions
+        self.token_projection: TokenProjection | None = load_token_projection(manifest.model_id)
         self._name = manifest.name
         self._max_chars = manifest.max_tokens * CHARACTERS_PER_TOKEN
         self.folder = folder
@@ -81,20 +84,43 @@ class LocalEmbedder:
         """True if the model is in memory."""
         return self._model is not None
 
+    def embed_tokens(self, texts: Sequence[str]) -> TextEmbeddings:
+        """Return the vectors of `embed`, and those of the tokens of each text, from one run of the model."""
+        projection = self.token_projection
+        if projection is None:
+            return TextEmbeddings(self.embed(texts), [])
+        readable, order = self._in_order_of_length(texts)
+        vectors = np.empty((len(texts), self.dimensions), dtype=np.float32)
+        tokens: list[TokenVectors] = [projection.no_tokens] * len(texts)
+        with self._acquired_model() as model:
+            encoder = cast("OnnxTextEmbedding", model.model)
+            for first in range(0, len(order), self._batch):
+                batch = order[first : first + self._batch]
+                output = encoder.onnx_embed([readable[index] for index in batch])
+                rows = encoder._post_process_onnx_output(output)  # noqa: SLF001 - pooling, as `embed` does
+                for place, (index, row) in enumerate(zip(batch, rows, strict=True)):
+                    vectors[index] = row
+                    tokens[index] = projection.project(output, place)
+        return TextEmbeddings(vectors, tokens)
+
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return unit vectors of shape (len(texts), dimensions).
 
         Texts of similar length are batched to avoid padding. Raises Unavailable if the model cannot be loaded or is
         closed.
         """
-        readable = [_replace_surrogates(text[: self._max_chars]) for text in texts]
-        order = sorted(range(len(texts)), key=lambda index: len(readable[index]))
+        readable, order = self._in_order_of_length(texts)
         vectors = np.empty((len(texts), self.dimensions), dtype=np.float32)
         with self._acquired_model() as model:
             rows = model.embed([readable[index] for index in order], batch_size=self._batch)
             for index, row in zip(order, rows, strict=True):
                 vectors[index] = row
         return vectors
+
+    def _in_order_of_length(self, texts: Sequence[str]) -> tuple[list[str], list[int]]:
+        """Return the texts as the tokenizer accepts them, and their places, shortest first."""
+        readable = [_replace_surrogates(text[: self._max_chars]) for text in texts]
+        return readable, sorted(range(len(texts)), key=lambda index: len(readable[index]))
 
     def close(self) -> None:
         """Unload the model once running calls have finished."""
@@ -183,6 +209,7 @@ class IndexingEmbedder:
         self._patient = patient
         self.model_id = patient.model_id
         self.dimensions = patient.dimensions
+        self.token_projection = patient.token_projection
 
     @property
     def is_loading(self) -> bool:
@@ -194,9 +221,15 @@ class IndexingEmbedder:
 
         Raises Unavailable if the model cannot be loaded or is closed.
         """
+        return self._choose(texts).embed(texts)
+
+    def embed_tokens(self, texts: Sequence[str]) -> TextEmbeddings:
+        """Return the vectors of texts and of their tokens, as `LocalEmbedder.embed_tokens`."""
+        return self._choose(texts).embed_tokens(texts)
+
+    def _choose(self, texts: Sequence[str]) -> LocalEmbedder:
         few = sum(len(text) + TEXT_OVERHEAD_CHARS for text in texts) <= MAX_INTERACTIVE_CHARS
-        chosen = self._prompt if few and self._prompt.is_loaded and not self._patient.is_loaded else self._patient
-        return chosen.embed(texts)
+        return self._prompt if few and self._prompt.is_loaded and not self._patient.is_loaded else self._patient
 
     def close(self) -> None:
         """Unload the indexing copy once running calls have finished."""
@@ -245,6 +278,7 @@ class OpenAIEmbedder:
 
     degraded = False
     is_loading = False
+    token_projection: TokenProjection | None = None
 
     def __init__(
         self,
@@ -304,6 +338,10 @@ class OpenAIEmbedder:
                 )
             vectors[some] = rows
         return vectors
+
+    def embed_tokens(self, texts: Sequence[str]) -> TextEmbeddings:
+        """Return the vectors of texts; services return none of tokens."""
+        return TextEmbeddings(self.embed(texts), [])
 
     def close(self) -> None:
         """Close the connections."""
@@ -413,6 +451,11 @@ class HashingEmbedder:
     dimensions = HASHING_DIMENSIONS
     degraded = True
     is_loading = False
+    token_projection: TokenProjection | None = None
+
+    def embed_tokens(self, texts: Sequence[str]) -> TextEmbeddings:
+        """Return the vectors of texts, and none of tokens."""
+        return TextEmbeddings(self.embed(texts), [])
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return unit vectors of shape (len(texts), 384)."""
@@ -482,6 +525,18 @@ class Embedder(Protocol):
         """True if vectors represent letters and words rather than meaning."""
         ...
 
+    @property
+    def token_projection(self) -> TokenProjection | None:
+        """Projection of the vectors of tokens; None if the embedder has none."""
+        ...
+
+    def embed_tokens(self, texts: Sequence[str]) -> TextEmbeddings:
+        """Return what `embed` does, and the vectors of the tokens of each text, if the embedder has any.
+
+        Raises what `embed` raises.
+        """
+        ...
+
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return unit vectors, one row per text, of shape (len(texts), dimensions).
 
@@ -520,6 +575,16 @@ class MeteredEmbedder(Embedder):
     @override
     def degraded(self) -> bool:
         return self._embedder.degraded
+
+    @property
+    @override
+    def token_projection(self) -> TokenProjection | None:
+        return self._embedder.token_projection
+
+    @override
+    def embed_tokens(self, texts: Sequence[str]) -> TextEmbeddings:
+        with self._counted.of(len(texts)), measure_request_part("embedding"):
+            return self._embedder.embed_tokens(texts)
 
     @override
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -580,4 +645,5 @@ def _local_embedder(settings: Settings) -> Embedder:
     except Unavailable as fault:
         log.warning("embedding_degraded", reason=fault.message, instead=HashingEmbedder.model_id)
         return HashingEmbedder()
-    return LocalEmbedder(folder, manifest, threads=settings.embedding_threads, batch=settings.embedding_batch)
+    # More threads would wait for each other by spinning, which takes the processor from concurrent queries.
+    return LocalEmbedder(folder, manifest, threads=1, batch=settings.embedding_batch)

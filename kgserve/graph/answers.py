@@ -284,11 +284,17 @@ class SearchHit(SparseReprStruct, kw_only=True, omit_defaults=True):
     why: Annotated[str | None, Meta(description="How the score was computed, with `explain`")] = None
 
 
+Notice = (
+    Annotated[str, Meta(description="How to read this answer: no word was found, or an index is being built")] | None
+)
+
+
 class SearchAnswer(msgspec.Struct, kw_only=True):
     """Hits, best first. ``degraded``: without an embedding model, semantic scores use words and letters alone."""
 
     hits: list[SearchHit]
     degraded: bool
+    notice: Notice = None
     index_sequence: Annotated[int, Meta(description="The last commit that the indexes contain")]
     took_ms: float
 
@@ -309,6 +315,7 @@ class BatchSearchAnswer(msgspec.Struct, kw_only=True):
     unique_hits: int
     per_query_hits: list[int]
     degraded: bool
+    notice: Notice = None
     index_sequence: int
     took_ms: float
 
@@ -324,6 +331,7 @@ class ContextAnswer(msgspec.Struct, kw_only=True):
     ) = UNSET
     truncated: Annotated[bool, Meta(description="More was found than fits the budget")]
     degraded: bool
+    notice: Notice = None
     index_sequence: int
 
 

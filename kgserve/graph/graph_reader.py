@@ -37,6 +37,7 @@ from kgserve.storage.model.redirects import follow_redirect_chain
 from kgserve.storage.model.rows import EdgeRow, LinkRow, NodeRow
 from kgserve.storage.model.soft_delete import is_live
 from kgserve.storage.model.traversal import TraversalDirection, TraversalRequest
+from kgserve.storage.model.turns import NEXT_TURN_RELATION
 from kgserve.storage.rows.delta import EdgeSet
 from kgserve.storage.rows.encoding import (
     ExportedEdge,
@@ -67,6 +68,8 @@ Found = TypeVar("Found")
 
 MAX_NEIGHBOURS = MAX_PROPAGATION_DEGREE + 1
 """Neighbours read per node; one more than the hub limit, to detect hubs."""
+MAX_TURN_STEPS = 2
+"""Steps along a conversation within which turns share words and scores."""
 MAX_DESCENDANTS = 10_000
 """Memories visited to list the descendants of a memory as of a commit."""
 MAX_EDGES_SCANNED = 500_000
@@ -199,6 +202,13 @@ class GraphReader(ABC):
     @abstractmethod
     def neighbours(self, ids: Sequence[str]) -> NeighbourWeights:
         """Return the valid other ends of each node's valid edges with weights, at most `MAX_NEIGHBOURS` each."""
+
+    def turns_around(self, ids: Collection[str]) -> NeighbourWeights:  # noqa: ARG002
+        """Return the turns of conversations among `ids` and up to two steps away, each with those next to it.
+
+        Empty for a past moment, at which turns rank as other nodes do.
+        """
+        return {}
 
     # Encoded as JSON
 
@@ -514,6 +524,32 @@ class CurrentGraph(GraphReader):
         found = self._valid_around(np.array([number]), outgoing=False, relation_type=relation_type)
         weights = np.clip(np.array(rows.weights(found), np.float64), 0.0, 1.0)
         return WeightsByRowNumber(rows, rows.edge_endpoints(found)[0].astype(np.int64), weights)
+
+    @override
+    def turns_around(self, ids: Collection[str]) -> NeighbourWeights:
+        if not self.rows.has_turns:
+            return {}
+        found: dict[int, list[tuple[int, float]]] = {}
+        level = [number for node_id in ids if (number := self.rows.number(node_id)) >= 0]
+        for _ in range(MAX_TURN_STEPS + 1):
+            around = self._adjacent_turns(np.array(level, np.int64))
+            found |= around
+            level = [*dict.fromkeys(end for near in around.values() for end, _ in near if end not in found)]
+        last = {number: [(end, weight) for end, weight in near if end in found] for number, near in found.items()}
+        names = dict(zip(last, self.rows.delta.ids([*last]), strict=True))
+        return {names[number]: [(names[end], weight) for end, weight in near] for number, near in last.items()}
+
+    def _adjacent_turns(self, numbers: NumberArray) -> dict[int, list[tuple[int, float]]]:
+        """Return the turns next to some nodes, by numbers; nodes with none are left out."""
+        found: dict[int, list[tuple[int, float]]] = {}
+        for outgoing in (True, False) if len(numbers) else ():
+            edges = self._valid_around(numbers, outgoing=outgoing, relation_type=NEXT_TURN_RELATION)
+            edges = edges.first(MAX_NEIGHBOURS * len(numbers))
+            sources, targets = (ends.tolist() for ends in self.rows.edge_endpoints(edges))
+            own, others = (sources, targets) if outgoing else (targets, sources)
+            for one, other, weight in zip(own, others, self.rows.weights(edges), strict=True):
+                found.setdefault(one, []).append((other, weight))
+        return found
 
     def _valid_around(self, numbers: NumberArray, *, outgoing: bool, relation_type: str) -> EdgeSet:
         return self._valid(

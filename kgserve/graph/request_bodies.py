@@ -109,6 +109,11 @@ class TraverseRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 SearchMode = Literal["hybrid", "keyword", "semantic", "graph"]
 FusionMethod = Literal["weighted", "rrf"]
 
+LATE_HELP = (
+    "Late interaction in hybrid mode: compare tokens, not only whole texts; null: for turns of conversations, "
+    "true: for all nodes that have token vectors"
+)
+PREFIX_HELP = "Also match words that begin with the last word of the query"
 _Query = Annotated[str, Meta(min_length=1, max_length=10_000, description="The query, in plain words")]
 _Kinds = Annotated[list[_Label], Meta(max_length=100, description="The same as `types`; empty: all")]
 
@@ -135,7 +140,9 @@ class SearchRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     ) = None
     explain: Annotated[bool, Meta(description="Explain the score of each hit")] = False
     neighbours: Annotated[bool, Meta(description="Let hits raise the scores of related nodes, in hybrid mode")] = True
+    late: Annotated[bool | None, Meta(description=LATE_HELP)] = None
     syntax: Annotated[bool, Meta(description="The query is in tantivy's query language")] = False
+    prefix: Annotated[bool, Meta(description=PREFIX_HELP)] = False
     tags: Annotated[list[_Label], Meta(max_length=100, description="Only nodes with all of these tags")] | None = None
     attributes: AttributeConditionsInput | None = None
     fresh_only: Annotated[bool, Meta(description="Only nodes whose freshness_at is not in the past")] = False
@@ -156,6 +163,7 @@ class SearchVariant(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     tags: Annotated[list[_Label], Meta(max_length=100, description="Only nodes with all of these tags")] | None = None
     attributes: AttributeConditionsInput | None = None
     fresh_only: Annotated[bool, Meta(description="Only nodes whose freshness_at is not in the past")] = False
+    prefix: Annotated[bool, Meta(description=PREFIX_HELP)] = False
 
 
 class MultiQuerySearchRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -187,6 +195,7 @@ class ContextRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     limit: Annotated[int, Meta(description="Maximum number of nodes; below 1 is 1, above 100 is 100")] = 50
     types: Annotated[list[_Label], Meta(max_length=100)] | None = None
     attributes: AttributeConditionsInput | None = None
+    prefix: Annotated[bool, Meta(description=PREFIX_HELP)] = False
     also: AdditionalStores = None
     follow_symlinks: Annotated[bool, Meta(description="Include nodes of other stores linked to the best nodes")] = False
     at_least: Annotated[int, Meta(ge=0)] | None = None

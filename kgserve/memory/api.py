@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
+from kgserve.graph.answers import Notice
 from kgserve.graph.request_bodies import VALID_AT_HELP, AdditionalStores, AsOfText, AsOfValue, SearchMode
 from kgserve.platform.settings import DedupMode, PruningMode
 from kgserve.storage.model.attributes import ATTRIBUTES_DESCRIPTION, MAX_ATTRIBUTES_TEXT_BYTES, AttributeConditionsInput
@@ -589,6 +590,7 @@ class RecallAnswer(msgspec.Struct, kw_only=True):
     degraded: bool
     index_sequence: Annotated[int, Meta(description="Last commit in the indexes")]
     took_ms: float
+    notice: Notice = None
     deleted_entity: DeletedEntityField | UnsetType = UNSET
 
 

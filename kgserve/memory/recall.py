@@ -24,6 +24,7 @@ from kgserve.graph.request_validation import parse_attribute_filter
 from kgserve.graph.search import score_fusion
 from kgserve.graph.search.node_search import StoreSearch
 from kgserve.graph.search.score_fusion import FUSION_POOL_HITS
+from kgserve.graph.search.search_notices import SearchNotices
 from kgserve.graph.weighted_nodes import WeightedIntersection, WeightedNodes, WeightsByNodeId
 from kgserve.memory.api import (
     DEFAULT_IMPORTANCE,
@@ -221,8 +222,15 @@ class MemoryRecall:
         created: tuple[int, int] | None,
         top: float = 0.0,
         historian: HistoryWorker | None = None,
+        notices: SearchNotices | None = None,
     ) -> None:
-        """Prepare a recall; `top` is the best keyword score in other stores, by which scores are scaled."""
+        """Prepare a recall; `top` is the best keyword score in other stores, by which scores are scaled.
+
+        `notices` collects those of all recalls of one answer.
+        """
+        self.notices = SearchNotices() if notices is None else notices
+        if request.mode != "keyword":
+            self.notices.record_builds(searched.indexes)
         self.searched = searched
         self.now = searched.reader.now
         self._top = max(top, MIN_TOP_KEYWORD_SCORE)
@@ -417,6 +425,7 @@ class MemoryRecall:
         found: dict[str, ScoredMemory] = {}
         for pool in FUSION_POOL_HITS:
             words, meaning = self._search_keywords(pool), self._search_vectors(pool)
+            self.notices.record_words(found=bool(words))
             for each in self._with_turns(words, meaning):
                 found.setdefault(each.id, each)
             # Hits by function words alone rank behind those that share other words.

@@ -16,6 +16,7 @@ import msgspec
 
 from kgserve.errors import InvalidInput, NoStore, NotFound
 from kgserve.graph.search.node_search import elapsed_ms, open_search_when_indexed, stores_to_search, without_at_least
+from kgserve.graph.search.search_notices import SearchNotices
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory.api import DeletedEntity, RecallAnswer, RecalledMemory, RecallRequest
 from kgserve.memory.presentation import record_use
@@ -67,15 +68,22 @@ def _recall_one(graph: StoreHandle, request: RecallRequest, until: float, *, tou
             degraded=recaller.searched.degraded,
             index_sequence=recaller.searched.sequence,
             took_ms=0.0,
+            notice=recaller.notices.text(has_hits=bool(hits), degraded=recaller.searched.degraded),
             deleted_entity=recaller.deleted_entity,
         )
 
 
 @contextmanager
-def _open_recall(graph: StoreHandle, request: RecallRequest, until: float, top: float = 0.0) -> Generator[MemoryRecall]:
+def _open_recall(
+    graph: StoreHandle,
+    request: RecallRequest,
+    until: float,
+    top: float = 0.0,
+    notices: SearchNotices | None = None,
+) -> Generator[MemoryRecall]:
     dates, patience = creation_range(request), until - time.monotonic()
     with open_search_when_indexed(graph, request, words_alone=request.mode == "keyword", patience=patience) as searched:
-        yield MemoryRecall(searched, request, dates, top, graph.graphs.historian)
+        yield MemoryRecall(searched, request, dates, top, graph.graphs.historian, notices)
 
 
 class _StoreRecall(NamedTuple):
@@ -98,7 +106,8 @@ def _recall_several(graph: StoreHandle, request: RecallRequest, until: float, *,
     graphs = stores_to_search(graph, request.also or (), request.as_of)
     asked = [(each, request if each is graph else without_at_least(request)) for each in graphs]
     limit, top = _limit_and_top_score(asked, until)
-    parts = _recall_each(asked, request.offset + limit, until, top)
+    notices = SearchNotices()
+    parts = _recall_each(asked, request.offset + limit, until, top, notices)
     ranked = sorted(((hit, part) for part in parts for hit in part.page.hits), key=lambda found: -found[0].score)
     page = ranked[request.offset : request.offset + limit]
     left = Counter[str]()
@@ -110,12 +119,14 @@ def _recall_several(graph: StoreHandle, request: RecallRequest, until: float, *,
         page = page[:count]
     for part in parts if touch else ():
         _record_uses(part, [hit.id for hit, its in page if its is part])
+    degraded = any(part.degraded for part in parts)
     return RecallAnswer(
         hits=[part.shown[hit.id] for hit, part in page],
         withheld=dict(sorted(left.items())),
-        degraded=any(part.degraded for part in parts),
+        degraded=degraded,
         index_sequence=next((part.sequence for part in parts if part.graph is graph), 0),
         took_ms=0.0,
+        notice=notices.text(has_hits=bool(page), degraded=degraded),
         deleted_entity=_deleted_in_all(parts),
     )
 
@@ -138,14 +149,14 @@ def _without_anchors(request: RecallRequest) -> RecallRequest:
 
 
 def _recall_each(
-    asked: Iterable[tuple[StoreHandle, RecallRequest]], wanted: int, until: float, top: float
+    asked: Iterable[tuple[StoreHandle, RecallRequest]], wanted: int, until: float, top: float, notices: SearchNotices
 ) -> list[_StoreRecall]:
     """Return the hits of each store; a named entity or memory may exist in some only. Raises NotFound."""
     parts: list[_StoreRecall] = []
     missing: NotFound | None = None
     for graph, request in asked:
         try:
-            parts.append(_recall_part(graph, request, wanted, until, top))
+            parts.append(_recall_part(graph, request, wanted, until, top, notices))
         except NoStore:
             raise
         except NotFound as error:
@@ -155,8 +166,10 @@ def _recall_each(
     return parts
 
 
-def _recall_part(graph: StoreHandle, request: RecallRequest, wanted: int, until: float, top: float) -> _StoreRecall:
-    with _open_recall(graph, request, until, top) as recaller:
+def _recall_part(
+    graph: StoreHandle, request: RecallRequest, wanted: int, until: float, top: float, notices: SearchNotices
+) -> _StoreRecall:
+    with _open_recall(graph, request, until, top, notices) as recaller:
         page = recaller.page(0, wanted)
         shown = {each.id: each for each in recaller.shown(page.hits, page)}
         for each in shown.values():

@@ -177,7 +177,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     embedding_model: Annotated[str, _doc("Name of the embedding model")] = "sentence-transformers/all-MiniLM-L6-v2"
     embedding_url: Annotated[str, _doc("Base URL of the embedding service, such as http://host/v1")] = ""
     embedding_key: Annotated[str, _doc("Key for the embedding service; set it as a variable, not as an option")] = ""
-    embedding_threads: Annotated[int, _doc("Threads that the local model uses", ge=1, le=64)] = 2
+    embedding_threads: Annotated[
+        int, _doc("Threads of the local model for indexing; queries take one", ge=1, le=64)
+    ] = 2
     embedding_batch: Annotated[int, _doc("Texts embedded at once", ge=1, le=256)] = 16
     llm_url: Annotated[
         str,

@@ -23,6 +23,8 @@ log = structlog.get_logger()
 
 JOURNAL_FOLLOWER_BATCH_ROWS = 20_000
 _SHORT_JOURNAL_BYTES = 1 << 20
+MAX_AWAITED_BUILD_NODES = 5_000
+"""Largest store for whose index of words a search waits while it is built; this takes about a second."""
 
 
 class BackgroundProjection(Projection):
@@ -193,7 +195,7 @@ class AnnouncingProjection(BackgroundProjection):
 
     def _is_rebuild_shorter(self) -> bool:
         """Return whether reading all rows costs an empty index less than reading the whole journal."""
-        return self.store.journal.bytes > _SHORT_JOURNAL_BYTES
+        return self.store.journal.bytes > _SHORT_JOURNAL_BYTES or self.store.state.nodes > MAX_AWAITED_BUILD_NODES
 
     @override
     def _is_behind(self) -> bool:

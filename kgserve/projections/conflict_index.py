@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from kgserve.platform.text.languages import LanguageSetting
 from kgserve.projections.base import FollowedStore
 from kgserve.projections.history.history import RowState
 from kgserve.projections.history_follower import HistoryProjection
@@ -37,7 +38,7 @@ class ConflictIndex:
         self._embed = embedded
         self._lock = threading.Lock()
         self._index: KeywordIndex | None = None
-        self._version: tuple[int, tuple[str, ...]] | None = None
+        self._version: tuple[int, tuple[str, ...], LanguageSetting] | None = None
         self._texts: dict[str, IndexedText] = {}
         self._rows: dict[str, NodeRow] = {}
         self._vectors: dict[str, Vector] = {}
@@ -47,11 +48,14 @@ class ConflictIndex:
 
         Raises Unavailable while the history cannot be read.
         """
-        version = history.store.heads_mark, history.store.description.indexed_attributes
+        described = history.store.description
+        version = history.store.heads_mark, described.indexed_attributes, described.language
         if version == self._version:
             return bool(self._rows)
         with self._lock:
-            self._update(history.look(lambda known: known.heads(MAX_CONFLICT_HEADS)) if version[0] else [], version[1])
+            self._update(
+                history.look(lambda known: known.heads(MAX_CONFLICT_HEADS)) if version[0] else [], *version[1:]
+            )
             self._version = version
         return bool(self._rows)
 
@@ -60,14 +64,21 @@ class ConflictIndex:
         return self._rows.get(key)
 
     def search_keywords(
-        self, query: str, limit: int, only: IndexFilter, reading: QueryInterpretation, other: DocumentFrequencies
+        self,
+        query: str,
+        limit: int,
+        only: IndexFilter,
+        reading: QueryInterpretation,
+        other: DocumentFrequencies,
+        *,
+        prefix: bool = False,
     ) -> dict[str, float]:
         """Return the versions that match the words of a query, with BM25 scores.
 
         Term rarity is computed over these versions and the texts of ``other`` together.
         """
         index = self._index
-        found = index.search(query, limit, only, reading=reading, other=other) if index else []
+        found = index.search(query, limit, only, reading=reading, other=other, prefix=prefix) if index else []
         return {hit.id: hit.score for hit in found}
 
     def search_vectors(self, vector: Vector, only: IndexFilter) -> dict[str, float]:
@@ -92,12 +103,14 @@ class ConflictIndex:
             self._texts, self._rows, self._vectors = {}, {}, {}
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _update(self, states: Sequence[RowState[NodeRow]], indexed: Sequence[str]) -> None:
+    def _update(self, states: Sequence[RowState[NodeRow]], indexed: Sequence[str], language: LanguageSetting) -> None:
         found = [(IndexedText.of(state.row, indexed, state.first, state.last), state.row) for state in states]
         texts = {text.key: text for text, _ in found}
+        if self._version is not None and self._version[2] != language:
+            self._index, self._texts = None, {}  # the same texts have other words
         if self._index is None and texts:
             shutil.rmtree(self._folder, ignore_errors=True)
-            self._index = KeywordIndex(self._folder)
+            self._index = KeywordIndex(self._folder, language=language)
         if self._index is not None:
             new = [text for key, text in texts.items() if key not in self._texts and text.has_words]
             self._index.write(new, self._texts.keys() - texts.keys(), 1)

@@ -8,6 +8,7 @@ length of the id and 9 bytes.
 
 from __future__ import annotations
 
+import threading
 from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar
@@ -200,6 +201,8 @@ class _IdPrefixes:
     """Concatenated bytes of all ids, for vectorized prefix matching."""
 
     def __init__(self) -> None:
+        # Concurrent searches append ids that were added since the last search.
+        self._lock = threading.Lock()
         self._bytes = GrowableColumn(np.uint8)
         self._starts = GrowableColumn(np.int64)
 
@@ -208,7 +211,8 @@ class _IdPrefixes:
 
         ``ids`` must be those of the previous call, possibly with more appended.
         """
-        self._append_new(ids)
+        with self._lock:
+            self._append_new(ids)
         found = np.arange(len(self._starts.values))
         for offset, byte in enumerate(prefix.encode("utf-8", "surrogatepass")):
             # A shorter id differs at its terminator, so no read goes past the last id.

@@ -7,8 +7,6 @@ damaged, from another version) is emptied when it is opened. The caller that tra
 from __future__ import annotations
 
 import contextlib
-import math
-import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,23 +15,25 @@ from typing import Literal
 import msgspec
 import structlog
 import tantivy
+import xxhash
 
 from kgserve.errors import InvalidInput
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.gil_yield import iterate_cooperatively
 from kgserve.platform.sqlite_files import remove_path
-from kgserve.platform.text.query_words import add_word_forms, compute_word_weights, find_content_words
+from kgserve.platform.text.analyzer import ANALYZER_VERSION, analyze, detect_and_prepare, prepare_text
+from kgserve.platform.text.languages import LanguageSetting, detect_language
+from kgserve.platform.text.query_analyzer import QueryTerm, analyze_query, list_prefixes
+from kgserve.platform.text.query_syntax import rewrite_query_syntax
+from kgserve.platform.text.stemming import get_stemming
 from kgserve.projections import manifest
 from kgserve.projections.indexed_text import NO_TEXT_FILTER, IndexedText, IndexFilter, parse_past_text_key
+from kgserve.projections.keyword_query import TEXT_FIELDS, KeywordQueryBuilder, compute_rarity
 
 log = structlog.get_logger()
 
-KEYWORD_INDEX_KIND = "keyword 4"
-_ANALYZER = "text"
-# Tags belong to the summary field, as do type, source and context of memories. Each field costs a byte per entity, and
-# a lookup per query word.
-_TEXT_FIELDS = ("content", "name", "summary")
-_MAX_TOKEN_BYTES = 100
+KEYWORD_INDEX_KIND = "keyword 6"
+_TOKENIZER = "prepared"
 _MAX_ANALYZED_CHARS = 4_000
 # BM25 parameters, equal to tantivy's.
 _K1, _B = 1.2, 0.75
@@ -43,8 +43,11 @@ _BULK_BYTES = 120_000_000
 # If at least this share of texts is likely to pass a filter, more hits than requested are fetched and then filtered.
 _MIN_OVERFETCH_SHARE = 0.2
 _KEYWORD_OVERFETCH = 1.3
+_MAX_TYPES = 1_000
 _MAX_QUERY_TERMS = 200
 _MAX_STALE_HITS = 1_000
+_MISSPELT_SHARE = 0.5
+_MAX_NEW_KEYS = 1 << 19
 
 
 class KeywordHit(msgspec.Struct, frozen=True):
@@ -64,7 +67,7 @@ class DocumentFrequencies(msgspec.Struct, frozen=True):
         """Return by which factor each term weighs more in both indexes together than in this one."""
         together = self.documents + other.documents
         return {
-            key: _rarity(together, count + other.holding.get(key, 0)) / _rarity(self.documents, count)
+            key: compute_rarity(together, count + other.holding.get(key, 0)) / compute_rarity(self.documents, count)
             for key, count in self.holding.items()
             if count
         }
@@ -92,23 +95,30 @@ _Scored = tuple[float, tantivy.DocAddress]
 class KeywordIndex:
     """Keyword index in a folder. Searches may run in any thread concurrently with one writer."""
 
-    def __init__(self, folder: Path, id_of: Callable[[str], str] = str, made_of: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        id_of: Callable[[str], str] = str,
+        made_of: str = "",
+        language: LanguageSetting = "auto",
+    ) -> None:
         """Open a folder if it matches its seal, or else create an empty index; ``sequence`` is then 0.
 
         ``id_of`` converts a key of this index to an entity id. ``made_of`` identifies the attributes that the texts
-        include; an index sealed with another value is discarded.
+        include. An index sealed with another value, language or analyser version is discarded.
         """
         self._folder = folder
-        self._made_of = made_of
+        self._language: LanguageSetting = language
+        self._made_of = _describe(made_of, language)
         self._id_of = id_of
-        self._analyzer = _analyzer()
-        self._lock = threading.Lock()
-        found = manifest.read_folder_manifest(folder, KEYWORD_INDEX_KIND, made_of) if folder.is_dir() else None
+        found = manifest.read_folder_manifest(folder, KEYWORD_INDEX_KIND, self._made_of) if folder.is_dir() else None
         self.sequence = found.sequence if found else 0
         self.fresh = found is None
         self._checksums = manifest.FileChecksumCache()
         self._schema = _schema()
         self._document_count = 0
+        # Types of the texts, up to `_MAX_TYPES`; None until they are needed.
+        self._types: list[str] | None = None
         try:
             self._index = self._open_index(reuse=found is not None)
         except (OSError, ValueError):
@@ -126,7 +136,7 @@ class KeywordIndex:
             remove_path(self._folder)
             self._folder.mkdir(parents=True)
         index = tantivy.Index(self._schema, path=str(self._folder), reuse=reuse)
-        index.register_tokenizer(_ANALYZER, self._analyzer)
+        index.register_tokenizer(_TOKENIZER, _tokenizer())
         return index
 
     def __len__(self) -> int:
@@ -156,9 +166,15 @@ class KeywordIndex:
                 writer.delete_documents_by_query(self._range("until", 0, ended))
             for node_id in removed:
                 writer.delete_documents_by_term("id", node_id)
+            # An empty index is filled without deletions, which cost a third of the time.
+            new: set[str] | None = None if len(self) else set()
             for entity in iterate_cooperatively(put):
-                writer.delete_documents_by_term("id", entity.key)
-                writer.add_document(_document(entity))
+                if new is None or entity.key in new:
+                    writer.delete_documents_by_term("id", entity.key)
+                else:
+                    new.add(entity.key)
+                    new = new if len(new) < _MAX_NEW_KEYS else None
+                writer.add_document(_document(entity, self._language))
         self.seal(sequence)
         self._reload()
 
@@ -172,9 +188,15 @@ class KeywordIndex:
         manifest.write_folder_manifest(self._folder, KEYWORD_INDEX_KIND, sequence, self._made_of, self._checksums)
         self.sequence, self.fresh = sequence, False
 
-    def clear(self, made_of: str = "") -> None:
-        """Delete all texts; later texts include the attributes that ``made_of`` identifies."""
-        self._made_of = made_of
+    def languages(self) -> dict[str, int]:
+        """Return the number of texts in each detected language, most frequent first."""
+        found = self._index.searcher().terms_with_prefix("key", _LANGUAGE_PREFIX)
+        return {key.removeprefix(_LANGUAGE_PREFIX): count for key, count in found}
+
+    def clear(self, made_of: str = "", language: LanguageSetting = "auto") -> None:
+        """Delete all texts; later texts are in a language and include the attributes that ``made_of`` identifies."""
+        self._language = language
+        self._made_of = _describe(made_of, language)
         with self._writing(_WRITER_BYTES) as writer:
             writer.delete_all_documents()
         self._reload()
@@ -182,15 +204,20 @@ class KeywordIndex:
 
     def terms(self, text: str, reading: QueryInterpretation = "plain") -> dict[str, float]:
         """Return the distinct terms of a text as indexed, each with its weight."""
-        words = dict.fromkeys(find_content_words(text), 1.0) if reading == "content" else compute_word_weights(text)
-        if reading in {"forms", "content"}:
-            words = add_word_forms(words)
         weights: dict[str, float] = {}
-        with self._lock:
-            for word, weight in words.items():
-                for term in self._analyzer.analyze(word):
-                    weights[term] = max(weight, weights.get(term, 0.0))
+        for term in self._query_terms(text, reading):
+            for stem in (*term.stems, *term.phrase):
+                weights[stem] = max(term.weight, weights.get(stem, 0.0))
         return weights
+
+    def _query_terms(self, text: str, reading: QueryInterpretation) -> list[QueryTerm]:
+        """Return the words of a query, and their other forms if the reading asks for them."""
+        return analyze_query(
+            text,
+            self._stemming_languages,
+            content_only=reading == "content",
+            irregular=reading in {"forms", "content"},
+        )
 
     def merge_with_predecessor(self, text: IndexedText) -> IndexedText:
         """Return a past text extended to begin where an equal preceding text of the entity begins.
@@ -209,7 +236,7 @@ class KeywordIndex:
     def frequencies(self, terms: Iterable[str]) -> DocumentFrequencies:
         """Return the document frequency of each term, by field, as BM25 counts it."""
         searcher = self._index.searcher()
-        found = {(field, term): searcher.doc_freq(field, term) for term in terms for field in _TEXT_FIELDS}
+        found = {(field, term): searcher.doc_freq(field, term) for term in terms for field in TEXT_FIELDS}
         return DocumentFrequencies(self._document_count, found)
 
     def bm25_scores(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
@@ -217,22 +244,30 @@ class KeywordIndex:
 
         Lengths are normalized by the average length of the given contents.
         """
-        wanted = self.terms(query, "forms")
-        with self._lock:
-            read = {key: self._analyzer.analyze(text[:_MAX_ANALYZED_CHARS]) for key, text in texts.items()}
+        wanted = [term for term in self._query_terms(query, "forms") if term.stems]
+        language = self._common_language
+        read = {
+            key: analyze(
+                text[:_MAX_ANALYZED_CHARS],
+                detect_language(text[:_MAX_ANALYZED_CHARS]) if language is None else language,
+            )
+            for key, text in texts.items()
+        }
         usual = sum(map(len, read.values())) / max(len(read), 1)
-        rare = self.frequencies(wanted)
-        most = {
-            term: weight * (1.0 + _K1) * _rarity(rare.documents, rare.holding["content", term])
-            for term, weight in wanted.items()
-        }
-        return {
-            key: {
-                term: most[term] * count / (count + _K1 * (1.0 - _B + _B * len(words) / usual))
-                for term, count in Counter(word for word in words if word in most).items()
+        stems = {stem: None for term in wanted for stem in term.stems}
+        rare = self.frequencies(stems)
+        rarity = {stem: (1.0 + _K1) * compute_rarity(rare.documents, rare.holding["content", stem]) for stem in stems}
+        scores: dict[str, dict[str, float]] = {}
+        for key, words in read.items():
+            damping = _K1 * (1.0 - _B + _B * len(words) / usual)
+            counts = Counter(word for word in words if word in rarity)
+            each = {stem: rarity[stem] * count / (count + damping) for stem, count in counts.items()}
+            scores[key] = {
+                term.stems[0]: term.weight * best
+                for term in wanted
+                if (best := max((each[stem] for stem in term.stems if stem in each), default=0.0))
             }
-            for key, words in read.items()
-        }
+        return scores
 
     def search(
         self,
@@ -242,50 +277,88 @@ class KeywordIndex:
         *,
         reading: QueryInterpretation = "plain",
         other: DocumentFrequencies | None = None,
+        prefix: bool = False,
     ) -> list[KeywordHit]:
         """Return the best entities for the words of a text, best first.
 
-        The reading ``forms`` also matches other word forms, such as "go" for "went". ``syntax`` parses the text as
-        tantivy's query language, and raises InvalidInput if that fails. The rarity of words is that in this index, or
-        in this one and ``other`` together.
+        With ``prefix``, the last word also matches words that begin with it. The reading ``forms`` also matches other
+        word forms, such as "go" for "went". ``syntax`` parses the text as tantivy's query language, and raises
+        InvalidInput if that fails. The rarity of words is that in this index, or in this one and ``other`` together.
         """
-        syntax = reading == "syntax"
-        query = self._parse_syntax(text) if syntax else self._any_term_query(self.terms(text, reading), other)
-        if query is None:
-            return []
         searcher = self._index.searcher()
-        try:
-            found = self._best_hits(searcher, query, limit, only)
-        except ValueError as error:
-            if not syntax:
-                raise
-            raise InvalidInput(f"`query` cannot be evaluated: {error}") from None
+        if reading == "syntax":
+            query = self._parse_syntax(text)
+            try:
+                found = self._best_hits(searcher, query, limit, only)
+            except ValueError as error:
+                raise InvalidInput(f"`query` cannot be evaluated: {error}") from None
+        else:
+            found = self._search_words(
+                searcher, text, limit, only, reading, other, list_prefixes(text) if prefix else ()
+            )
         return [KeywordHit(self._id_of(searcher.doc(address)["id"][0]), float(score)) for score, address in found]
+
+    def _search_words(
+        self,
+        searcher: tantivy.Searcher,
+        text: str,
+        limit: int,
+        only: IndexFilter,
+        reading: QueryInterpretation,
+        other: DocumentFrequencies | None,
+        prefixes: Sequence[str],
+    ) -> list[_Scored]:
+        """Return the best hits for the words of a text. If there are too few, those with misspelt words follow."""
+        terms = self._query_terms(text, reading)
+        factors: dict[tuple[str, str], float] = {}
+        if other is not None:
+            factors = self.frequencies(stem for term in terms for stem in term.stems).boosts(other)
+        builder = KeywordQueryBuilder(self._schema, searcher, self._document_count)
+        query = builder.match_any(terms, factors, prefixes)
+        found = [] if query is None else self._best_hits(searcher, query, limit, only)
+        if reading == "plain" and len(found) < limit and (misspelt := builder.match_misspelt(terms)) is not None:
+            taken = {(address.segment_ord, address.doc) for _, address in found}
+            lowest = found[-1][0] if found else 1.0
+            more = self._best_hits(searcher, misspelt, limit, only)
+            found += [
+                (lowest * _MISSPELT_SHARE * score / more[0][0], address)
+                for score, address in more
+                if (address.segment_ord, address.doc) not in taken
+            ]
+        return found[:limit]
 
     def _best_hits(
         self, searcher: tantivy.Searcher, query: tantivy.Query, limit: int, only: IndexFilter
     ) -> list[_Scored]:
         """Return the best hits that pass a filter.
 
-        If most texts pass, fetch more hits than requested, then select those that pass: unfiltered search skips most
-        texts, filtered search examines each match.
+        If most texts are of the wanted types, fetch more hits than requested, then select those of these types: an
+        unfiltered search skips most texts, a filtered one examines each match.
         """
         if only.valid_at is not None and only == IndexFilter(valid_at=only.valid_at):
             kept = self._search_valid(searcher, query, limit, only)
             if kept is not None:
                 return kept
-        share = self._estimate_pass_share(searcher, only)
-        if not only.is_empty and share >= _MIN_OVERFETCH_SHARE:
-            wanted = int(_KEYWORD_OVERFETCH * limit / share) + 1
-            best = _scored_hits(searcher.search(query, wanted, count=False))
-            ids = [str(searcher.doc(address)["id"][0]) for _, address in best]
-            ids_query = tantivy.Query.const_score_query(self._one_of_query("id", ids), 1.0)
-            passing = _scored_hits(searcher.search(self._filtered_query(ids_query, only), wanted, count=False))
-            addresses = {(address.segment_ord, address.doc) for _, address in passing}
-            kept = [hit for hit in best if (hit[1].segment_ord, hit[1].doc) in addresses]
-            if len(kept) >= limit or len(best) < wanted:
-                return kept[:limit]
+        if only.types is not None and (codes := self._codes_of_types(searcher, only.types)):
+            types = sum(searcher.doc_freq("type", each) for each in only.types)
+            share = types / max(self._document_count, 1)
+            wanted = int(_KEYWORD_OVERFETCH * limit / max(share, _MIN_OVERFETCH_SHARE)) + 1
+            if share >= _MIN_OVERFETCH_SHARE:
+                rest = self._filtered_query(query, msgspec.structs.replace(only, types=None))
+                best = _scored_hits(searcher.search(rest, wanted, count=False))
+                found = searcher.fast_field_values("type_code", [address for _, address in best])
+                kept = [hit for hit, code in zip(best, found, strict=True) if code in codes]
+                if len(kept) >= limit or len(best) < wanted:
+                    return kept[:limit]
         return _scored_hits(searcher.search(self._filtered_query(query, only), limit, count=False))
+
+    def _codes_of_types(self, searcher: tantivy.Searcher, wanted: frozenset[str]) -> set[int]:
+        """Return the codes of some types; none if another type of the index has one of them, or there are many."""
+        codes, types = {_type_code(each) for each in wanted}, self._types
+        if types is None:
+            types = self._types = [term for term, _ in searcher.terms_with_prefix("type", "", limit=_MAX_TYPES)]
+        unique = len(types) < _MAX_TYPES and all(each in wanted for each in types if _type_code(each) in codes)
+        return codes if unique else set()
 
     def _search_valid(
         self, searcher: tantivy.Searcher, query: tantivy.Query, limit: int, only: IndexFilter
@@ -304,16 +377,6 @@ class KeywordIndex:
                 break
         return kept[:limit]
 
-    def _estimate_pass_share(self, searcher: tantivy.Searcher, only: IndexFilter) -> float:
-        """Return an estimate of the share of texts that pass a filter."""
-        if only.as_of is not None or only.id_prefix or only.ids is not None:
-            return 0.0
-        count = max(self._document_count, 1)
-        types = 1.0 if only.types is None else sum(searcher.doc_freq("type", each) for each in only.types) / count
-        return types * math.prod(
-            sum(searcher.doc_freq("key", key) for key in keys) / count for keys in _keys_wanted(only)
-        )
-
     @contextlib.contextmanager
     def _writing(self, memory: int) -> Generator[tantivy.IndexWriter]:
         """Yield a writer, and commit at the end. An error changes nothing and leaves no lock behind."""
@@ -331,26 +394,18 @@ class KeywordIndex:
 
     def _reload(self) -> None:
         self._index.reload()
+        self._types = None
         self._document_count = _document_count(self._folder)
-
-    def _any_term_query(self, terms: dict[str, float], other: DocumentFrequencies | None) -> tantivy.Query | None:
-        if not terms:
-            return None
-        factors = self.frequencies(terms).boosts(other) if other else {}
-        parts = [
-            self._term(field, term, weight * factors.get((field, term), 1.0))
-            for term, weight in terms.items()
-            for field in _TEXT_FIELDS
-        ]
-        return tantivy.Query.boolean_query([(tantivy.Occur.Should, part) for part in parts])
-
-    def _term(self, field: str, term: str, weight: float) -> tantivy.Query:
-        query = tantivy.Query.term_query(self._schema, field, term)
-        return query if weight == 1.0 else tantivy.Query.boost_query(query, weight)
+        found = self.languages()
+        # Texts whose language cannot be detected are read as English.
+        chosen = "en" if self._language == "auto" else self._language
+        self._stemming_languages = tuple(dict.fromkeys((*map(get_stemming, found), chosen)))
+        self._common_language = chosen if {*found} <= {chosen} else None
 
     def _parse_syntax(self, text: str) -> tantivy.Query:
+        rewritten = rewrite_query_syntax(text, self._stemming_languages, TEXT_FIELDS)
         try:
-            return self._index.parse_query(text, list(_TEXT_FIELDS))
+            return self._index.parse_query(rewritten, list(TEXT_FIELDS))
         except ValueError as error:
             raise InvalidInput(f"`query` is not valid query syntax: {error}") from None
 
@@ -401,6 +456,11 @@ class KeywordIndex:
         return tantivy.Query.range_query(self._schema, field, tantivy.FieldType.Integer, least, most)
 
 
+def _describe(made_of: str, language: LanguageSetting) -> str:
+    """Return what an index is made of, for its manifest."""
+    return f"{ANALYZER_VERSION} {language} {made_of}"
+
+
 def _require_own_files(folder: Path) -> None:
     """Raise ValueError if tantivy's list of its files is damaged, so that it lacks existing index files."""
     listed = decode_json((folder / ".managed.json").read_bytes(), list[str])
@@ -419,32 +479,37 @@ def _document_count(folder: Path) -> int:
     return sum(segment.max_doc for segment in meta.segments)
 
 
-def _rarity(documents: int, holding: int) -> float:
-    """Return the inverse document frequency of a word (BM25)."""
-    return math.log1p((documents - holding + 0.5) / (holding + 0.5))
-
-
 # Conversion to tantivy documents
 
 
-def _document(entity: IndexedText) -> tantivy.Document:
-    """Return a text as a tantivy document."""
+def _document(entity: IndexedText, setting: LanguageSetting) -> tantivy.Document:
+    """Return a text as a tantivy document, in the language of the setting."""
     document = tantivy.Document()
     document.add_text("id", entity.key)
     document.add_text("key", _key_of(entity.id))
-    document.add_text("name", entity.id)
-    if entity.name:
-        document.add_text("name", entity.name)
+    if setting == "auto":
+        language, content = detect_and_prepare(entity.content)
+    else:
+        language, content = setting, prepare_text(entity.content, setting)
+    if language:
+        document.add_text("key", _LANGUAGE_PREFIX + language)
+    document.add_text("name", prepare_text(f"{entity.id} {entity.name}" if entity.name else entity.id, language))
     document.add_text("type", entity.type)
-    document.add_text("content", entity.content)
-    for words in filter(None, entity.words):
-        document.add_text("summary", words)
+    document.add_unsigned("type_code", _type_code(entity.type))
+    document.add_text("content", content)
+    if words := " ".join(filter(None, entity.words)):
+        document.add_text("summary", prepare_text(words, language))
     for key in _keys(entity):
         document.add_text("key", key)
     for field, value in _times(entity):
         if value is not None:
             document.add_integer(field, value)
     return document
+
+
+def _type_code(type_: str) -> int:
+    """Return 16 bits that identify a type among the few types of an index; two types may have the same."""
+    return xxhash.xxh3_64_intdigest(type_.encode("utf-8", "surrogatepass")) & 0xFFFF
 
 
 def _times(entity: IndexedText) -> Iterator[tuple[str, int | None]]:
@@ -489,6 +554,8 @@ def _key_of_tag(tag: str) -> str:
     return "t" + tag.encode().hex()
 
 
+_LANGUAGE_PREFIX = "g"
+"""Beginning of the keys of languages."""
 _MEMORY_TERM = "m"
 """Key of all memories."""
 
@@ -507,17 +574,9 @@ def _key_after(prefix: str) -> str:
     return "x" + encoded[:-1].hex() + f"{encoded[-1] + 1:02x}"
 
 
-def _analyzer() -> tantivy.TextAnalyzer:
-    """Return the analyzer for texts and queries."""
-    builder = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple())
-    for step in (
-        tantivy.Filter.remove_long(_MAX_TOKEN_BYTES),
-        tantivy.Filter.lowercase(),
-        tantivy.Filter.ascii_fold(),
-        tantivy.Filter.stemmer("english"),
-    ):
-        builder = builder.filter(step)
-    return builder.build()
+def _tokenizer() -> tantivy.TextAnalyzer:
+    """Return the analyzer for prepared texts, which takes the last step of `kgserve.platform.text.stemming`."""
+    return tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.whitespace()).filter(tantivy.Filter.stemmer("english")).build()
 
 
 def _schema() -> tantivy.Schema:
@@ -526,9 +585,10 @@ def _schema() -> tantivy.Schema:
     builder.add_text_field("id", stored=True, tokenizer_name="raw", index_option="basic")
     builder.add_text_field("key", tokenizer_name="raw", index_option="basic")
     builder.add_text_field("type", tokenizer_name="raw", index_option="basic")
-    builder.add_text_field("name", tokenizer_name=_ANALYZER, index_option="freq")
-    builder.add_text_field("content", tokenizer_name=_ANALYZER, index_option="position")
-    builder.add_text_field("summary", tokenizer_name=_ANALYZER, index_option="position")
+    builder.add_unsigned_field("type_code", fast=True)
+    builder.add_text_field("name", tokenizer_name=_TOKENIZER, index_option="freq")
+    builder.add_text_field("content", tokenizer_name=_TOKENIZER, index_option="position")
+    builder.add_text_field("summary", tokenizer_name=_TOKENIZER, index_option="position")
     for name in _TIME_FIELDS:
         builder.add_integer_field(name, fast=True)
     return builder.build()

@@ -26,12 +26,18 @@ from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 IndexName = Literal["keyword", "vector", "past-keyword", "past-vector"]
 Index = TypeVar("Index", bound=Sized)
 
+MAX_BUILD_PROGRESS = 0.99
+"""Largest share of a build in progress: the files are still to be saved at its end."""
+MAX_BUILD_RETRY_SECONDS = 60.0
+"""Longest `retry_after` while an index is being built, in seconds."""
+_EXPECTED_BUILD_NODES_PER_SECOND = 3_000.0
+
 
 class TextIndexState(msgspec.Struct, frozen=True):
     """State of an index: the last applied commit, and the work that remains of the current step.
 
     ``entities`` is the number of indexed entities, ``pending`` that of entities still to be indexed, ``bytes`` the size
-    on disk, ``error`` the last failure until a step succeeds.
+    on disk, ``error`` the last failure until a step succeeds, ``progress`` the share that a rebuild has done, 0 to 1.
     """
 
     name: IndexName
@@ -41,6 +47,7 @@ class TextIndexState(msgspec.Struct, frozen=True):
     bytes: int
     model: str
     error: str | None
+    progress: float | None = None
 
 
 def index_setting_of(store: FollowedStore) -> IndexedContent:
@@ -111,7 +118,14 @@ class StoreTextIndex(BackgroundProjection, Generic[Index]):
         """Return the state of the index."""
         entities = 0 if self._index is None else len(self._index)
         size = folder_bytes(self._folder)
-        return TextIndexState(self.folder, self.reached, entities, self.pending, size, self.model, self.error)
+        return TextIndexState(
+            self.folder, self.reached, entities, self.pending, size, self.model, self.error, self.build_progress
+        )
+
+    @property
+    def build_progress(self) -> float | None:
+        """Share of the store that a rebuild has indexed so far, 0 to 1; None while no rebuild is due."""
+        return None
 
     def check_model(self) -> None:
         """Raise Conflict if the index was built with another model than the server's."""
@@ -145,10 +159,6 @@ class StoreTextIndex(BackgroundProjection, Generic[Index]):
         """Return the texts of all entities that have words."""
         return (text for row in rows.all_nodes() if (text := self._text(row)).has_words)
 
-    @abstractmethod
-    def _clear(self) -> None:
-        """Delete all entries."""
-
 
 class IndexUpdate(msgspec.Struct, frozen=True):
     """Net effect of change sets up to ``sequence``; entities without any words are removed."""
@@ -165,11 +175,56 @@ class CurrentIndexProjection(AnnouncingProjection, StoreTextIndex[Index]):
         super().__init__(store)
         self._opening = threading.Lock()
         self._begun_sequence = 0
+        self._build_started_at = time.monotonic()
+        self.is_incomplete = False
+        """True while searches miss entities, because the index was opened empty and has not caught up yet."""
 
     @property
     def visible_up_to(self) -> int:
         """Last commit that a search may have seen parts of; `sequence` advances only at the end of a step."""
         return max(self.sequence, self._begun_sequence)
+
+    @property
+    @override
+    def build_progress(self) -> float | None:
+        if self.is_rebuilding:
+            nodes = self.store.state.nodes if self._is_rebuilding else 0
+            return min(max(1 - self.pending / nodes, 0.0), MAX_BUILD_PROGRESS) if nodes else 0.0
+        if self.is_incomplete:
+            return min(max(self.sequence, 0) / max(self.awaited_sequence, 1), MAX_BUILD_PROGRESS)
+        return None
+
+    @property
+    def awaited_sequence(self) -> int:
+        """The commit that completes an index that was opened empty; 0 for a complete index."""
+        return self._ready_at if self.is_incomplete else 0
+
+    def explain_build(self) -> str:
+        """Return a message about a build in progress: which index, and how much of it is done."""
+        return f"the {self.name} index is being built ({self.build_progress or 0.0:.0%} of the store so far)"
+
+    @property
+    def build_seconds_left(self) -> float:
+        """Estimate of the seconds until a build in progress ends."""
+        done, elapsed = self.build_progress or 0.0, time.monotonic() - self._build_started_at
+        return elapsed * (1 - done) / done if done > 0 else self.store.state.nodes / _EXPECTED_BUILD_NODES_PER_SECOND
+
+    @override
+    def _begin_at(self, sequence: int) -> None:
+        super()._begin_at(sequence)
+        self._build_started_at = time.monotonic()
+        self.is_incomplete = sequence == 0 and self._behind
+
+    @override
+    def _is_behind(self) -> bool:
+        behind = super()._is_behind()
+        self.is_incomplete = self.is_incomplete and self._behind
+        return behind
+
+    @override
+    def _rebuild(self) -> None:
+        self._build_started_at = time.monotonic()
+        super()._rebuild()
 
     @override
     def wait(self, sequence: int, seconds: float) -> bool:
@@ -189,10 +244,7 @@ class CurrentIndexProjection(AnnouncingProjection, StoreTextIndex[Index]):
     def _remove_files(self) -> None:
         with self._opening:
             super()._remove_files()
-
-    @abstractmethod
-    def _fill(self, texts: Iterator[IndexedText], sequence: int) -> None:
-        """Add all texts, after `_clear`."""
+            self._ready_at = self.store.state.sequence  # what a later opening has to catch up with
 
     @abstractmethod
     def _follow(self, step: IndexUpdate) -> None:
@@ -221,15 +273,6 @@ class CurrentIndexProjection(AnnouncingProjection, StoreTextIndex[Index]):
         elif self._saved < self.store.journal.oldest - 1:
             # The files could otherwise no longer be continued from the journal.
             self._save(sequence)
-
-    @override
-    def _apply_all(self, rows: RowsSnapshot) -> int:
-        self._begun_sequence = rows.at
-        # First, so that a caller that needs a commit does not read an index that is being cleared.
-        self._move(0)
-        self._clear()
-        self._fill(self._texts_of(rows), rows.at)
-        return rows.at
 
     def _net_effect(self, changes: Iterable[ChangeSet]) -> IndexUpdate:
         """Return the net effect of consecutive change sets."""

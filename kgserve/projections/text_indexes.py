@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import shutil
 import sqlite3
@@ -25,8 +26,9 @@ from kgserve.errors import Conflict, Unavailable
 from kgserve.platform.durable_files import write_file_atomically
 from kgserve.platform.settings import IndexedContent
 from kgserve.platform.sqlite_files import remove_path
+from kgserve.platform.text.languages import LanguageSetting
 from kgserve.platform.timestamps import format_time
-from kgserve.projections.background_projection import BackgroundProjection
+from kgserve.projections.background_projection import MAX_AWAITED_BUILD_NODES, BackgroundProjection
 from kgserve.projections.base import EraseRequest, FollowedStore
 from kgserve.projections.conflict_index import ConflictIndex
 from kgserve.projections.history.history import RowState
@@ -37,15 +39,19 @@ from kgserve.projections.keyword import DocumentFrequencies, KeywordHit, Keyword
 from kgserve.projections.read_your_writes import wait_or_raise_not_caught_up
 from kgserve.projections.recent_vectors import RecentVectors
 from kgserve.projections.text_index_base import (
+    MAX_BUILD_RETRY_SECONDS,
     CurrentIndexProjection,
     Index,
     IndexUpdate,
     StoreTextIndex,
     TextIndexState,
     explain_missing_index,
+    folder_bytes,
 )
+from kgserve.projections.token_vectors.turn_tokens import TurnTokens
 from kgserve.projections.vector.index import MAX_EXACT_VECTORS, VectorHit, VectorIndex
 from kgserve.projections.vector.past_vectors import PastTextVectorIndex, delete_past_vectors
+from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
@@ -55,6 +61,7 @@ EMBEDDING_BATCH_SIZE = 128
 MAX_WAITED_COMMITS = 16
 """Maximum lag, in commits, for which a search waits: indexes further behind rarely catch up in time."""
 PAST_VECTORS_BATCH_STATES = 2_000
+BUILD_TIMEOUT_SECONDS = 3.0
 INDEX_BATCH_TEXTS = 500
 INDEX_SAVE_INTERVAL_SECONDS = 300.0
 PAST_INDEX_TIMEOUT_SECONDS = 10.0
@@ -70,6 +77,9 @@ VECTOR_INDEX_OPEN_TIMEOUT_SECONDS = 2.0
 class StoreKeywordIndex(StoreTextIndex[KeywordIndex]):
     """Base of the keyword indexes, for current or past texts."""
 
+    _language: LanguageSetting | None = None
+    """Language setting that the index is built with; None until the index is opened."""
+
     @property
     @override
     def model(self) -> str:
@@ -83,9 +93,14 @@ class StoreKeywordIndex(StoreTextIndex[KeywordIndex]):
         *,
         reading: QueryInterpretation = "plain",
         other: DocumentFrequencies | None = None,
+        prefix: bool = False,
     ) -> list[KeywordHit]:
         """Return the best entities for a text, as `KeywordIndex.search`. Raises Unavailable until the index is open."""
-        return self._opened().search(text, limit, only, reading=reading, other=other)
+        return self._opened().search(text, limit, only, reading=reading, other=other, prefix=prefix)
+
+    def languages(self) -> dict[str, int]:
+        """Return text counts by detected language, as `KeywordIndex.languages`; none until the index is open."""
+        return {} if self._index is None else self._index.languages()
 
     def frequencies(self, text: str, reading: QueryInterpretation) -> DocumentFrequencies:
         """Return the document frequencies of the terms of a text."""
@@ -105,15 +120,31 @@ class StoreKeywordIndex(StoreTextIndex[KeywordIndex]):
         """Yield an empty index that replaces this one at the end; concurrent searches use the old one."""
         aside = self._folder.with_name(f"{self._folder.name}.new")
         shutil.rmtree(aside, ignore_errors=True)
-        yield self._open_index(aside)
+        contents = self._contents()
+        yield self._index_in(aside, *contents)
         shutil.rmtree(self._folder)
         aside.rename(self._folder)
-        self._index = self._open_index(self._folder)
+        self._index = self._index_in(self._folder, *contents)
 
-    def _open_index(self, folder: Path) -> KeywordIndex:
+    def _open_index(self) -> KeywordIndex:
         # Left by an unfinished rewrite.
-        shutil.rmtree(folder.with_name(f"{folder.name}.new"), ignore_errors=True)
-        return KeywordIndex(folder, made_of=self._made_of())
+        shutil.rmtree(self._folder.with_name(f"{self._folder.name}.new"), ignore_errors=True)
+        return self._index_in(self._folder, *self._contents())
+
+    def _contents(self) -> tuple[str, LanguageSetting]:
+        """Return what identifies the texts and terms of the index, as the store's settings are now."""
+        self._language = self.store.description.language
+        return self._made_of(), self._language
+
+    def _index_in(self, folder: Path, made_of: str, language: LanguageSetting) -> KeywordIndex:
+        return KeywordIndex(folder, made_of=made_of, language=language)
+
+    @override
+    def apply_settings(self) -> None:
+        super().apply_settings()
+        if self._language not in {None, self.store.description.language}:
+            self.rebuild_wanted = True
+            self.wake()
 
 
 class KeywordProjection(CurrentIndexProjection[KeywordIndex], StoreKeywordIndex):
@@ -124,7 +155,7 @@ class KeywordProjection(CurrentIndexProjection[KeywordIndex], StoreKeywordIndex)
 
     @override
     def _open(self) -> int:
-        self._index = self._open_index(self._folder)
+        self._index = self._open_index()
         self.rebuild_wanted = self.rebuild_wanted or (self._index.fresh and self._is_rebuild_shorter())
         return self._index.sequence
 
@@ -139,14 +170,12 @@ class KeywordProjection(CurrentIndexProjection[KeywordIndex], StoreKeywordIndex)
         # Rewrite the whole index: tantivy keeps deleted texts until it merges segments.
         if not self._opened().holds(erasure.ids):
             return
-        with self._rewritten() as rewritten, self.store.reading() as rows:
+        with self.store.reading() as rows:
             self.pending = rows.state.nodes
             try:
-                rewritten.write(self._with_progress(self._texts_of(rows)), (), rows.at, bulk=True)
+                self._move(self._apply_all(rows))
             finally:
                 self.pending = 0
-            self._begun_sequence = rows.at
-        self._move(self._opened().sequence)
 
     @property
     @override
@@ -158,12 +187,11 @@ class KeywordProjection(CurrentIndexProjection[KeywordIndex], StoreKeywordIndex)
         self._opened().seal(sequence)
 
     @override
-    def _clear(self) -> None:
-        self._opened().clear(self._made_of())
-
-    @override
-    def _fill(self, texts: Iterator[IndexedText], sequence: int) -> None:
-        self._opened().write(self._with_progress(texts), (), sequence, bulk=True)
+    def _apply_all(self, rows: RowsSnapshot) -> int:
+        with self._rewritten() as rewritten:
+            rewritten.write(self._with_progress(self._texts_of(rows)), (), rows.at, bulk=True)
+            self._begun_sequence = rows.at
+        return rows.at
 
     @override
     def _follow(self, step: IndexUpdate) -> None:
@@ -204,6 +232,7 @@ class VectorProjection(CurrentIndexProjection[VectorIndex]):
         self._exact_up_to = exact_up_to
         self._model_file = store.layout.views / "model"
         self._saved_at = time.monotonic()
+        self.tokens = TurnTokens(store, embedder)
 
     def search(self, vector: NDArray[np.float32], limit: int, only: IndexFilter = NO_TEXT_FILTER) -> list[VectorHit]:
         """Return the nearest entities, as `VectorIndex.search`.
@@ -218,7 +247,7 @@ class VectorProjection(CurrentIndexProjection[VectorIndex]):
 
     def embed_cached_texts(self, texts: list[str], embedder: Embedder) -> NDArray[np.float32]:
         """Return the vectors of texts, embedded with the same model. They are cached for indexing."""
-        return embedder.embed(texts) if self._cache is None else embed_cached(embedder, self._cache, texts)
+        return embedder.embed(texts) if self._cache is None else self.tokens.embed(texts, embedder, self._cache)
 
     def passing(self, only: IndexFilter, most: int) -> list[str] | None:
         """Return the ids that pass a filter, as `VectorIndex.passing`. Raises what `search` raises."""
@@ -253,10 +282,50 @@ class VectorProjection(CurrentIndexProjection[VectorIndex]):
         self.rebuild_wanted = True
 
     @override
-    def close(self) -> None:
-        if self._index is not None and self.sequence > self._saved and not self.rebuild_wanted:
+    def state(self) -> TextIndexState:
+        found, tokens = super().state(), self.tokens
+        return msgspec.structs.replace(
+            found, pending=found.pending + tokens.waiting, bytes=found.bytes + folder_bytes(tokens.folder)
+        )
+
+    @override
+    def apply_settings(self) -> None:
+        super().apply_settings()
+        if self.tokens.has_other_setting:
+            self.wake()
+
+    @override
+    def step(self) -> bool:
+        more = super().step()
+        if not self.is_enabled or self._index is None or self._cache is None:
+            return more
+        if self.tokens.has_other_setting:
             self._save(self.sequence)
+            self.tokens.open(self.sequence)
+        if not more and self.tokens.is_behind:
+            started = time.perf_counter()
+            self.tokens.embed_waiting(self._texts_to_embed, self._cache)
+            self._yield_to_requests(time.perf_counter() - started)
+        return more or self.tokens.is_behind
+
+    def _texts_to_embed(self, rows: RowsSnapshot, ids: Sequence[str]) -> dict[str, str]:
+        texts = {node_id: self._text(row).meaning for node_id, row in rows.nodes(ids).items()}
+        return {node_id: text for node_id, text in texts.items() if text}
+
+    @override
+    def _remove_files(self) -> None:
+        super()._remove_files()
+        self.tokens.delete_files()
+
+    @override
+    def close(self) -> None:
+        if self._index is not None and not self.rebuild_wanted:
+            if self.sequence > self._saved:
+                self._save(self.sequence)
+            elif self.tokens.has_changed:
+                self.tokens.save(self.sequence)
         self._index = None
+        self.tokens.close()
         if self._cache is not None:
             self._cache.close()
             self._cache = None
@@ -264,6 +333,7 @@ class VectorProjection(CurrentIndexProjection[VectorIndex]):
     @override
     def _erase(self, erasure: EraseRequest) -> None:
         self._opened().remove(erasure.ids)
+        self.tokens.erase(erasure.ids)
         self._save(self.sequence)
 
     @override
@@ -276,6 +346,7 @@ class VectorProjection(CurrentIndexProjection[VectorIndex]):
         self._index = VectorIndex(
             self._folder, dimensions, made_of, self._exact_up_to, between=self._pause_between_batches
         )
+        self.tokens.open(self._index.sequence)
         self.rebuild_wanted = self.rebuild_wanted or (self._index.fresh and self._is_rebuild_shorter())
         return self._index.sequence
 
@@ -286,18 +357,29 @@ class VectorProjection(CurrentIndexProjection[VectorIndex]):
 
     @override
     def _save(self, sequence: int) -> None:
+        # First, because a table of tokens that is older than the vectors is discarded.
+        self.tokens.save(sequence)
         self._opened().save(sequence)
         self._saved_at = time.monotonic()
 
     @override
-    def _clear(self) -> None:
-        self._opened().clear(self._made_of(self._embedder.model_id))
+    def _apply(self, changes: Iterable[ChangeSet], sequence: int) -> None:
+        changes = list(changes)
+        super()._apply(changes, sequence)
+        self.tokens.follow(changes)
 
     @override
-    def _fill(self, texts: Iterator[IndexedText], sequence: int) -> None:
+    def _apply_all(self, rows: RowsSnapshot) -> int:
+        self._begun_sequence = rows.at
+        # First, so that a caller that needs a commit does not read an index that is being cleared.
+        self._move(0)
+        self.is_incomplete = True
+        self._opened().clear(self._made_of(self._embedder.model_id))
+        self.tokens.clear()
         self._record_model()
-        self._embed(text for text in texts if text.meaning)
-        self._save(sequence)
+        self._embed(text for text in self._texts_of(rows) if text.meaning)
+        self._save(rows.at)
+        return rows.at
 
     @override
     def _follow(self, step: IndexUpdate) -> None:
@@ -305,7 +387,9 @@ class VectorProjection(CurrentIndexProjection[VectorIndex]):
         self._record_model()
         put = [text for text in step.put if text.meaning]
         self.pending = len(put)
-        self._opened().remove([*step.removed, *(text.id for text in step.put if not text.meaning)])
+        removed = [*step.removed, *(text.id for text in step.put if not text.meaning)]
+        self._opened().remove(removed)
+        self.tokens.remove(removed)
         self._embed(iter(put))
         self.pending = 0
         if time.monotonic() - self._saved_at > INDEX_SAVE_INTERVAL_SECONDS:
@@ -328,7 +412,7 @@ class VectorProjection(CurrentIndexProjection[VectorIndex]):
     def _embed_some(self, texts: list[IndexedText]) -> None:
         if self._cache is None:
             raise Unavailable("the embedding cache is closed")
-        vectors = embed_cached(self._embedder, self._cache, [text.meaning for text in texts])
+        vectors = self.tokens.embed_nodes({text.id: text.meaning for text in texts}, self._cache)
         ids, types = [text.id for text in texts], [text.type for text in texts]
         self._opened().put(ids, types, vectors, [text.since for text in texts], [text.facets for text in texts])
         self.pending = max(self.pending - len(texts), 0)
@@ -383,6 +467,10 @@ class PastIndexProjection(StoreTextIndex[Index]):
     @abstractmethod
     def _put(self, texts: list[IndexedText], sequence: int, ended: int) -> None:
         """Add texts, record the commit ``sequence``, and delete the texts that had ended by the commit ``ended``."""
+
+    @abstractmethod
+    def _clear(self) -> None:
+        """Delete all entries."""
 
     def _compact(self) -> None:
         """Compact the files, if pruning has left them mostly empty."""
@@ -451,12 +539,12 @@ class PastKeywordProjection(PastIndexProjection[KeywordIndex], StoreKeywordIndex
 
     @override
     def _open(self) -> int:
-        self._index = self._open_index(self._folder)
+        self._index = self._open_index()
         return self._index.sequence
 
     @override
-    def _open_index(self, folder: Path) -> KeywordIndex:
-        return KeywordIndex(folder, lambda key: parse_past_text_key(key).id, self._made_of())
+    def _index_in(self, folder: Path, made_of: str, language: LanguageSetting) -> KeywordIndex:
+        return KeywordIndex(folder, lambda key: parse_past_text_key(key).id, made_of, language)
 
     @override
     def _erase(self, erasure: EraseRequest) -> None:
@@ -658,6 +746,11 @@ class TextIndexes:
         """All four indexes, current ones first."""
         return self.keyword, self.vector, self.past_keyword, self.past_vector
 
+    def languages(self) -> dict[str, int]:
+        """Return the number of indexed entities by detected language (ISO 639-1 code), most frequent first."""
+        counts = self.keyword.languages()
+        return dict(sorted(counts.items(), key=lambda each: -each[1]))
+
     @property
     def has_vectors(self) -> bool:
         """True if texts are indexed by vectors, not only by words."""
@@ -710,6 +803,23 @@ class TextIndexes:
         followers = self._followers(words_alone=words_alone)
         return wait_or_raise_not_caught_up(followers, sequence, seconds, (why, self.store.name))
 
+    def require_built(self, *, words_alone: bool = False) -> None:
+        """Wait for a keyword index that was opened empty, if the store is small.
+
+        Raises Unavailable with the progress if words alone are searched and the index is still incomplete: it would
+        find nothing.
+        """
+        keyword = self.keyword
+        if keyword.is_incomplete and self.store.state.nodes <= MAX_AWAITED_BUILD_NODES:
+            wait_or_raise_not_caught_up(
+                (keyword,), keyword.awaited_sequence, BUILD_TIMEOUT_SECONDS, ("built", self.store.name)
+            )
+        if keyword.is_incomplete and (words_alone or not self.has_vectors):
+            message = f"{keyword.explain_build()}, so words cannot be searched yet in store {self.store.name!r}"
+            other = "; a hybrid search answers by meaning meanwhile" if self.has_vectors else ""
+            seconds = min(max(keyword.build_seconds_left, 1.0), MAX_BUILD_RETRY_SECONDS)
+            raise Unavailable(f"{message}{other}", retry_after=math.ceil(seconds))
+
     def catch_up(self, seconds: float, *, words_alone: bool = False) -> None:
         """Wait briefly until the current indexes have applied the last commit.
 
@@ -722,10 +832,16 @@ class TextIndexes:
             self.wait_or_retry(present, seconds, "present", words_alone=words_alone)
 
     def search_keywords(
-        self, query: str, limit: int, only: IndexFilter, reading: QueryInterpretation = "plain"
+        self,
+        query: str,
+        limit: int,
+        only: IndexFilter,
+        reading: QueryInterpretation = "plain",
+        *,
+        prefix: bool = False,
     ) -> dict[str, float]:
         """Return the best entities for the words of a query with BM25 scores. Raises what `search` raises."""
-        return {hit.id: hit.score for hit in self.keyword.search(query, limit, only, reading=reading)}
+        return {hit.id: hit.score for hit in self.keyword.search(query, limit, only, reading=reading, prefix=prefix)}
 
     def bm25_scores(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
         """Return term scores by text, as `KeywordIndex.bm25_scores`. Raises what `search` raises."""
@@ -778,7 +894,13 @@ class TextIndexesAsOf:
         return self._at
 
     def search_keywords(
-        self, query: str, limit: int, only: IndexFilter, reading: QueryInterpretation = "plain"
+        self,
+        query: str,
+        limit: int,
+        only: IndexFilter,
+        reading: QueryInterpretation = "plain",
+        *,
+        prefix: bool = False,
     ) -> dict[str, float]:
         """Return the best entities for the words of a query with BM25 scores, best first.
 
@@ -788,11 +910,12 @@ class TextIndexesAsOf:
         now, then = self._indexes.keyword, self._indexes.past_keyword
         # Wait beforehand as well: the weights of words must be the same on the next page.
         self._wait_until_applied(then, now.visible_up_to)
-        hits = now.search(query, limit, only, reading=reading, other=then.frequencies(query, reading))
+        frequencies = then.frequencies(query, reading)
+        hits = now.search(query, limit, only, reading=reading, other=frequencies, prefix=prefix)
         with self._require_complete(now, then):
-            hits += then.search(
-                query, limit, only.for_past_texts, reading=reading, other=now.frequencies(query, reading)
-            )
+            frequencies = now.frequencies(query, reading)
+            past = only.for_past_texts
+            hits += then.search(query, limit, past, reading=reading, other=frequencies, prefix=prefix)
         return _best_hits([(hit.id, hit.score) for hit in hits], limit)
 
     def bm25_scores(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:

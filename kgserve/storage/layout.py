@@ -29,6 +29,7 @@ from kgserve.platform.codecs import decode_json
 from kgserve.platform.durable_files import shorten_journal_path, sync_folder, write_file_atomically
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.platform.sqlite_files import remove_path
+from kgserve.platform.text.languages import LanguageSetting
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import (
     SEGMENT_SUFFIX,
@@ -45,6 +46,7 @@ from kgserve.storage.model.store_settings import (
     ConflictPolicy,
     HistoryRetention,
     IndexChoice,
+    LateInteraction,
     MemorySettings,
     StoreSettings,
 )
@@ -87,6 +89,8 @@ class StoreDescription(msgspec.Struct, frozen=True):
     metadata: dict[str, Any] = {}
     indexed_attributes: tuple[str, ...] = ()
     indexes: IndexChoice = "default"
+    language: LanguageSetting = "auto"
+    late_interaction: LateInteraction = "turns"
     history: HistoryRetention = "all"
     memory: MemorySettings = MemorySettings()
     history_from: int = 0
@@ -264,7 +268,7 @@ class StoreLayout:
 
     def remove_indexes(self) -> None:
         """Remove the search indexes, to be rebuilt; computed embeddings are kept."""
-        for name in ("keyword", "vector", "past-keyword", "past-vector"):
+        for name in ("keyword", "vector", "past-keyword", "past-vector", "token-vectors"):
             remove_path(self.views / name)
 
     def remove_embeddings(self) -> None:

@@ -40,6 +40,23 @@ def test_search_says_why_and_leads_to_a_node_with_its_edges(looking: ExplorerBro
     expect(details.get_by_text("1775", exact=True)).to_be_visible()
 
 
+def test_search_finds_the_word_that_is_being_typed(looking: ExplorerBrowser, books: str) -> None:
+    page = looking.graph(books, "?valid_at=any")
+    page.get_by_label("Search mode").select_option("keyword")
+    results = page.get_by_role("region", name="Results")
+    page.get_by_role("searchbox").press_sequentially("cha")
+    expect(results.get_by_role("button", name="A second chance by the sea")).to_be_visible()
+    page.get_by_role("searchbox").press_sequentially(" ")
+    expect(results.get_by_role("heading", name="Nothing was found")).to_be_visible()
+
+
+def test_search_says_that_no_word_was_found(looking: ExplorerBrowser, books: str) -> None:
+    page = looking.graph(books, "?valid_at=any")
+    page.get_by_role("searchbox").fill("海边")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("region", name="Results")).to_contain_text("No word of the query was found; nearest by")
+
+
 def test_expanding_brings_neighbours_and_expanding_again_takes_them_back(looking: ExplorerBrowser, books: str) -> None:
     page = looking.graph(books, "?ids=emma&valid_at=any")
     assert drawn(page) == 1

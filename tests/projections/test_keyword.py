@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from kgserve.errors import InvalidInput
+from kgserve.projections import keyword
 from kgserve.projections.indexed_text import IndexedText, IndexFilter
 from kgserve.projections.keyword import KeywordIndex
 from kgserve.projections.manifest import INDEX_MANIFEST_FILE
@@ -92,6 +93,16 @@ def test_type_filter_is_exact(index: KeywordIndex) -> None:
         assert found(index, "fox", IndexFilter(frozenset({kind}))) == [f"n{place}"]
     assert sorted(found(index, "fox", IndexFilter(frozenset({"A", "a b"})))) == ["n0", "n2"]
     assert found(index, "fox", IndexFilter(frozenset())) == []
+
+
+def test_types_with_the_same_code_are_distinguished(index: KeywordIndex) -> None:
+    codes: dict[int, str] = {}
+    pairs = ((f"t{number}", codes.setdefault(keyword._type_code(f"t{number}"), f"t{number}")) for number in range(9999))
+    one, other = next((one, other) for one, other in pairs if one != other)
+    for number in range(2):
+        index.write([text(f"{kind}-{number}", "fox", kind) for kind in (one, other)], (), 1)
+        kept = found(index, "fox", IndexFilter(frozenset({one})))
+        assert sorted(kept) == [f"{one}-{place}" for place in range(number + 1)]
 
 
 def test_a_filter_returns_all_matches(index: KeywordIndex) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import threading
 from pathlib import Path
 
 import msgspec
@@ -15,9 +14,9 @@ from numpy.typing import NDArray
 
 from kgserve.projections.indexed_text import NO_FACETS, EntityFacets, IndexedText, IndexFilter, MemoryFacets
 from kgserve.projections.keyword import KeywordIndex
-from kgserve.projections.vector import index as vector
+from kgserve.projections.vector import index as vector_index
 from kgserve.projections.vector import vector_rows
-from kgserve.projections.vector.index import FairLock, VectorIndex
+from kgserve.projections.vector.index import VectorIndex
 from tests.fuzzing import examples
 
 WIDTH = 8
@@ -193,6 +192,34 @@ def test_matches_far_from_the_query_are_found(tmp_path: Path) -> None:
     assert [hit.id for hit in index.search(query, 30, IndexFilter(frozenset({"far"})))] == [f"n{n}" for n in order]
 
 
+@pytest.mark.parametrize("is_reopened", [False, True])
+def test_filters_by_codes_find_nearly_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_reopened: bool
+) -> None:
+    monkeypatch.setattr(vector_index, "_MAX_EXACT_COMPONENTS", 0)
+    monkeypatch.setattr(vector_index, "_MIN_CODE_CANDIDATES", 300)
+    # As embeddings, these vary in fewer directions than they have dimensions.
+    directions = vectors_of(12, seed=13, width=256)
+    vectors, queries = (vectors_of(count, seed=count, width=12) @ directions for count in (3_000, 10))
+    vectors, queries = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in (vectors, queries))
+    index = VectorIndex(tmp_path / "vector", 256, "m", exact_up_to=100)
+    index.put([f"n{number}" for number in range(3_000)], ["few", "many", "many"] * 1_000, vectors)
+    index.put(["n1"], ["many"], queries[:1])
+    vectors[1] = queries[0]
+    if is_reopened:
+        index.save(1)
+        index = VectorIndex(tmp_path / "vector", 256, "m", exact_up_to=100)
+    many = np.flatnonzero(np.arange(3_000) % 3 != 0)
+    found = 0
+    for query in queries:
+        hits = index.search(query, 20, IndexFilter(frozenset({"many"})))
+        near = {f"n{number}": float(vectors[number] @ query) for number in many}
+        assert [hit.similarity for hit in hits] == pytest.approx([near[hit.id] for hit in hits], abs=1e-5)
+        found += len({hit.id for hit in hits} & set(sorted(near, key=lambda each: -near[each])[:20]))
+    assert index.search(queries[0], 1, IndexFilter(frozenset({"many"})))[0].id == "n1"
+    assert found >= 0.95 * 200
+
+
 @pytest.mark.parametrize("exact_up_to", [100_000, 100])
 def test_saved_rows_equal_the_given_vectors(tmp_path: Path, exact_up_to: int) -> None:
     count = vector_rows.MAX_IN_MEMORY_ROWS + 500
@@ -215,7 +242,7 @@ def test_a_graph_file_of_another_layout_is_read_by_the_library(tmp_path: Path, m
     index = VectorIndex(tmp_path / "vector", WIDTH, "m", exact_up_to=100)
     index.put(ids, ["t"] * 600, vectors)
     index.save(1)
-    monkeypatch.setattr(vector, "_HNSW_HEADER_BYTES", 104)
+    monkeypatch.setattr(vector_index, "_HNSW_HEADER_BYTES", 104)
     found = VectorIndex(tmp_path / "vector", WIDTH, "m", exact_up_to=100).vectors_of(ids)
     np.testing.assert_array_equal(np.stack([found[node_id] for node_id in ids]), vectors)
 
@@ -236,26 +263,6 @@ def test_an_interrupted_graph_build_is_repeated_later(tmp_path: Path) -> None:
     broken = False
     index.remove(["n0"])
     assert (len(index), index.is_approximate, index.search(query, 1)[0].id) == (299, True, "n7")
-
-
-def test_a_fair_lock_serves_waiters_before_its_last_holder() -> None:
-    lock, entered, order = FairLock(), threading.Event(), list[str]()
-
-    def ask() -> None:
-        entered.set()
-        with lock:
-            order.append("waiting")
-
-    asking = threading.Thread(target=ask)
-    with lock:
-        asking.start()
-        entered.wait()
-        while not lock._next.locked():
-            pass
-    with lock:
-        order.append("again")
-    asking.join()
-    assert order == ["waiting", "again"]
 
 
 def test_a_withdrawn_memory_is_never_valid(tmp_path: Path) -> None:

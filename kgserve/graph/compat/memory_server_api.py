@@ -82,7 +82,10 @@ class DeletionConfirmation(msgspec.Struct, kw_only=True):
 
 
 class KnowledgeGraph(msgspec.Struct, kw_only=True):
-    """Entities, and relations with at least one end among them. ``more`` says what was left out, and how to get it."""
+    """Entities, and relations with at least one end among them. ``more`` says what was left out and how to get it.
+
+    It also says so if no word of a query was found.
+    """
 
     entities: list[ObservedEntity] = []
     relations: list[ServerRelation] = []

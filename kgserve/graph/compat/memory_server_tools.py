@@ -300,7 +300,8 @@ def open_nodes(graph: StoreHandle, names: Iterable[str]) -> KnowledgeGraph:
 def search_nodes(graph: StoreHandle, query: str) -> KnowledgeGraph:
     """Return entities found by name, type or words, best first, with the relations that start or end there.
 
-    Without such matches, return the nearest in meaning. An empty query returns everything. Raises as a search does.
+    The last word of the query may be the beginning of a word. Without such matches, return the nearest in meaning, and
+    say so in ``more``. An empty query returns everything. Raises as a search does.
     """
     if not query.strip():
         return read_graph(graph)
@@ -310,23 +311,24 @@ def search_nodes(graph: StoreHandle, query: str) -> KnowledgeGraph:
 def _search_entities(graph: StoreHandle, query: str) -> KnowledgeGraph:
     spelled = list(dict.fromkeys((query, query.lower(), query.capitalize(), query.title(), query.upper())))
     typed = [node.id for node in list_nodes(graph, NodesQuery(type=spelled, limit=MAX_NODES_PER_SEARCH)).nodes]
-    with_words, near = _search_hits(graph, query)
+    with_words, near, notice = _search_hits(graph, query)
 
     def found(rows: RowsSnapshot) -> KnowledgeGraph:
         named = [*_matching_names(rows, spelled), *typed, *with_words]
-        return _read_entities(rows, named or near[:MAX_SEMANTIC_HITS])
+        return _read_entities(rows, named or near[:MAX_SEMANTIC_HITS], "" if named else notice)
 
     return _read_rows(graph, found)
 
 
-def _search_hits(graph: StoreHandle, query: str) -> tuple[list[str], list[str]]:
-    """Return the nodes that contain words of the query, and those near in meaning, best first."""
+def _search_hits(graph: StoreHandle, query: str) -> tuple[list[str], list[str], str]:
+    """Return the nodes that contain words of the query, those near in meaning, best first, and the notice."""
     with graph.lease() as store:
         if graph.graphs.indexer is not None:
             graph.graphs.indexer.of(store).wait_or_retry(store.state.sequence, SEARCH_INDEX_TIMEOUT_SECONDS, "entities")
-    found = search(graph, SearchRequest(query=query, limit=MAX_NODES_PER_SEARCH, neighbours=False)).hits
-    with_words = [hit.node.id for hit in found if hit.keyword_score is not None]
-    return with_words, [hit.node.id for hit in found]
+    request = SearchRequest(query=query, limit=MAX_NODES_PER_SEARCH, neighbours=False, prefix=True)
+    found = search(graph, request)
+    with_words = [hit.node.id for hit in found.hits if hit.keyword_score is not None]
+    return with_words, [hit.node.id for hit in found.hits], found.notice or ""
 
 
 def _matching_names(rows: RowsSnapshot, spelled: Sequence[str]) -> Iterator[str]:
@@ -337,15 +339,14 @@ def _matching_names(rows: RowsSnapshot, spelled: Sequence[str]) -> Iterator[str]
     return chain((text for text in spelled if rows.has(text)), islice(behind, MAX_MATCHING_NAMES))
 
 
-def _read_entities(rows: RowsSnapshot, names: Iterable[str]) -> KnowledgeGraph:
+def _read_entities(rows: RowsSnapshot, names: Iterable[str], notice: str = "") -> KnowledgeGraph:
     gathered = _GraphPage(rows)
     survivors = dict.fromkeys(resolve_redirect(rows, name) for name in names)
     left = [name for name in survivors if not gathered.take(name, _edges(rows, name))]
     more = f" and {len(left) - MAX_MATCHING_NAMES} more" if len(left) > MAX_MATCHING_NAMES else ""
     listed = ", ".join(map(_quoted, left[:MAX_MATCHING_NAMES]))
-    return gathered.graph(
-        f"left out for their size: {listed}{more}; use open_nodes for fewer at a time" if left else ""
-    )
+    hint = f"left out for their size: {listed}{more}; use open_nodes for fewer at a time" if left else ""
+    return gathered.graph("; ".join(filter(None, (notice, hint))))
 
 
 def _or_empty(look: Callable[[], KnowledgeGraph]) -> KnowledgeGraph:

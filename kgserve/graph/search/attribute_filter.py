@@ -110,11 +110,17 @@ class AttributeFilteredIndex(IndexDecorator):
 
     @override
     def search_keywords(
-        self, query: str, limit: int, only: IndexFilter, reading: QueryInterpretation = "plain"
+        self,
+        query: str,
+        limit: int,
+        only: IndexFilter,
+        reading: QueryInterpretation = "plain",
+        *,
+        prefix: bool = False,
     ) -> ScoredIds:
         found = super().search_keywords
         return self._search_filtered(
-            lambda pool, narrow: found(query, pool, narrow, reading), limit, only, _IDS_PER_KEYWORD_HIT
+            lambda pool, narrow: found(query, pool, narrow, reading, prefix=prefix), limit, only, _IDS_PER_KEYWORD_HIT
         )
 
     @override

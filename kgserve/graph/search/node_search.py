@@ -32,8 +32,12 @@ from kgserve.graph.request_bodies import ContextRequest, MultiQuerySearchRequest
 from kgserve.graph.request_validation import FaultCollector, parse_attribute_filter, resolve_alias
 from kgserve.graph.search import score_fusion
 from kgserve.graph.search.attribute_filter import AttributeFilteredIndex, AttributeMatcher
+from kgserve.graph.search.hybrid_rank import HitLists, HybridFunctions, HybridRanking
+from kgserve.graph.search.late_interaction import score_tokens
 from kgserve.graph.search.score_fusion import FUSION_POOL_HITS, EntityMatch, NeighbourWeights, RankedHit
 from kgserve.graph.search.search_index import CommitIndex, ConflictAwareIndex
+from kgserve.graph.search.search_notices import SearchNotices
+from kgserve.graph.search.turn_scores import TokenScores
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.platform.metrics.telemetry import measure_request_part
 from kgserve.projections.conflict_index import ConflictIndex
@@ -138,9 +142,13 @@ def search(graph: StoreHandle, request: SearchRequest) -> SearchAnswer:
         graph.pool.observation.span("search", attributes),
     ):
         searched.heads = _heads(graph, searched, request.at_least)
-        hits = NodeSearch(searched, request).page(max(1, min(request.limit, MAX_SEARCH_LIMIT)), request.offset)
+        finder = NodeSearch(searched, request)
+        hits = finder.page(max(1, min(request.limit, MAX_SEARCH_LIMIT)), request.offset)
         degraded, sequence = searched.degraded, searched.sequence
-    return SearchAnswer(hits=hits, degraded=degraded, index_sequence=sequence, took_ms=elapsed_ms(started))
+        notice = finder.notices.text(has_hits=bool(hits), degraded=degraded)
+    return SearchAnswer(
+        hits=hits, degraded=degraded, notice=notice, index_sequence=sequence, took_ms=elapsed_ms(started)
+    )
 
 
 def search_batch(graph: StoreHandle, request: MultiQuerySearchRequest) -> BatchSearchAnswer:
@@ -151,14 +159,14 @@ def search_batch(graph: StoreHandle, request: MultiQuerySearchRequest) -> BatchS
     started = time.perf_counter()
     nodes: dict[str, Node] = {}
     rankings: list[list[str]] = []
+    notices = SearchNotices()
     with open_search_when_indexed(
         graph, request, words_alone=all(each.mode == "keyword" for each in request.queries)
     ) as searched:
         searched.heads = _heads(graph, searched, request.at_least)
         for variant in request.queries:
-            hits = NodeSearch(searched, _to_search_request(_with_types(variant))).page(
-                _clamp_limit(variant.limit, MAX_HITS_PER_QUERY), 0
-            )
+            finder = NodeSearch(searched, _to_search_request(_with_types(variant)), notices=notices)
+            hits = finder.page(_clamp_limit(variant.limit, MAX_HITS_PER_QUERY), 0)
             # For a node in conflict, the version found first is used.
             nodes = {hit.node.id: hit.node for hit in reversed(hits)} | nodes
             rankings.append([*dict.fromkeys(hit.node.id for hit in hits)])
@@ -174,6 +182,7 @@ def search_batch(graph: StoreHandle, request: MultiQuerySearchRequest) -> BatchS
         unique_hits=len(scores),
         per_query_hits=[len(ranking) for ranking in rankings],
         degraded=degraded,
+        notice=notices.text(has_hits=bool(best), degraded=degraded),
         index_sequence=sequence,
         took_ms=elapsed_ms(started),
     )
@@ -204,24 +213,28 @@ def build_context(graph: StoreHandle, request: ContextRequest) -> ContextAnswer:
     Raises what a search raises.
     """
     limit = max(1, min(request.limit, MAX_SEARCH_LIMIT))
+    notices = SearchNotices()
     if not request.also:
-        parts = [_search_one_store(graph, request, limit, label=graph.name if request.follow_symlinks else "")]
+        label = graph.name if request.follow_symlinks else ""
+        parts = [_search_one_store(graph, request, limit, notices, label=label)]
     else:
         graphs = stores_to_search(graph, request.also, request.as_of)
         by_store = {each.name: request if each is graph else without_at_least(request) for each in graphs}
-        top = max(_search_one_store(each, by_store[each.name], 1).top for each in graphs)
-        parts = [_search_one_store(each, by_store[each.name], limit, top, each.name) for each in graphs]
+        top = max(_search_one_store(each, by_store[each.name], 1, notices).top for each in graphs)
+        parts = [_search_one_store(each, by_store[each.name], limit, notices, top, each.name) for each in graphs]
     best = sorted((each for part in parts for each in part.found), key=lambda found: -found[0])[:limit]
     entries = _with_linked(graph, request, best, limit) if request.follow_symlinks else [entry for _, entry in best]
     made = (texts.render_markdown if request.format == "markdown" else texts.render_json)(entries, request.budget)
     included = entries[: made.count]
+    degraded = any(part.degraded for part in parts)
     return ContextAnswer(
         text=made.text,
         tokens=made.tokens,
         ids=[each.node.id for each in included],
         stores=[each.store for each in included] if request.also or request.follow_symlinks else msgspec.UNSET,
         truncated=made.truncated,
-        degraded=any(part.degraded for part in parts),
+        degraded=degraded,
+        notice=notices.text(has_hits=bool(included), degraded=degraded),
         index_sequence=next((part.sequence for part in parts if part.store == graph.name), 0),
     )
 
@@ -251,11 +264,13 @@ class _StoreMatches(NamedTuple):
 
 
 def _search_one_store(
-    graph: StoreHandle, request: ContextRequest, limit: int, top: float = 0.0, label: str = ""
+    graph: StoreHandle, request: ContextRequest, limit: int, notices: SearchNotices, top: float = 0.0, label: str = ""
 ) -> _StoreMatches:
-    wanted = SearchRequest(query=request.query, types=request.types, attributes=request.attributes)
+    wanted = SearchRequest(
+        query=request.query, types=request.types, attributes=request.attributes, prefix=request.prefix
+    )
     with open_search_when_indexed(graph, request, words_alone=False) as searched:
-        finder = NodeSearch(searched, wanted, top)
+        finder = NodeSearch(searched, wanted, top, notices)
         hits = finder.page(limit, 0)
         nodes = [hit.node for hit in hits]
         entries = texts.build_context_entries(nodes, _edges_between(searched.reader, nodes), label)
@@ -317,6 +332,7 @@ def open_search_when_indexed(
             require_indexed_sequence(indexes, asked.at_least, words_alone=words_alone)
             if patience > 0 and asked.at_least is None and asked.as_of is None:
                 indexes.catch_up(patience, words_alone=words_alone)
+            indexes.require_built(words_alone=words_alone)
         with open_store_search(store, indexer, graph.resolve_as_of(asked.as_of), asked.valid_at) as searched:
             searched.words_alone = words_alone
             if searched.index.required_sequence is not None:
@@ -350,6 +366,7 @@ def _to_search_request(variant: SearchVariant) -> SearchRequest:
         tags=variant.tags,
         attributes=variant.attributes,
         fresh_only=variant.fresh_only,
+        prefix=variant.prefix,
     )
 
 
@@ -413,9 +430,19 @@ def count_unindexed_commits(graph: StoreHandle, seen: int) -> int:
 class NodeSearch:
     """One search of one store."""
 
-    def __init__(self, searched: StoreSearch, request: SearchRequest, top: float = 0.0) -> None:
-        """``top``: the best keyword score in other stores, used to normalize the scores of this one."""
+    def __init__(
+        self, searched: StoreSearch, request: SearchRequest, top: float = 0.0, notices: SearchNotices | None = None
+    ) -> None:
+        """``top``: the best keyword score in other stores, used to normalize the scores of this one.
+
+        ``notices`` collects those of all searches of one answer. Raises InvalidInput for options that exclude another.
+        """
+        if request.syntax and request.prefix:
+            raise InvalidInput.at("prefix", "cannot be combined with `syntax`; end a word of the query with * instead")
         self.top = top
+        self.notices = SearchNotices() if notices is None else notices
+        if request.mode != "keyword":
+            self.notices.record_builds(searched.indexes)
         self._searched = searched
         self._reader = searched.reader
         self._attributes = parse_attribute_filter(request.attributes) if request.attributes else ()
@@ -459,9 +486,8 @@ class NodeSearch:
         request = self._request
         if request.syntax:
             return self._index.search_keywords(request.query, pool, self._filter, "syntax")
-        return self._index.search_keywords(
-            request.query, pool, self._filter, "plain" if request.mode == "keyword" else "forms"
-        )
+        reading = "plain" if request.mode == "keyword" else "forms"
+        return self._index.search_keywords(request.query, pool, self._filter, reading, prefix=request.prefix)
 
     def _semantic_hits(self, pool: int) -> dict[str, float]:
         self._searched.indexes.require(meaning=True)
@@ -497,22 +523,21 @@ class NodeSearch:
             self._keyword_hits(pool),
             self._semantic_hits(pool) if self._searched.indexes.has_vectors else {},
         )
+        if self._request.mode == "hybrid":
+            self.notices.record_words(found=bool(words))
         # Keyword-only hits get a similarity, too; semantic-only hits mostly contain none of the words.
         meaning |= self._similarities(key for key in words if key not in meaning)
-        self.top = max(self.top, max(words.values(), default=0.0))
-        matches = (
-            score_fusion.fuse_weighted(words, meaning, self._request.alpha, self.top)
-            if self._request.fusion == "weighted"
-            else score_fusion.fuse_reciprocal(words, meaning)
-        )
-        nearby = None
-        if self._request.neighbours:
-            scores = {key: match.score for key, match in matches.items()}
-            nearby = score_fusion.propagate_scores(scores, score_fusion.fetch_neighbourhood(scores, self._neighbours))
-        return [
-            RankedEntity(hit, words.get(hit.id), meaning.get(hit.id))
-            for hit in score_fusion.rank_matches(matches, nearby)
-        ]
+        functions = HybridFunctions(self._neighbours, self._passes, self._similarities, self._token_scores)
+        ranking = HybridRanking(self._reader, self._index, self._request, functions, self.top)
+        ranked = ranking.rank(HitLists(words, meaning))
+        self.top = ranking.top
+        return [RankedEntity(hit, words.get(hit.id), meaning.get(hit.id)) for hit in ranked]
+
+    def _token_scores(self, ids: Sequence[str]) -> TokenScores | None:
+        """Return the scores of late interaction; None if it is turned off, or the nodes have no tokens."""
+        if self._request.late is False or not self._searched.indexes.has_vectors:
+            return None
+        return score_tokens(self._queries.tokens_of(self._request.query), self._searched.indexes.vector.tokens, ids)
 
     def _neighbours(self, keys: Sequence[str]) -> NeighbourWeights:
         if self._heads is None:
@@ -556,7 +581,7 @@ class NodeSearch:
             rows = self._rows([found.ranked.id for found in some])
             for found in some:
                 row = rows.get(found.ranked.id)
-                if row is not None and (not self._is_filtered or self._matches_filter(row)):
+                if row is not None and self._passes(row):
                     yield found, row
 
     def _rows(self, keys: Sequence[str]) -> dict[str, NodeRow]:
@@ -575,6 +600,9 @@ class NodeSearch:
 
     def _head(self, key: str) -> NodeRow | None:
         return None if self._heads is None else self._heads.row(key)
+
+    def _passes(self, row: NodeRow) -> bool:
+        return not self._is_filtered or self._matches_filter(row)
 
     def _matches_filter(self, row: NodeRow) -> bool:
         had = not self._attributes or matches_all_conditions(row.attributes, self._attributes)

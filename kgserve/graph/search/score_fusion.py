@@ -43,6 +43,8 @@ class EntityMatch(msgspec.Struct, frozen=True):
     score: float
     keyword: float | None = None
     semantic: float | None = None
+    tokens: float | None = None
+    """Late interaction: how close the tokens of the query come to some token of the text, 1 for the closest text."""
 
 
 class ProximityGain(msgspec.Struct, frozen=True):
@@ -74,6 +76,8 @@ class RankedHit(msgspec.Struct, frozen=True):
             parts.append(f"words {self.match.keyword:.2f}")
         if self.match and self.match.semantic is not None and self.match.semantic > 0.0:
             parts.append(f"meaning {self.match.semantic:.2f}")
+        if self.match and self.match.tokens:
+            parts.append(f"tokens {self.match.tokens:.2f}")
         parts += (f"{near.hops} hop{'s'[: near.hops - 1]} from {near.via} (+{near.amount:.2f})" for near in self.nearby)
         return ", ".join(parts)
 

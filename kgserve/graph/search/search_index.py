@@ -22,9 +22,15 @@ class SearchIndex(Protocol):
     """A keyword and vector index of the texts of nodes."""
 
     def search_keywords(
-        self, query: str, limit: int, only: IndexFilter, reading: QueryInterpretation = "plain"
+        self,
+        query: str,
+        limit: int,
+        only: IndexFilter,
+        reading: QueryInterpretation = "plain",
+        *,
+        prefix: bool = False,
     ) -> ScoredIds:
-        """Return the best nodes for the words of a query, with BM25 scores.
+        """Return the best nodes for the words of a query, with BM25 scores; ``prefix``: the last word may continue.
 
         Raises InvalidInput for a query that cannot be parsed, Unavailable while the index is behind.
         """
@@ -64,9 +70,15 @@ class IndexDecorator(SearchIndex):
 
     @override
     def search_keywords(
-        self, query: str, limit: int, only: IndexFilter, reading: QueryInterpretation = "plain"
+        self,
+        query: str,
+        limit: int,
+        only: IndexFilter,
+        reading: QueryInterpretation = "plain",
+        *,
+        prefix: bool = False,
     ) -> ScoredIds:
-        return self._index.search_keywords(query, limit, only, reading)
+        return self._index.search_keywords(query, limit, only, reading, prefix=prefix)
 
     @override
     def bm25_scores(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
@@ -94,11 +106,17 @@ class ConflictAwareIndex(IndexDecorator):
 
     @override
     def search_keywords(
-        self, query: str, limit: int, only: IndexFilter, reading: QueryInterpretation = "plain"
+        self,
+        query: str,
+        limit: int,
+        only: IndexFilter,
+        reading: QueryInterpretation = "plain",
+        *,
+        prefix: bool = False,
     ) -> ScoredIds:
         frequencies = self._indexes.keyword.frequencies(query, reading)
-        found = self._heads.search_keywords(query, limit, only, reading, frequencies)
-        return _best(super().search_keywords(query, limit, only, reading) | found, limit)
+        found = self._heads.search_keywords(query, limit, only, reading, frequencies, prefix=prefix)
+        return _best(super().search_keywords(query, limit, only, reading, prefix=prefix) | found, limit)
 
     @override
     def search_vectors(self, vector: NDArray[np.float32], limit: int, only: IndexFilter) -> ScoredIds:

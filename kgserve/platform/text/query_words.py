@@ -15,6 +15,8 @@ MAX_WEIGHTED_WORDS = 256
 # Splits like the analyzer of the keyword index, at everything except letters and digits.
 _ALPHANUMERIC_WORD_PATTERN = re.compile(r"[^\W_]+")
 _CONTRACTION = re.compile(r"([^\W_]+)n['\u2019]t\b|(?<=[^\W_])['\u2019](?:s|d|m|ll|re|ve)\b", re.IGNORECASE)
+# Articles and pronouns of Romance languages that lose their vowel, as in l'eau.
+_ELISION = re.compile(r"\b(?:[cdjlmnst]|qu)(?='[^\W\d_])", re.IGNORECASE)
 _ENGLISH = """
 what when where which who whom whose why how and or but nor if then than because as while although though whether so
 yet not no yes
@@ -70,9 +72,20 @@ def _weighed(query: str) -> Iterator[tuple[str, float]]:
         while contractions and contractions[0][1] <= match.start():
             del contractions[0]
         contracted = bool(contractions) and contractions[0][0] <= match.start()
-        yield match[0].lower(), FUNCTION_WORD_WEIGHT if contracted or _is_function(match[0], number) else 1.0
+        yield match[0].lower(), FUNCTION_WORD_WEIGHT if contracted or is_function_word(match[0], number) else 1.0
 
 
-def _is_function(word: str, number: int) -> bool:
-    """Return whether the word at a position in the query is a function word."""
-    return word.lower() in FUNCTION_WORDS and (number == 0 or word.islower() or word == "I")
+def find_contracted(chunk: str) -> frozenset[str]:
+    """Return the words of a piece between blanks that are parts of contractions, such as didn, t and s."""
+    if "'" not in chunk:
+        return frozenset()
+    found = [match[0] for match in _CONTRACTION.finditer(chunk)] + _ELISION.findall(chunk)
+    return frozenset(word.lower() for each in found for word in _ALPHANUMERIC_WORD_PATTERN.findall(each))
+
+
+def is_function_word(word: str, number: int, stop_words: frozenset[str] = FUNCTION_WORDS) -> bool:
+    """Return whether the word at a position in a query is a function word.
+
+    A capitalized word inside a sentence is a name, except for I.
+    """
+    return word.lower() in stop_words and (number == 0 or word.islower() or word == "I")

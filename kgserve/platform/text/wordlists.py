@@ -1,4 +1,4 @@
-"""English word lists, read from the text files in this folder."""
+"""Word lists, mostly English, read from the text files in this folder."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 ENGLISH_WORDS_FILE = Path(__file__).with_name("english.txt")
 OPPOSITES_FILE = Path(__file__).with_name("opposites.txt")
 SYNONYMS_FILE = Path(__file__).with_name("synonyms.txt")
+STOP_WORDS_FILE = Path(__file__).with_name("stopwords.txt")
 
 
 def read_word_list(name: str) -> list[str]:
@@ -24,14 +25,23 @@ def read_word_pairs(name: str) -> list[tuple[str, str]]:
 
 def read_word_lines(name: str) -> list[list[str]]:
     """Return the words of each line of a list."""
-    return _lists()[name]
+    return _lists(ENGLISH_WORDS_FILE)[name]
 
 
 @lru_cache(maxsize=1)
-def _lists() -> dict[str, list[list[str]]]:
+def load_stop_words() -> dict[str, frozenset[str]]:
+    """Return the function words of each language except English, by ISO 639-1 code.
+
+    The entry ``en ambiguous`` lists those that are also English words.
+    """
+    return {name: frozenset(chain.from_iterable(lines)) for name, lines in _lists(STOP_WORDS_FILE).items()}
+
+
+@lru_cache(maxsize=2)
+def _lists(file: Path) -> dict[str, list[list[str]]]:
     found: dict[str, list[list[str]]] = {}
     name = ""
-    for line in _read(ENGLISH_WORDS_FILE):
+    for line in _read(file):
         if line.startswith("["):
             name = line.strip("[]")
         else:

@@ -6,6 +6,7 @@ from kgserve.storage.model.entity_names import IS_ABOUT_RELATION
 from kgserve.storage.model.parents import CHILD_OF_RELATION
 from kgserve.storage.model.redirects import MERGED_INTO_RELATION
 from kgserve.storage.model.soft_delete import VERSION_OF_RELATION
+from kgserve.storage.model.turns import NEXT_TURN_RELATION
 
 RELATION_CONSOLIDATED = "consolidated"
 """Relation from a consolidation run to the primary memory of each of its clusters.
@@ -18,7 +19,7 @@ RELATION_EXTRACTED_FROM = "extracted_from"
 """Relation from an extracted memory to the one whose text contains it, written by the store."""
 
 
-RELATION_NEXT = "next"
+RELATION_NEXT = NEXT_TURN_RELATION
 """Relation from a message to the next one."""
 
 

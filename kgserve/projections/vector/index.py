@@ -1,15 +1,15 @@
 """Vector index of one store: an exact matrix scan while it is small, hnswlib beyond; callers see no difference.
 
 Up to 10,000 vectors one matrix product takes 0.3 ms, is exact also under filters, and makes deletion free. Larger
-indexes use an approximate graph. One lock protects hnswlib from everything that crashes it: queries on an empty index,
-more results than elements, damaged files, vectors of the wrong width or with NaN.
+indexes use an approximate graph. A lock, shared by searches, protects hnswlib from everything that crashes it: queries
+on an empty index, more results than elements, damaged files, vectors of the wrong width or with NaN.
 """
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import struct
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -22,20 +22,25 @@ import structlog
 from numpy.typing import NDArray
 
 from kgserve.platform.codecs import msgpack_decoder
+from kgserve.platform.readers_writer_lock import ReadersWriterLock
 from kgserve.projections import manifest
 from kgserve.projections.filter_columns import FilterColumns, Mask, mask_of_labels
 from kgserve.projections.indexed_text import NO_TEXT_FILTER, EntityFacets, IndexFilter
+from kgserve.projections.vector.sign_codes import SignCodes
 from kgserve.projections.vector.vector_rows import SCATTERED_READ_COST, FloatMatrix, VectorRows, dot_products
 
 log = structlog.get_logger()
 
 VECTOR_INDEX_KIND = "vector 2"
 MAX_EXACT_VECTORS = 10_000
-# Filtered searches stay exact up to this multiple of the exact limit, even with a graph.
-_FILTERED_EXACT_FACTOR = 2
+# Filtered searches of a graph are exact if the vectors that pass have at most this many components: 5,000 vectors of
+# 384 dimensions.
+_MAX_EXACT_COMPONENTS = 1_920_000
 _HNSW_M = 16
 _EF_BUILD = 200
 _EF_SEARCH = 100
+# A graph search for some results visits this multiple of them.
+_GRAPH_WIDTH = 1.5
 _ENTITIES_FILE = "entities.msgpack"
 _MATRIX_FILE = "vectors.npy"
 _GRAPH_FILE = "vectors.hnsw"
@@ -49,8 +54,13 @@ _READ_BATCH_VECTORS = 4_096
 # Filtered graph queries ask for this multiple of the expected need, and for more if too few match.
 _VECTOR_OVERFETCH = 1.5
 _OVERFETCH_GROWTH = 4
-# Visiting one more vector in the graph costs about as much as this many multiplications.
-_GRAPH_STEP_COST = 10
+# Candidates by binary codes whose cosines are computed: a multiple of the hits wanted, and the least number.
+_CODE_OVERFETCH = 15
+_MIN_CODE_CANDIDATES = 1_000
+# Microseconds to visit one more vector in the graph, and to compare a scattered code, or one of all codes.
+_GRAPH_STEP_MICROSECONDS = 10.0
+_SCATTERED_CODE_MICROSECONDS = 0.08
+_CODE_MICROSECONDS = 0.025
 # File header of hnswlib 0.8: number of elements, element size, and offsets within an element.
 _HNSW_HEADER = struct.Struct("<6Qi")
 _HNSW_HEADER_BYTES = 96
@@ -72,25 +82,6 @@ class _EntityTable(msgspec.Struct):
     types: list[str]
     since: list[int]
     facets: dict[int, EntityFacets] = msgspec.field(name="marks")
-
-
-class FairLock:
-    """Lock that a waiting thread acquires before the thread that just released it.
-
-    With `threading.Lock`, a thread that releases and reacquires wins, because waiters must first wake up. With this
-    lock, long work that releases it between steps delays other threads by one step only.
-    """
-
-    def __init__(self) -> None:
-        self._next = threading.Lock()
-        self._held = threading.Lock()
-
-    def __enter__(self) -> None:
-        with self._next:
-            self._held.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._held.release()
 
 
 class VectorIndex:
@@ -115,12 +106,14 @@ class VectorIndex:
         self._model = model
         self._exact_up_to = exact_up_to
         self._between = between
-        self._lock = FairLock()
+        self._lock = ReadersWriterLock()
         self._ids: list[str] = []
         self._labels: dict[str, int] = {}
         self._columns = FilterColumns()
         self._rows = VectorRows(folder.parent, dimensions)
         self._graph: Any = None
+        # Codes of all rows while there is a graph.
+        self._codes = SignCodes(dimensions)
         self.sequence = 0
         self.fresh = not self._load()
 
@@ -135,7 +128,7 @@ class VectorIndex:
     @property
     def ids(self) -> set[str]:
         """Ids of all entities in the index."""
-        with self._lock:
+        with self._lock.read():
             return set(self._labels)
 
     def put(
@@ -158,13 +151,13 @@ class VectorIndex:
         since = since or [0] * len(ids)
         for first in range(0, len(ids), _PUT_BATCH_VECTORS):
             some = slice(first, first + _PUT_BATCH_VECTORS)
-            with self._lock:
+            with self._lock.write():
                 self._put(ids[some], types[some], vectors[some], since[some], facets[some])
         self._rebalance()
 
     def remove(self, ids: Sequence[str]) -> None:
         """Remove entities; unknown ids are ignored."""
-        with self._lock:
+        with self._lock.write():
             for node_id in ids:
                 self._drop(node_id)
         self._rebalance()
@@ -173,15 +166,15 @@ class VectorIndex:
         """Delete all vectors, on disk too; ``model`` is the model of future vectors."""
         self._model = self._model if model is None else model
         shutil.rmtree(self._folder, ignore_errors=True)
-        with self._lock:
+        with self._lock.write():
             self._ids, self._labels, self._columns = [], {}, FilterColumns()
             self._rows = VectorRows(self._folder.parent, self._dimensions)
-            self._graph = None
+            self._graph, self._codes = None, SignCodes(self._dimensions)
         self.sequence, self.fresh = 0, True
 
     def search(self, query: NDArray[np.float32], limit: int, only: IndexFilter = NO_TEXT_FILTER) -> list[VectorHit]:
         """Return the nearest entities, nearest first."""
-        with self._lock:
+        with self._lock.read():
             limit = min(limit, len(self._labels))
             if limit <= 0:
                 return []
@@ -218,7 +211,7 @@ class VectorIndex:
 
         With ``as_of``, only of those whose text is unchanged since that commit.
         """
-        with self._lock:
+        with self._lock.read():
             known = self._labels
             labels = [known[node_id] for node_id in ids if node_id in known]
             if as_of is not None:
@@ -228,7 +221,7 @@ class VectorIndex:
 
     def passing(self, only: IndexFilter, most: int) -> list[str] | None:
         """Return the ids of the entities that match a filter; None if more than ``most`` do."""
-        with self._lock:
+        with self._lock.read():
             labels = np.flatnonzero(self._passing(only))
             return None if len(labels) > most else [self._ids[label] for label in labels]
 
@@ -239,7 +232,7 @@ class VectorIndex:
         """
         found: dict[str, list[VectorHit]] = {}
         for first in range(0, len(ids), _QUERY_BATCH_VECTORS):
-            with self._lock:
+            with self._lock.read():
                 known = [
                     (each, self._labels[each])
                     for each in ids[first : first + _QUERY_BATCH_VECTORS]
@@ -271,6 +264,7 @@ class VectorIndex:
         first = len(self._ids)
         self._rows.append(vectors)
         if self._graph is not None:
+            self._codes.append(vectors)
             _ensure_capacity(self._graph, first + len(ids))
             self._graph.add_items(vectors, np.arange(first, first + len(ids)), num_threads=1)
         for node_id in ids:
@@ -309,7 +303,7 @@ class VectorIndex:
         return [VectorHit(self._ids[labels[place]], float(scores[place])) for place in order]
 
     def _filtered(self, query: NDArray[np.float32], limit: int, only: IndexFilter) -> list[VectorHit]:
-        """Search exactly if that costs about as much as without a graph, else in the graph while it is cheaper.
+        """Search exactly if few vectors pass, else in the graph while that is cheaper than comparing codes.
 
         Entities near the query may fail the filter, so the graph may find only a few.
         """
@@ -318,15 +312,18 @@ class VectorIndex:
         limit = min(limit, count)
         if limit == 0:
             return []
+        if self._graph is None or count * self._dimensions <= _MAX_EXACT_COMPONENTS:
+            return self._exact(query, limit, passing)
         wanted = int(_VECTOR_OVERFETCH * limit * len(self._labels) / count) + 1
-        few = min(len(passing), SCATTERED_READ_COST * count) <= _FILTERED_EXACT_FACTOR * self._exact_up_to
-        while self._graph is not None and not few and wanted * _GRAPH_STEP_COST < count:
+        scan = min(count * _SCATTERED_CODE_MICROSECONDS, len(passing) * _CODE_MICROSECONDS)
+        while wanted * _GRAPH_STEP_MICROSECONDS < scan:
             labels, similarities = self._search_graph(query, wanted, wanted)
             found = np.flatnonzero(passing[labels])[:limit]
             if len(found) == limit:
                 return self._hits(labels[found], similarities[found])
             wanted *= _OVERFETCH_GROWTH
-        return self._exact(query, limit, passing)
+        candidates = self._codes.nearest(query, max(_CODE_OVERFETCH * limit, _MIN_CODE_CANDIDATES), passing)
+        return self._exact(query, limit, mask_of_labels(candidates, len(passing)))
 
     def _passing(self, only: IndexFilter) -> Mask:
         passing = self._columns.passing(only, self._ids)
@@ -336,18 +333,19 @@ class VectorIndex:
         return passing
 
     def _approximate(self, query: NDArray[np.float32], limit: int) -> list[VectorHit]:
-        labels, similarities = self._search_graph(query, limit, 2 * limit)
+        labels, similarities = self._search_graph(query, limit, int(_GRAPH_WIDTH * limit))
         return self._hits(labels, similarities) if len(labels) == limit else self._exact(query, limit)
 
     def _search_graph(self, query: NDArray[np.float32], count: int, width: int) -> tuple[IntArray, FloatMatrix]:
         """Return the labels of the nearest entities in the graph with similarities; empty if it finds too few."""
-        self._graph.set_ef(max(_EF_SEARCH, width))
-        try:
-            labels, distances = self._graph.knn_query(query[np.newaxis], k=count, num_threads=1)
-        except RuntimeError:
-            # Too many deleted elements around the query.
-            return np.empty(0, np.int64), np.empty(0, np.float32)
-        return labels[0].astype(np.int64), 1 - distances[0]
+        # The number of results sets the width of the search: `set_ef` would change it for concurrent searches, too.
+        width = min(max(_EF_SEARCH, width, count), len(self._labels))
+        for results in dict.fromkeys((width, count)):
+            # An error means too many deleted elements around the query.
+            with contextlib.suppress(RuntimeError):
+                labels, distances = self._graph.knn_query(query[np.newaxis], k=results, num_threads=1)
+                return labels[0, :count].astype(np.int64), 1 - distances[0, :count]
+        return np.empty(0, np.int64), np.empty(0, np.float32)
 
     def _hits(self, labels: IntArray, similarities: FloatMatrix) -> list[VectorHit]:
         found = zip(labels.tolist(), similarities.tolist(), strict=True)
@@ -373,8 +371,9 @@ class VectorIndex:
         for first in range(0, live, _BUILD_BATCH_VECTORS):
             rows.append(self._rows.values[labels[first : first + _BUILD_BATCH_VECTORS]])
         graph = self._build_graph(rows.values) if wants_graph else None
-        with self._lock:
-            self._ids, self._columns, self._rows, self._graph = ids, columns, rows, graph
+        codes = self._encode(rows.values) if wants_graph else SignCodes(self._dimensions)
+        with self._lock.write():
+            self._ids, self._columns, self._rows, self._graph, self._codes = ids, columns, rows, graph, codes
             self._labels = dict(zip(ids, range(live), strict=True))
 
     def _build_graph(self, rows: FloatMatrix) -> Any:  # hnswlib has no types
@@ -424,6 +423,13 @@ class VectorIndex:
             for first in range(len(self._rows), count, _BUILD_BATCH_VECTORS):
                 labels = np.arange(first, min(first + _BUILD_BATCH_VECTORS, count))
                 self._rows.append(np.asarray(self._graph.get_items(labels), np.float32))
+        self._codes = self._encode(self._rows.values)
+
+    def _encode(self, rows: FloatMatrix) -> SignCodes:
+        codes = SignCodes(self._dimensions)
+        for first in range(0, len(rows), _BUILD_BATCH_VECTORS):
+            codes.append(rows[first : first + _BUILD_BATCH_VECTORS])
+        return codes
 
 
 def _ensure_capacity(graph: Any, count: int) -> None:

@@ -284,12 +284,14 @@ def recall_reply(
     each_values, each_line = [*zip(*entries, strict=True)] or ((), ())
     shown, lines = take_fitting(each_values, MAX_RESULT_CHARS), take_fitting_lines(each_line, MAX_RESULT_CHARS)
     count = min(len(shown), len(lines))
-    hints = [*hints] if found.hits else ["no memory is relevant to this query", *hints]
+    hints = [*([found.notice] if found.notice else []), *hints]
+    hints = hints if found.hits else ["no memory is relevant to this query", *hints]
     head = f"{format_count(len(found.hits), 'memory', 'memories')} for {shorten(query, MAX_EXCERPT_CHARS)!r}"
     values: dict[str, Any] = {"memories": shown[:count]} | ({"withheld": found.withheld} if found.withheld else {})
     if found.deleted_entity:
         hints = [describe_deleted_entity(found.deleted_entity), *hints]
         values["deleted_entity"] = msgspec.to_builtins(found.deleted_entity)
+    values |= {"notice": found.notice} if found.notice else {}
     beyond = len(found.hits) - count
     more = f"{beyond} do not fit: use a lower limit, or a narrower query" if beyond else ""
     return ToolReply("\n".join([head, *lines[:count]]), values, more, "; ".join(hints))

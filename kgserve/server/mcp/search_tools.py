@@ -39,12 +39,13 @@ from kgserve.storage.model.fields import MAX_ID_BYTES
 
 MAX_CONTEXT_TOKENS = 25_000
 _HITS_PER_VARIANT = 20
+_VARIANT_OPTIONS = ("mode", "types", "tags", "attributes", "id_prefix", "fresh_only", "prefix")
 EMPTY_HITS_RESULT: dict[str, Any] = {"hits": []}
 _EMPTY_CONTEXT_RESULT: dict[str, Any] = {"text": "", "tokens": 0, "ids": [], "truncated": False}
 
 
 @add_fields_of(
-    request_bodies.SearchRequest, "min_similarity", "alpha", "fusion", "explain", "neighbours", "syntax", "kinds"
+    request_bodies.SearchRequest, "min_similarity", "alpha", "fusion", "explain", "neighbours", "late", "syntax", "kinds"
 )
 class SearchKnowledgeArguments(DetailArguments, kw_only=True):
     """Query, mode and filters of a search."""
@@ -69,6 +70,7 @@ class SearchKnowledgeArguments(DetailArguments, kw_only=True):
     depth: Annotated[int, Meta(ge=1, le=traversal.MAX_WALK_DEPTH, description="Hops in mode graph")] = 2
     tags: TagsField = UNSET
     fresh_only: Annotated[bool, Meta(description="Exclude stale")] = False
+    prefix: Annotated[bool, Meta(description="Last word may be a beginning")] = False
 
 
 @add_fields_of(request_bodies.MultiQuerySearchRequest)
@@ -85,6 +87,7 @@ class GetContextArguments(DetailArguments, kw_only=True):
     query: QueryField
     budget: Annotated[int, Meta(ge=1, le=MAX_CONTEXT_TOKENS, description="Maximum tokens")] = 1200
     follow_symlinks: Annotated[bool, Meta(description="Include linked stores")] = False
+    prefix: Annotated[bool, UNLISTED_FIELD] = False
 
 
 def _search(graph: StoreHandle, given: SearchKnowledgeArguments) -> answers.SearchAnswer | answers.BatchSearchAnswer:
@@ -101,7 +104,7 @@ def _search(graph: StoreHandle, given: SearchKnowledgeArguments) -> answers.Sear
 
 
 def _variant(given: SearchKnowledgeArguments) -> dict[str, Any]:
-    values = {name: getattr(given, name) for name in ("mode", "types", "tags", "attributes", "id_prefix", "fresh_only")}
+    values = {name: getattr(given, name) for name in _VARIANT_OPTIONS}
     return {"limit": _HITS_PER_VARIANT} | {name: value for name, value in values.items() if value}
 
 
@@ -110,7 +113,7 @@ def _search_reply(found: answers.SearchAnswer, given: SearchKnowledgeArguments, 
     reply = _hits(found.hits, given.query or "", given.offset, detail=given.detail)
     if not reply.more and len(found.hits) == given.limit:
         reply = reply._replace(more=f"the next hits: offset={given.offset + len(found.hits)}")
-    return _with_degraded_hint(reply, degraded=found.degraded, meaning=given.mode != "keyword")
+    return _with_hints(reply, found, meaning=given.mode != "keyword")
 
 
 @present_answer.register
@@ -124,7 +127,7 @@ def _search_batch_reply(found: answers.BatchSearchAnswer, given: msgspec.Struct,
     if not reply.more and found.unique_hits > len(found.hits):
         more = f"{found.unique_hits - len(found.hits):,} more hits: use a higher limit, or narrower queries"
         reply = reply._replace(more=more)
-    return _with_degraded_hint(reply, degraded=found.degraded, meaning=True)
+    return _with_hints(reply, found, meaning=True)
 
 
 def _queries(given: msgspec.Struct) -> Sequence[Any]:
@@ -143,11 +146,15 @@ def _hits(hits: Sequence[answers.SearchHit | answers.BatchHit], query: str, offs
     return ToolReply("\n".join([head, *lines]), {"hits": shown}, more)
 
 
-def _with_degraded_hint(reply: ToolReply, *, degraded: bool, meaning: bool) -> ToolReply:
-    if not (degraded and meaning):
-        return reply
-    hint = "this server has no embedding model: search with the exact words"
-    return reply._replace(hint=hint, values={**reply.values, "degraded": True})
+def _with_hints(
+    reply: ToolReply, found: answers.SearchAnswer | answers.BatchSearchAnswer | answers.ContextAnswer, *, meaning: bool
+) -> ToolReply:
+    hints, values = [found.notice] if found.notice else [], dict(reply.values)
+    values |= {"notice": found.notice} if found.notice else {}
+    if found.degraded and meaning:
+        hints.append("this server has no embedding model: search with the exact words")
+        values["degraded"] = True
+    return reply._replace(hint="; ".join(hints), values=values)
 
 
 def _hit_line(number: int, hit: answers.SearchHit | answers.BatchHit) -> str:
@@ -165,7 +172,7 @@ def _context_reply(found: answers.ContextAnswer, given: GetContextArguments, _st
     more = "the budget did not allow all of it: raise budget, or ask more narrowly" if found.truncated else ""
     values = {"text": found.text, "tokens": found.tokens, "ids": found.ids, "truncated": found.truncated}
     values |= {"stores": found.stores} if found.stores else {}
-    return _with_degraded_hint(ToolReply(found.text, values, more), degraded=found.degraded, meaning=True)
+    return _with_hints(ToolReply(found.text, values, more), found, meaning=True)
 
 
 SEARCH_TOOLS: tuple[McpTool[Any], ...] = (

@@ -16,6 +16,9 @@ class IndexStatus(msgspec.Struct, kw_only=True):
     lag: Annotated[int, Meta(description="Commits that are not indexed yet")]
     entities: int
     pending: Annotated[int, Meta(description="Entities of the current batch that are not indexed yet")]
+    progress: Annotated[
+        float | None, Meta(description="Share of the store, 0 to 1, that a rebuild has indexed; null without a rebuild")
+    ] = None
     bytes: int
     model: str
     degraded: bool

@@ -30,6 +30,7 @@ from kgserve.platform.settings import (
     ReinforcementAmount,
     Settings,
 )
+from kgserve.platform.text.languages import LanguageSetting
 from kgserve.storage.model.fields import MAX_ID_BYTES
 
 MAX_DISPLAY_NAME_BYTES = 512
@@ -40,6 +41,8 @@ MAX_ATTRIBUTE_KEY_BYTES = 256
 EVERY_ATTRIBUTE = "*"
 ConflictPolicy = Literal["lww", "manual"]
 IndexChoice = Literal["default", "none", "words", "words+meaning"]
+LateInteraction = Literal["turns", "all", "none"]
+"""Nodes whose tokens are embedded, for late interaction: turns of conversations, all nodes, or none."""
 HistoryRetention = Literal["all", "none"] | int
 """Retention of a store's history: everything, nothing, or states that ended within a number of days."""
 _Kind = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
@@ -124,6 +127,8 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any] = {}
     indexed_attributes: tuple[str, ...] = ()
     indexes: IndexChoice = "default"
+    language: LanguageSetting = "auto"
+    late_interaction: LateInteraction = "turns"
     history: HistoryRetention = "all"
     memory: MemorySettings = MemorySettings()
 

@@ -18,6 +18,7 @@ from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.fields import ColumnSet
 from kgserve.storage.model.redirects import MERGED_INTO_RELATION
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.storage.model.turns import NEXT_TURN_RELATION
 from kgserve.storage.rows.base import BaseSegment
 from kgserve.storage.rows.encoding import encode_edge, encode_node
 from kgserve.storage.rows.format import NumberArray
@@ -74,6 +75,7 @@ class RowDelta:
         self.linked = base.linked
         self.width = base.width
         self.merges = base.code(MERGED_INTO_RELATION) >= 0
+        self.turns = base.code(NEXT_TURN_RELATION) >= 0
         self.node_numbers: dict[str, int] = {}
         self.node_ids: list[str] = []
         self.nodes: dict[int, RowVersion] = {}
@@ -181,6 +183,7 @@ class RowDelta:
     def _add_edge(self, key: EdgeKey) -> int:
         number = self.base.edges + len(self.sources)
         self.merges = self.merges or key[2] == MERGED_INTO_RELATION
+        self.turns = self.turns or key[2] == NEXT_TURN_RELATION
         source, target = self.number(key[0]), self.number(key[1])
         self.sources.append(source)
         self.targets.append(target)

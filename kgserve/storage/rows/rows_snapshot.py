@@ -58,6 +58,11 @@ class RowsSnapshot:
         return self.delta.merges
 
     @property
+    def has_turns(self) -> bool:
+        """True if any node is, or was at some time, a turn of a conversation: the end of a relation `next`."""
+        return self.delta.turns
+
+    @property
     def width(self) -> ColumnSet:
         """Column set of the widest row, possibly one that was deleted."""
         return self.delta.width

@@ -90,26 +90,26 @@ def test_search_reports_waiting_for_model_loading(tmp_path: Path) -> None:
 def test_at_least_is_not_answered_by_index_being_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path)
     with indexed(tmp_path) as (pool, indexer), pool.lease(NAME) as store:
-        graph, keyword = graph_of(pool, NAME, indexer), indexer.of(store).keyword
-        wanted = SearchRequest(query="fox", mode="keyword", at_least=1)
+        graph, vector = graph_of(pool, NAME, indexer), indexer.of(store).vector
+        wanted = SearchRequest(query="fox", mode="semantic", at_least=1)
         assert len(search(graph, wanted).hits) == 2
-        look_up, clear, go_on, cleared_at = keyword.search, keyword._clear, threading.Event(), list[int]()
+        look_up, clear, go_on, cleared_at = vector.search, vector._opened().clear, threading.Event(), list[int]()
 
         def refilled_behind_it(*args: Any, **more: Any) -> Any:
             hits = look_up(*args, **more)
-            keyword.rebuild_wanted = True
-            keyword.wake()
+            vector.rebuild_wanted = True
+            vector.wake()
             until(lambda: bool(cleared_at))
             return hits
 
-        def cleared_slowly() -> None:
-            cleared_at.append(keyword.sequence)
+        def cleared_slowly(made_of: str) -> None:
+            cleared_at.append(vector.sequence)
             assert go_on.wait(PATIENCE)
-            clear()
+            clear(made_of)
 
-        monkeypatch.setattr(keyword, "_clear", cleared_slowly)
+        monkeypatch.setattr(vector._opened(), "clear", cleared_slowly)
         with monkeypatch.context() as patched:
-            patched.setattr(keyword, "search", refilled_behind_it)
+            patched.setattr(vector, "search", refilled_behind_it)
             patched.setattr(searches, "AT_LEAST_TIMEOUT_SECONDS", 0.1)
             with pytest.raises(Unavailable, match="have not seen sequence 1 yet, only 0"):
                 search(graph, wanted)

@@ -111,30 +111,31 @@ def test_only_selected_indexes_have_files(http: httpx.Client, words: str, store:
 
 
 def test_at_least_waits_for_a_rebuilt_index(
-    http: httpx.Client, words: str, store: str, served: RunningServer, monkeypatch: pytest.MonkeyPatch
+    http: httpx.Client, api: str, store: str, served: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    search(http, words)
+    accepted(http.post(f"{api}/inject", json={"nodes": NODES}))
+    search(http, api)
     [indexer] = [each for each in served.pool.companions if isinstance(each, IndexWorker)]
     with served.pool.lease(store) as opened:
-        keyword = indexer.of(opened).keyword
-    look_up, clear, waiting = keyword.search, keyword._clear, set(keyword._watchers)
+        vector = indexer.of(opened).vector
+    look_up, clear, waiting = vector.search, vector._opened().clear, set(vector._watchers)
 
     def refilled_behind_it(*args: Any, **more: Any) -> Any:
         found = look_up(*args, **more)
-        monkeypatch.setattr(keyword, "search", look_up)
-        keyword.rebuild_wanted = True
-        keyword.wake()
-        until(lambda: keyword.sequence == 0)
+        monkeypatch.setattr(vector, "search", look_up)
+        vector.rebuild_wanted = True
+        vector.wake()
+        until(lambda: vector.sequence == 0)
         return found
 
-    def cleared_once_it_waits() -> None:
-        until(lambda: keyword._watchers - waiting)
-        clear()
+    def cleared_once_it_waits(made_of: str) -> None:
+        until(lambda: vector._watchers - waiting)
+        clear(made_of)
 
-    monkeypatch.setattr(keyword, "search", refilled_behind_it)
-    monkeypatch.setattr(keyword, "_clear", cleared_once_it_waits)
-    assert hits(search(http, words, mode="keyword")) == ["hen"]
-    assert keyword.search == look_up
+    monkeypatch.setattr(vector, "search", refilled_behind_it)
+    monkeypatch.setattr(vector._opened(), "clear", cleared_once_it_waits)
+    assert hits(search(http, api, mode="semantic"))[0] == "hen"
+    assert vector.search == look_up
 
 
 def test_index_selection_can_change(http: httpx.Client, words: str, store: str, served: RunningServer) -> None:

@@ -22,6 +22,7 @@ USUAL: dict[str, Any] = {
     "metadata": {},
     "indexed_attributes": [],
     "indexes": "default",
+    "language": "auto",
     "history": "all",
 }
 CHOSEN: dict[str, Any] = {
@@ -31,6 +32,7 @@ CHOSEN: dict[str, Any] = {
     "metadata": {"b": [1, True, None], "a": {"deep": 1.5}},
     "indexed_attributes": ["author", "title"],
     "indexes": "words",
+    "language": "de",
     "history": 30,
 }
 
@@ -61,9 +63,9 @@ def test_store_list_includes_settings(http: httpx.Client, store: str, api: str) 
         return next(each for each in accepted(http.get("/api/memory"))["stores"] if each["name"] == store)["settings"]
 
     accepted(http.put(api), 201)
-    assert listed() == {name: value for name, value in USUAL.items() if name not in {"history", "indexes"}}
+    assert listed() == {name: value for name, value in USUAL.items() if name not in {"history", "indexes", "language"}}
     accepted(http.patch(api, json=CHOSEN))
-    assert listed() == {name: value for name, value in CHOSEN.items() if name not in {"history", "indexes"}}
+    assert listed() == {name: value for name, value in CHOSEN.items() if name not in {"history", "indexes", "language"}}
     accepted(http.patch(api, json={"metadata": {"long": "x" * 5_000}}))
     assert "metadata" not in listed()
 
@@ -104,6 +106,25 @@ def test_indexed_attributes_are_searchable(http: httpx.Client, store: str, api: 
     assert found("635", "keyword") == []
 
 
+def test_words_match_in_the_language_of_the_store(http: httpx.Client, api: str) -> None:
+    accepted(http.put(api, json={"language": "de"}), 201)
+    nodes = [{"id": "n1", "type": "note", "content": "Die Entscheidungen sind gefallen"}]
+    accepted(http.post(f"{api}/inject", json={"nodes": nodes}))
+
+    def found(**more: Any) -> list[str]:
+        wanted = {"query": "Entscheidung", "mode": "keyword", "at_least": 1, **more}
+        return [hit["node"]["id"] for hit in accepted(http.post(f"{api}/search", json=wanted))["hits"]]
+
+    assert found() == ["n1"]
+    assert found(query="Ents") == []
+    assert found(query="Ents", prefix=True) == ["n1"]
+    assert accepted(http.get(f"{api}/stats"))["languages"] == {"de": 1}
+    accepted(http.patch(api, json={"language": "fr"}))
+    until(lambda: found() == [])
+    accepted(http.patch(api, json={"language": "auto"}))
+    until(lambda: found() == ["n1"])
+
+
 def test_memory_settings_are_merged_by_field(http: httpx.Client, api: str) -> None:
     accepted(http.put(api, json={"memory": {"alpha": 0.7, "half_life_days": None}}), 201)
     found = accepted(http.patch(api, json={"memory": {"dedup": "off", "half_life_by_type": {"fact": 90}}}))["memory"]
@@ -127,6 +148,7 @@ def test_memory_settings_are_merged_by_field(http: httpx.Client, api: str) -> No
         ({"indexed_attributes": [""]}, "indexed_attributes"),
         ({"indexed_attributes": ["x" * 257]}, "indexed_attributes"),
         ({"indexed_attributes": ["x"] * 21}, "indexed_attributes"),
+        ({"language": "deutsch"}, "language"),
         ({"history": 0}, "history"),
         ({"history": 36_501}, "history"),
         ({"history": "some"}, "history"),

@@ -35,6 +35,17 @@ def test_memory_server_tools_and_graph_tools_share_data(server: ServerProcessHan
     assert note["content"] == "First.\n\nSecond.\nThird.\nlikes tea"
 
 
+def test_search_nodes_completes_the_last_word(server: ServerProcessHandle, mode: Mode, store: str) -> None:
+    orrery = {"name": "device", "entityType": "thing", "observations": ["an orrery of brass"]}
+    call(server.url, mode, "create_entities", index=store, entities=[ANN, orrery])
+    for query in ("orre", "brass orr", "BRASS ORR"):
+        found = call(server.url, mode, "search_nodes", index=store, query=query).structured_content
+        assert [each["name"] for each in found["entities"]] == ["device"]
+        assert "more" not in found
+    found = call(server.url, mode, "search_nodes", index=store, query="茶").structured_content
+    assert found["more"].startswith("no word of the query was found")
+
+
 def test_concurrent_observations_are_kept(server: ServerProcessHandle, store: str) -> None:
     call(server.url, MODES[0], "create_entities", index=store, entities=[ANN])
 

@@ -267,6 +267,8 @@ export const W = {
   indexColumns: ["Index", "Behind", "Entities", "Size", "Model", "State"],
   indexesOff: "Indexes are off, so there is no search by words or meaning.",
   isDegraded: "words and letters only",
+  rebuilt: (/** @type {number} */ share) => `being rebuilt: ${Math.round(100 * share)} %`,
+  languages: "Languages",
   reindex: "Rebuild the indexes",
   reindexing: "The indexes are being rebuilt",
   exportAs: (/** @type {string} */ form) => `Save as ${form}`,

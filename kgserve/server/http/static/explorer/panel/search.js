@@ -1,4 +1,4 @@
-// Search by words and meaning; without indexes by id prefix.
+// Search by words and meaning, also while the last word is being typed; without indexes by id prefix.
 
 import { html, signal } from "../vendor/preact.js";
 import { labelOf } from "../graph/labels.js";
@@ -8,6 +8,7 @@ import { about, asOf, graph, look, looks, say, searchText, selected, sheet, stor
 import { W } from "../words.js";
 
 const HITS = 30;
+const TYPING_PAUSE_MS = 300;
 const BY_ID = "MATCH (n:Entity) WHERE n.id STARTS WITH $start RETURN n.id, n.type, left(n.content, 80) ORDER BY n.id LIMIT $most";
 const MODES = /** @type {const} */ (["hybrid", "keyword", "semantic"]);
 const mode = signal(/** @type {string} */ ("hybrid"));
@@ -15,8 +16,18 @@ const mode = signal(/** @type {string} */ ("hybrid"));
 export const found = signal(/** @type {{query: string, hits: any[], note: string, failed?: boolean} | null} */ (null));
 /** @type {AbortController | null} */
 let under = null;
+/** @type {ReturnType<typeof setTimeout> | undefined} */
+let pause;
 
-export async function runSearch() {
+/** Search soon, unless more is typed. */
+function searchSoon() {
+  clearTimeout(pause);
+  pause = setTimeout(() => void runSearch({ typing: true }), TYPING_PAUSE_MS);
+}
+
+/** @param {{typing?: boolean}} how whether the query is still being typed: then failures stay silent */
+export async function runSearch({ typing = false } = {}) {
+  clearTimeout(pause);
   under?.abort();
   const query = searchText.value.trim();
   if (!query) {
@@ -29,23 +40,28 @@ export async function runSearch() {
     const answer = await search(query, mine.signal);
     if (!mine.signal.aborted) {
       found.value = { query, ...answer };
-      sheet.value = "types";
+      if (!typing) sheet.value = "types";
       say(W.hits(answer.hits.length));
     }
   } catch (error) {
+    if (typing) return;
     if (!mine.signal.aborted) found.value = { query, hits: [], note: /** @type {Error} */ (error).message, failed: true };
     if (!mine.signal.aborted) sheet.value = "types";
   }
 }
+
+/** A notice of the server as a sentence. @param {string | null} notice */
+const sentence = (notice) => (notice ? `${notice[0].toUpperCase()}${notice.slice(1)}.` : "");
 
 /** @param {string} query @param {AbortSignal} signal @returns {Promise<{hits: any[], note: string}>} */
 async function search(query, signal) {
   const as_of = asOf.value === null ? undefined : String(asOf.value);
   const valid_at = validAt.value === "now" ? undefined : validAt.value;
   if (about.value?.stats.indexes.length) {
-    const body = { query, mode: mode.value, explain: true, limit: HITS, as_of, valid_at };
+    const prefix = !/\s$/.test(searchText.value);
+    const body = { query, mode: mode.value, explain: true, limit: HITS, prefix, as_of, valid_at };
     const answer = await ask("POST", memory(store.value, "search"), { body, signal });
-    return { hits: answer.hits, note: answer.degraded ? W.degraded : "" };
+    return { hits: answer.hits, note: [sentence(answer.notice), answer.degraded ? W.degraded : ""].join(" ").trim() };
   }
   const statement = { query: BY_ID, params: { start: query, most: HITS } };
   const { rows } = await ask("POST", memory(store.value, "cypher"), { body: statement, signal });
@@ -60,7 +76,7 @@ export function SearchBox() {
   };
   return html`<form role="search" class="search" onSubmit=${submit}>
     <label class="grow"><span class="hidden">${W.search}</span>
-      <input id="search" type="search" placeholder=${W.searchHint} value=${searchText.value} onInput=${(/** @type {any} */ event) => { searchText.value = event.currentTarget.value; }} /></label>
+      <input id="search" type="search" placeholder=${W.searchHint} value=${searchText.value} onInput=${(/** @type {any} */ event) => { searchText.value = event.currentTarget.value; searchSoon(); }} /></label>
     <label><span class="hidden">${W.mode}</span><select aria-label=${W.mode} value=${mode.value} onChange=${(/** @type {any} */ event) => { mode.value = event.currentTarget.value; void runSearch(); }}>
       ${MODES.map((one) => html`<option key=${one} value=${one}>${W.modes[one]}</option>`)}</select></label>
     <button>${W.find}</button>
@@ -91,7 +107,7 @@ export function Found() {
   };
   return html`<section class="found" aria-label=${W.results}>
     <header><h2>${now.failed ? W.searchFailed : W.hits(now.hits.length)}</h2>
-      ${now.failed ? html`<button type="button" onClick=${runSearch}>${W.searchAgain}</button>` : null}
+      ${now.failed ? html`<button type="button" onClick=${() => runSearch()}>${W.searchAgain}</button>` : null}
       ${now.hits.length ? html`<button type="button" onClick=${all}>${W.putAll}</button>` : null}
       <button type="button" class="plain" onClick=${close}>${W.close}</button></header>
     ${now.note ? html`<p class="note" role=${now.failed ? "alert" : undefined}>${now.note}</p>` : null}

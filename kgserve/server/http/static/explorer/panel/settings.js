@@ -6,7 +6,8 @@ import { ask, memory } from "../server.js";
 import { about, attempt, mayAdminister, say, store } from "../state.js";
 import { W } from "../words.js";
 
-const CHOICES = { conflict_policy: ["lww", "manual"], dedup: ["guarded", "off"], consolidation: ["safe", "full", "suggest", "off"], prune: ["archive", "delete", "off"] };
+const LANGUAGES = ["auto", "ar", "da", "de", "el", "en", "es", "fi", "fr", "hu", "it", "nl", "no", "pt", "ro", "ru", "sv", "ta", "tr"];
+const CHOICES = { language: LANGUAGES, conflict_policy: ["lww", "manual"], dedup: ["guarded", "off"], consolidation: ["safe", "full", "suggest", "off"], prune: ["archive", "delete", "off"] };
 const FIXED = new Set(["store", "created_at", "sequence"]);
 
 /** What a field holds, as text. @param {any} value */

@@ -49,6 +49,12 @@ const download = (/** @type {string} */ format, /** @type {string} */ ending) =>
     save(await answer.blob(), `${store.value}.${ending}`);
   });
 
+const languageNames = new Intl.DisplayNames(["en"], { type: "language" });
+
+/** The languages of nodes, as names with counts. @param {Record<string, number>} counts */
+const languages = (counts) =>
+  Object.entries(counts).map(([code, count]) => `${languageNames.of(code)} ${number(count)}`).join(", ");
+
 export function Stats() {
   useEffect(() => {
     void attempt(refreshAbout);
@@ -67,6 +73,7 @@ export function Stats() {
       <dt>${W.commits}</dt><dd>${number(stats.sequence)}</dd><dt>${W.created}</dt><dd>${time(stats.created_at)}</dd>
       <dt>${W.journal}</dt><dd>${bytes(stats.journal_bytes)}</dd><dt>${W.engine}</dt><dd>${bytes(stats.engine_bytes)} ${W.lag(stats.engine_lag)}</dd>
       ${stats.indexes.length ? html`<dt>${W.indexes}</dt><dd>${bytes(stats.indexes.reduce((/** @type {number} */ sum, /** @type {any} */ one) => sum + one.bytes, 0))}</dd>` : null}
+      ${Object.keys(stats.languages).length ? html`<dt>${W.languages}</dt><dd>${languages(stats.languages)}</dd>` : null}
       ${stats.history_lag === null ? null : html`<dt>${W.history}</dt><dd>${stats.history_lag ? W.lag(stats.history_lag) : W.upToDate}</dd>`}
       <dt>${W.lastCheck}</dt><dd>${stats.last_check ? `${time(stats.last_check)} ${stats.last_check_ok ? W.good : W.failed}` : W.never}</dd>
     </dl>
@@ -74,7 +81,7 @@ export function Stats() {
     <div class="columns"><div><${Counts} title=${W.types} counts=${stats.types} marked /></div><div><${Counts} title=${W.relations} counts=${stats.relation_types} /></div></div>
     ${stats.indexes.length
       ? html`<table><caption>${W.indexes}</caption><thead><tr>${W.indexColumns.map((name) => html`<th key=${name} scope="col">${name}</th>`)}</tr></thead>
-          <tbody>${stats.indexes.map((/** @type {any} */ one) => html`<tr key=${one.name}><th scope="row">${one.name}</th><td class="number">${number(one.lag)}</td><td class="number">${number(one.entities)}</td><td class="number">${bytes(one.bytes)}</td><td>${one.model}${one.degraded ? ` (${W.isDegraded})` : ""}</td><td>${one.error ?? W.good}</td></tr>`)}</tbody></table>`
+          <tbody>${stats.indexes.map((/** @type {any} */ one) => html`<tr key=${one.name}><th scope="row">${one.name}</th><td class="number">${number(one.lag)}</td><td class="number">${number(one.entities)}</td><td class="number">${bytes(one.bytes)}</td><td>${one.model}${one.degraded ? ` (${W.isDegraded})` : ""}</td><td>${one.error ?? (one.progress === null ? W.good : W.rebuilt(one.progress))}</td></tr>`)}</tbody></table>`
       : html`<p class="soft">${W.indexesOff}</p>`}
     <p class="row">
       ${mayAdminister.value && stats.indexes.length ? html`<button type="button" onClick=${reindex}>${W.reindex}</button>` : null}

@@ -1,0 +1,44 @@
+"""Late interaction, as in ColBERT: each token of a query is compared with each token of a text (MaxSim)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgserve.embedding.token_projection import FloatMatrix, TokenVectors
+from kgserve.graph.search.turn_scores import TokenScores
+from kgserve.projections.token_vectors.turn_tokens import TurnTokens
+
+MIN_COVERED_SHARE = 0.9
+"""Share of the nodes that must have tokens: those without would otherwise rank too low."""
+
+
+def max_similarities(query: FloatMatrix, tokens: FloatMatrix, counts: Sequence[int] | NDArray[np.int64]) -> FloatMatrix:
+    """Return the highest cosine of each token of a query with any token of each text, of shape (texts, query tokens).
+
+    ``tokens`` are those of all texts, one text after the other, ``counts`` their numbers. Rows of texts without any
+    token hold the mean of the others.
+    """
+    held = np.asarray(counts, np.int64)
+    best = np.zeros((len(held), len(query)), np.float32)
+    some = np.flatnonzero(held)
+    if len(some):
+        starts = np.cumsum(held) - held
+        best[some] = np.maximum.reduceat(tokens @ query.T, starts[some], axis=0)
+        best[held == 0] = best[some].mean(axis=0)
+    return best
+
+
+def score_tokens(query: TokenVectors | None, found: TurnTokens, ids: Sequence[str]) -> TokenScores | None:
+    """Return MaxSim and weights of the tokens of a query for some nodes; None if too few of them have tokens."""
+    table = found.table
+    if query is None or table is None or not ids:
+        return None
+    encoded = table.read(ids)
+    if np.count_nonzero(encoded.counts) < MIN_COVERED_SHARE * len(ids):
+        return None
+    best = max_similarities(query.vectors, table.decode(encoded.codes), encoded.counts)
+    weights = table.rarity(query.pieces)
+    return TokenScores(best.astype(np.float64), weights / max(float(weights.sum()), 1e-9))

@@ -1,0 +1,85 @@
+"""Stemming of words by the Snowball algorithms, in two steps.
+
+`prepare_word` stems in the language of the text, except in English. `stem_prepared` then applies the English stemmer to
+every term, whatever its language. The keyword index does the second step itself, in Rust, which spares Python most of
+the work for English texts; other stems hardly change by it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import cache, lru_cache
+
+import tantivy
+
+from kgserve.platform.text.folding import fold_word, remove_points
+from kgserve.platform.text.languages import LANGUAGES, script_of
+
+MAX_CACHED_STEMS = 1 << 16
+_STEMMER_NAMES: dict[str, str] = {
+    "ar": "arabic", "da": "danish", "de": "german", "el": "greek", "en": "english", "es": "spanish", "fi": "finnish",
+    "fr": "french", "hu": "hungarian", "it": "italian", "nl": "dutch", "no": "norwegian", "pt": "portuguese",
+    "ro": "romanian", "ru": "russian", "sv": "swedish", "ta": "tamil", "tr": "turkish",
+}  # fmt: skip
+_OTHER_SCRIPTS: frozenset[str] = frozenset({"ar", "el", "ru", "ta"})
+_LATIN_LANGUAGES = frozenset(LANGUAGES) - _OTHER_SCRIPTS - {"en"}
+# Languages that share a script with a stemmed language but are not stemmed.
+_UNSTEMMED = frozenset({"uk", "fa", "ur"})
+
+
+def get_stemming(language: str) -> str:
+    """Return the language itself if its texts are stemmed in a way of their own, else ``en``.
+
+    Words of other scripts are stemmed in every text, in the language that their script stands for.
+    """
+    return language if language in _STEMMER_NAMES or language in _UNSTEMMED else "en"
+
+
+def stem_word(word: str, language: str) -> str:
+    """Return the index term of a word in NFKC, as in a text of a language."""
+    return stem_prepared[prepare_word(word, language)]
+
+
+@lru_cache(maxsize=MAX_CACHED_STEMS)
+def prepare_word(word: str, language: str) -> str:
+    """Return a word in NFKC folded, and stemmed unless it is English."""
+    folded = fold_word(word)
+    if folded.isascii():
+        if language not in _LATIN_LANGUAGES or not folded.isalpha():
+            return folded
+        return fold_word(_stemmer(language)(word.casefold())) or folded
+    script = script_of(folded[0])
+    if script not in _OTHER_SCRIPTS or language in _UNSTEMMED:
+        return folded
+    # The Arabic stemmer needs the letters that folding unifies.
+    stemmed = _stemmer(script)(remove_points(word) if script == "ar" else folded)
+    return fold_word(stemmed) or folded
+
+
+class _EnglishStems(dict[str, str]):
+    """Index term of each prepared word."""
+
+    def __missing__(self, prepared: str) -> str:
+        if len(self) >= MAX_CACHED_STEMS:
+            self.clear()
+        stem = self[prepared] = _stemmer("en")(prepared)
+        return stem
+
+
+stem_prepared = _EnglishStems()
+"""The index term of each prepared word; terms are computed when they are looked up."""
+
+
+@cache
+def _stemmer(language: str) -> Callable[[str], str]:
+    """Return the stemmer of tantivy for a language, which other implementations of Snowball differ from."""
+    stemming = tantivy.Filter.stemmer(_STEMMER_NAMES[language])
+    analyzer = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.raw()).filter(stemming).build()
+    lock = threading.Lock()
+
+    def stem(word: str) -> str:
+        with lock:
+            return analyzer.analyze(word)[0]
+
+    return stem
