@@ -9,11 +9,15 @@ PlanRequest = Literal["", "EXPLAIN", "PROFILE"]
 
 _SPACE = r"(?:\s|/\*.*?\*/|//[^\n]*)*"
 _PREFIX = re.compile(rf"{_SPACE}\b(EXPLAIN|PROFILE)\b", re.IGNORECASE | re.DOTALL)
+_FIRST_CHARACTERS = frozenset("EePpCc/")
+"""First characters of statements that may have a prefix."""
 _CYPHER_OPTION = re.compile(r"\s*CYPHER(?:\s+(?:\d+|\d+\.\d+|\w+\s*=\s*\w+))*\s+", re.IGNORECASE)
 
 
 def split_plan_prefix(statement: str) -> tuple[PlanRequest, str]:
     """Return the prefix EXPLAIN or PROFILE in capitals, or nothing, and the statement with spaces in its place."""
+    if statement.lstrip()[:1] not in _FIRST_CHARACTERS:
+        return "", statement
     option = _CYPHER_OPTION.match(statement)
     if option is not None:
         statement = _blank(statement, option.end())

@@ -177,7 +177,7 @@ FAILURES: list[tuple[str, type[KgserveError], str]] = [
     ("MATCH ()-[r]->() SET r.weight = cast('inf' AS DOUBLE)", InvalidInput, "a finite number"),
     ("MATCH (n {id: 'a'}) DELETE n", InvalidInput, "connected edges"),
     ("MATCH (n {id: 'a'}) SET n.id = 'z'", InvalidInput, "primary key"),
-    ("MATCH (n {id: 'a'}) SET n.colour = date('2024-01-01')", InvalidInput, "colour"),
+    ("MATCH (n {id: 'a'}) SET n.colour = [{day: 1}]", InvalidInput, "colour"),
     ("MATCH (n {id: 'a'}) SET n.content = 'x' RETURN m", InvalidInput, "variable m"),
     ("MATCH (n {id: 'a'}) SET n.content = ", InvalidInput, "unexpected end"),
     ("MATCH (n:StoreCommit) DELETE n", Forbidden, "reserved by kgserve"),
