@@ -147,8 +147,9 @@ def propagate_scores(
     The weight is the product of the relation weights on the path, each clipped to 0..1. So no entity rises above the
     match that raises it, and the best match stays first. Only the best match counts, not the sum: many relations are no
     advantage. Entities with more than `MAX_PROPAGATION_DEGREE` relations neither give nor receive nor pass on scores.
-    ``decay`` is at most 0.6; above that, two gains could exceed both givers. ``matched_share`` is the share of the second
-    hop for entities with a score of their own, instead of that by ``decay``. Raises ValueError for values out of range.
+    ``decay`` is at most 0.6; above that, two gains could exceed both givers. ``matched_share`` is the share of the
+    second hop for entities with a score of their own, in place of that by ``decay``. Raises ValueError for values out
+    of range.
     """
     if not 0.0 <= decay <= MAX_PROPAGATION_DECAY or hops not in (0, 1, 2):
         raise ValueError(f"decay must be within 0..{MAX_PROPAGATION_DECAY} and hops 0, 1 or 2, not {decay} and {hops}")
