@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -152,8 +152,7 @@ class TokenVectorTable:
             return
         entities = msgpack_decoder(_TokenEntities).decode((self.folder / _ENTITIES_FILE).read_bytes())
         self._map(entities)
-        for rows in self._slices(entities):
-            self._holding[_distinct_pieces(rows)] += 1
+        self._count_pieces(np.array(entities.counts, np.int64))
         self.sequence, self.complete = sealed.sequence, entities.complete
 
     def _map(self, entities: _TokenEntities) -> None:
@@ -167,8 +166,12 @@ class TokenVectorTable:
         with self._lock:
             self._saved, self._places, self._added = saved, places, {}
 
-    def _slices(self, entities: _TokenEntities) -> Iterator[TokenRows]:
-        return (self._rows(node_id) for node_id in entities.ids)
+    def _count_pieces(self, counts: NDArray[np.int64]) -> None:
+        """Count the nodes with each word piece in the saved tokens."""
+        pieces = np.ascontiguousarray(self._saved[:, :_PIECE_BYTES]).view("<u2")[:, 0]
+        is_first = np.concatenate(([True], pieces[1:] != pieces[:-1])) if len(pieces) else np.empty(0, np.bool_)
+        is_first[(np.cumsum(counts) - counts)[counts > 0]] = True
+        self._holding = np.bincount(pieces[is_first], minlength=_PIECES).astype(np.uint32)
 
     @property
     def _no_rows(self) -> TokenRows:
