@@ -103,8 +103,9 @@ class TokenVectorTable:
 
     @staticmethod
     def delete_files(folder: Path) -> None:
-        """Delete the folder of a table that is not open."""
-        shutil.rmtree(folder, ignore_errors=True)
+        """Delete the folder of a table that is not open, and what an interrupted `save` has left."""
+        for each in (folder, _folder_aside(folder)):
+            shutil.rmtree(each, ignore_errors=True)
 
     def ids(self) -> list[str]:
         """Return the ids of all nodes."""
@@ -128,10 +129,10 @@ class TokenVectorTable:
     def save(self, sequence: int, *, complete: str) -> None:
         """Write the table to its folder atomically, without tokens of removed nodes. Only the writing thread may."""
         if not self._places:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self.delete_files(self.folder)
             self.sequence, self.complete, self.has_changed = sequence, complete, False
             return
-        aside = self.folder.with_name(f"{self.folder.name}.new")
+        aside = _folder_aside(self.folder)
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
         # No lock: only this thread changes the table.
@@ -195,6 +196,10 @@ class TokenVectorTable:
             del self._places[node_id]
             self.has_changed = True
             self._added.pop(node_id, None)
+
+
+def _folder_aside(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.new")
 
 
 def _distinct_pieces(rows: TokenRows) -> WordPieces:
