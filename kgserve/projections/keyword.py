@@ -25,7 +25,7 @@ from kgserve.platform.text.analyzer import ANALYZER_VERSION, analyze, detect_and
 from kgserve.platform.text.languages import LanguageSetting, detect_language
 from kgserve.platform.text.query_analyzer import QueryTerm, analyze_query, list_prefixes
 from kgserve.platform.text.query_syntax import rewrite_query_syntax
-from kgserve.platform.text.stemming import select_stemming
+from kgserve.platform.text.stemmer import select_stemming
 from kgserve.projections import manifest
 from kgserve.projections.indexed_text import NO_TEXT_FILTER, IndexedText, IndexFilter, parse_past_text_key
 from kgserve.projections.keyword_query import TEXT_FIELDS, KeywordQueryBuilder, compute_rarity
@@ -575,7 +575,7 @@ def _key_after(prefix: str) -> str:
 
 
 def _tokenizer() -> tantivy.TextAnalyzer:
-    """Return the analyzer for prepared texts, which takes the last step of `kgserve.platform.text.stemming`."""
+    """Return the analyzer for prepared texts, which takes the last step of `kgserve.platform.text.stemmer`."""
     return tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.whitespace()).filter(tantivy.Filter.stemmer("english")).build()
 
 

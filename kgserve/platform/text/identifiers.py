@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import xxhash
 
-from kgserve.platform.text.folding import fold_word
+from kgserve.platform.text.fold import fold_word
 from kgserve.platform.text.segmentation import Segment, find_segments
 
 MAX_TERM_CHARS = 10_000

@@ -65,9 +65,9 @@ TO_ASCII_WORDS = "".join(chr(code).lower() if chr(code).isalnum() else " " for c
 
 
 def detect_language(text: str) -> str:
-    """Return the ISO 639-1 code of a text's language, which may have no stemmer; "" if it cannot be told.
+    """Return the ISO 639-1 code of a text's language, which may have no stemmer; "" if none is likely.
 
-    Scripts of one language decide by themselves; Latin texts need function words or letters of one language.
+    A script of one language is enough. Latin texts need function words or letters of one language.
     """
     if text.isascii():
         return detect_by_words(text[:MAX_DETECTED_CHARS].translate(TO_ASCII_WORDS))

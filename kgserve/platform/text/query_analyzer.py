@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import msgspec
 
-from kgserve.platform.text.folding import find_exact_form, fold_word
+from kgserve.platform.text.fold import find_exact_form, fold_word
 from kgserve.platform.text.identifiers import Compound, Emoji, Run, list_compounds
 from kgserve.platform.text.languages import detect_language, list_stop_words
 from kgserve.platform.text.query_words import (
@@ -19,7 +19,7 @@ from kgserve.platform.text.query_words import (
     is_function_word,
 )
 from kgserve.platform.text.segmentation import list_bigrams, list_plain_emoji, normalize_characters
-from kgserve.platform.text.stemming import stem_prepared, stem_word
+from kgserve.platform.text.stemmer import stem_prepared, stem_word
 from kgserve.platform.text.wordlists import load_irregular_forms
 
 FURTHER_WEIGHT = 0.2
@@ -44,7 +44,7 @@ _DIGRAPHS = {"ae": "ä", "oe": "ö", "ue": "ü"}
 class QueryTerm(msgspec.Struct, frozen=True):
     """Word of a query: the terms that it may have in the index, and the factor of its score.
 
-    ``word`` is the word in lower case, "" for forms of a compound that are not words by themselves. A term with a
+    ``word`` is the word in lower case, "" for forms of a compound, which are not words. A term with a
     ``phrase`` matches these terms in a row instead of ``stems``.
     """
 

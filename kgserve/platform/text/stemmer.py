@@ -13,13 +13,13 @@ from functools import cache, lru_cache
 
 import tantivy
 
-from kgserve.platform.text.folding import fold_word, remove_points
+from kgserve.platform.text.fold import fold_word, remove_points
 from kgserve.platform.text.languages import LANGUAGES, script_of
 
 MAX_CACHED_STEMS = 1 << 16
 MAX_LATIN_LANGUAGES = 6
 MAX_TEXTS_PER_LANGUAGE = 20_000
-"""Queries are stemmed in a language that one text among so many is in."""
+"""Queries are stemmed in a language if it has at least one text per this number of texts."""
 _STEMMER_NAMES: dict[str, str] = {
     "ar": "arabic", "da": "danish", "de": "german", "el": "greek", "en": "english", "es": "spanish", "fi": "finnish",
     "fr": "french", "hu": "hungarian", "it": "italian", "nl": "dutch", "no": "norwegian", "pt": "portuguese",
