@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import msgspec
 
-from kgserve.platform.text.fold import find_exact_form, fold_word
+from kgserve.platform.text.fold import find_exact_form, fold_run, fold_word
 from kgserve.platform.text.identifiers import Compound, Emoji, Run, list_compounds
 from kgserve.platform.text.languages import detect_language, list_stop_words
 from kgserve.platform.text.query_words import (
@@ -181,8 +181,9 @@ def _phrases(parts: Sequence[str], languages: tuple[str, ...], weight: float) ->
 
 
 def _run_terms(run: str) -> Iterator[QueryTerm]:
-    bigrams = list_bigrams(run)
+    bigrams = list_bigrams(fold_run(run))
     yield from (QueryTerm((bigram,), 1.0, bigram) for bigram in bigrams)
+    yield from (QueryTerm((each,), EXACT_WEIGHT) for each in list_bigrams(run) if each not in bigrams)
     if 1 < len(bigrams) <= MAX_PHRASE_TERMS:
         yield QueryTerm((), RUN_WEIGHT, "", tuple(bigrams))
 
