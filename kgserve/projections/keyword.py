@@ -25,7 +25,7 @@ from kgserve.platform.text.analyzer import ANALYZER_VERSION, analyze, detect_and
 from kgserve.platform.text.languages import LanguageSetting, detect_language
 from kgserve.platform.text.query_analyzer import QueryTerm, analyze_query, list_prefixes
 from kgserve.platform.text.query_syntax import rewrite_query_syntax
-from kgserve.platform.text.stemming import get_stemming
+from kgserve.platform.text.stemmer import select_stemming
 from kgserve.projections import manifest
 from kgserve.projections.indexed_text import NO_TEXT_FILTER, IndexedText, IndexFilter, parse_past_text_key
 from kgserve.projections.keyword_query import TEXT_FIELDS, KeywordQueryBuilder, compute_rarity
@@ -210,7 +210,7 @@ class KeywordIndex:
                 weights[stem] = max(term.weight, weights.get(stem, 0.0))
         return weights
 
-    def _query_terms(self, text: str, reading: QueryInterpretation) -> list[QueryTerm]:
+    def _query_terms(self, text: str, reading: QueryInterpretation) -> Sequence[QueryTerm]:
         """Return the words of a query, and their other forms if the reading asks for them."""
         return analyze_query(
             text,
@@ -399,7 +399,7 @@ class KeywordIndex:
         found = self.languages()
         # Texts whose language cannot be detected are read as English.
         chosen = "en" if self._language == "auto" else self._language
-        self._stemming_languages = tuple(dict.fromkeys((*map(get_stemming, found), chosen)))
+        self._stemming_languages = select_stemming(found, self._document_count, chosen)
         self._common_language = chosen if {*found} <= {chosen} else None
 
     def _parse_syntax(self, text: str) -> tantivy.Query:
@@ -575,7 +575,7 @@ def _key_after(prefix: str) -> str:
 
 
 def _tokenizer() -> tantivy.TextAnalyzer:
-    """Return the analyzer for prepared texts, which takes the last step of `kgserve.platform.text.stemming`."""
+    """Return the analyzer for prepared texts, which takes the last step of `kgserve.platform.text.stemmer`."""
     return tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.whitespace()).filter(tantivy.Filter.stemmer("english")).build()
 
 

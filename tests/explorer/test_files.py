@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from kgserve.platform.text.languages import LANGUAGES
 from tests.explorer.looking import AXE
 from tests.project.reading import TOP
 from tests.server.http.serving import RunningServer, refusal
@@ -98,3 +99,9 @@ def test_the_page_needs_no_key_and_holds_nothing(keyed: RunningServer) -> None:
         assert httpx.get(f"{keyed.url}{path}").status_code == 200
     refusal(httpx.get(f"{keyed.url}/api/memory"), 401)
     refusal(httpx.get(f"{keyed.url}/explorers"), 401)
+
+
+def test_the_settings_offer_every_language() -> None:
+    source = (PAGE / "panel" / "settings.js").read_text()
+    [listed] = re.findall(r"^const LANGUAGES = \[(.*)\];$", source, re.MULTILINE)
+    assert re.findall(r'"(\w+)"', listed) == ["auto", *LANGUAGES]

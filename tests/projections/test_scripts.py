@@ -11,6 +11,7 @@ from kgserve.projections.keyword import KeywordIndex
 TEXTS = {
     "duck": "我喜欢在北京吃烤鸭",
     "drum": "鸭子不喜欢烤火",
+    "duck_traditional": "臺灣的烤鴨很好吃",
     "tokyo": "昨日、東京タワーに行きました",
     "kyoto": "京都は古い都です",
     "coffee": "朝は必ずコーヒーを飲みます",
@@ -105,9 +106,11 @@ TEXTS = {
 
 ROWS: list[tuple[str, list[str], list[str]]] = [
     # query, the first results in this order, results that must not appear
-    ("烤鸭", ["duck"], ["drum"]),
+    ("烤鸭", ["duck", "duck_traditional"], ["drum"]),
+    ("烤鴨", ["duck_traditional", "duck"], ["drum"]),
+    ("台湾", ["duck_traditional"], []),
     ("北京烤鸭", ["duck"], []),
-    ("鸭", ["drum", "duck"], []),
+    ("火", ["drum"], []),
     ("東京", ["tokyo"], ["kyoto"]),
     ("京都", ["kyoto"], ["tokyo"]),
     ("タワー", ["tokyo"], ["coffee"]),

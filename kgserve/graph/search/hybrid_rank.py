@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple, Protocol
 from kgserve.graph.graph_reader import GraphReader
 from kgserve.graph.search import score_fusion
 from kgserve.graph.search.score_fusion import (
+    MATCHED_SECOND_HOP_SHARE,
     EntityMatch,
     NeighbourWeights,
     ProximityGain,
@@ -130,5 +131,6 @@ class HybridRanking:
                 for key, ends in found.items()
             }
 
-        more = score_fusion.propagate_scores(scores, score_fusion.fetch_neighbourhood(scores, look_up))
+        neighbourhood = score_fusion.fetch_neighbourhood(scores, look_up)
+        more = score_fusion.propagate_scores(scores, neighbourhood, matched_share=MATCHED_SECOND_HOP_SHARE)
         return {key: (*gains.get(key, ()), *more.get(key, ())) for key in dict.fromkeys((*gains, *more))}

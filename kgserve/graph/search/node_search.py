@@ -534,8 +534,12 @@ class NodeSearch:
         return [RankedEntity(hit, words.get(hit.id), meaning.get(hit.id)) for hit in ranked]
 
     def _token_scores(self, ids: Sequence[str]) -> TokenScores | None:
-        """Return the scores of late interaction; None if it is turned off, or the nodes have no tokens."""
-        if self._request.late is False or not self._searched.indexes.has_vectors:
+        """Return the scores of late interaction; None if it is turned off, or the nodes have no tokens.
+
+        A search of the past has none, because token vectors are those of current texts.
+        """
+        searched = self._searched
+        if self._request.late is False or searched.index.has_conflicts or not searched.indexes.has_vectors:
             return None
         return score_tokens(self._queries.tokens_of(self._request.query), self._searched.indexes.vector.tokens, ids)
 

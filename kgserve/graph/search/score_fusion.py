@@ -25,13 +25,15 @@ FUSION_POOL_HITS = (MIN_FUSION_POOL_HITS, 10 * MIN_FUSION_POOL_HITS, 110 * MIN_F
 """Numbers of hits read: later pages use longer lists, and earlier pages keep their order."""
 MAX_PROPAGATION_SEEDS = 10
 """Matches whose relations are looked up."""
-MAX_PROPAGATION_REACHED = 10
+MAX_PROPAGATION_REACHED = 20
 """Entities one relation away whose own relations are looked up."""
 MAX_PROPAGATION_DEGREE = 32
 """Entities with more relations are hubs, which do not propagate scores."""
 DEFAULT_PROPAGATION_DECAY = 0.5
 MAX_PROPAGATION_DECAY = 0.6
 DEFAULT_PROPAGATION_HOPS = 2
+MATCHED_SECOND_HOP_SHARE = 0.5
+"""Share that a match gains from a better one two relations away, such as a text about the same entity."""
 
 NeighbourWeights = Mapping[str, Collection[tuple[str, float]]]
 """Other ends of the relations of looked-up entities, in both directions, with weights."""
@@ -137,6 +139,7 @@ def propagate_scores(
     neighbours: NeighbourWeights,
     decay: float = DEFAULT_PROPAGATION_DECAY,
     hops: int = DEFAULT_PROPAGATION_HOPS,
+    matched_share: float | None = None,
 ) -> dict[str, tuple[ProximityGain, ...]]:
     """Return what each entity gains from its best match exactly one, and exactly two, relations away.
 
@@ -144,7 +147,9 @@ def propagate_scores(
     The weight is the product of the relation weights on the path, each clipped to 0..1. So no entity rises above the
     match that raises it, and the best match stays first. Only the best match counts, not the sum: many relations are no
     advantage. Entities with more than `MAX_PROPAGATION_DEGREE` relations neither give nor receive nor pass on scores.
-    ``decay`` is at most 0.6; above that, two gains could exceed both givers. Raises ValueError for values out of range.
+    ``decay`` is at most 0.6; above that, two gains could exceed both givers. ``matched_share`` is the share of the
+    second hop for entities with a score of their own, in place of that by ``decay``. Raises ValueError for values out
+    of range.
     """
     if not 0.0 <= decay <= MAX_PROPAGATION_DECAY or hops not in (0, 1, 2):
         raise ValueError(f"decay must be within 0..{MAX_PROPAGATION_DECAY} and hops 0, 1 or 2, not {decay} and {hops}")
@@ -154,7 +159,8 @@ def propagate_scores(
     found: dict[str, tuple[ProximityGain, ...]] = {}
     for key in first.keys() | second.keys():
         own, givers = scores.get(key, 0.0), ((first.get(key), 1), (second.get(key), 2))
-        gains = ((best[0], decay**hop * (best[1] - own), hop) for best, hop in givers if best)
+        shares = decay, decay**2 if matched_share is None or own <= 0.0 else matched_share
+        gains = ((best[0], shares[hop - 1] * (best[1] - own), hop) for best, hop in givers if best)
         near = tuple(ProximityGain(amount, via, hop) for via, amount, hop in gains if amount > 0.0)
         if near:
             found[key] = near

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import chain
 
-from kgserve.platform.text.folding import find_exact_form
+from kgserve.platform.text.fold import find_exact_form, fold_run
 from kgserve.platform.text.identifiers import MAX_TERM_CHARS, Compound, Emoji, Run, find_compounds
 from kgserve.platform.text.languages import MAX_DETECTED_CHARS, TO_ASCII_WORDS, detect_by_words, detect_language
 from kgserve.platform.text.segmentation import list_bigrams, list_plain_emoji, list_singles, normalize_characters
-from kgserve.platform.text.stemming import get_stemming, prepare_word, stem_prepared
+from kgserve.platform.text.stemmer import get_stemming, prepare_word, stem_prepared
 
 ANALYZER_VERSION = "1"
 """Version of the analysis. Indexes of another version are filled again."""
@@ -46,7 +46,7 @@ def analyze(text: str, language: str, *, further: bool = True) -> list[str]:
 
 
 def prepare_text(text: str, language: str) -> str:
-    """Return the terms of a text separated by blanks, still without the last step of `stemming`."""
+    """Return the terms of a text separated by blanks, still without the last step of `stemmer`."""
     return text if _NUMBERED_ID.fullmatch(text) else _order(_prepare_chunks(text, language))
 
 
@@ -131,8 +131,12 @@ def _terms_of_chunk(chunk: str, language: str) -> Iterator[str]:
         for found in find_compounds(piece):
             match found:
                 case Run():
-                    yield from list_bigrams(found.text)
-                    yield from (_EXTRA + single for single in list_singles(found.text))
+                    run = fold_run(found.text)
+                    yield from list_bigrams(run)
+                    further = list_singles(run)
+                    if run != found.text:
+                        further += set(list_bigrams(found.text)).difference(list_bigrams(run))
+                    yield from (_EXTRA + each for each in further)
                 case Emoji():
                     plain, *others = list_plain_emoji(found.text)
                     yield plain

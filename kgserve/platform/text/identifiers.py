@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
 import xxhash
 
-from kgserve.platform.text.folding import fold_word
+from kgserve.platform.text.fold import fold_word
 from kgserve.platform.text.segmentation import Segment, find_segments
 
 MAX_TERM_CHARS = 10_000
@@ -61,6 +62,12 @@ class Emoji(NamedTuple):
     """Emoji or sequence of emoji."""
 
     text: str
+
+
+@lru_cache(maxsize=1 << 12)
+def list_compounds(chunk: str) -> tuple[Compound | Run | Emoji, ...]:
+    """Return the words, compounds, runs and emoji of a normalized text without blanks, in order."""
+    return tuple(find_compounds(chunk))
 
 
 def find_compounds(chunk: str) -> Iterator[Compound | Run | Emoji]:

@@ -29,7 +29,8 @@ _SAMPLE_CHARS = 48
 _CLUE_BITS = 12
 _EXCLUSIVE_CLUE = 12
 _LETTER_CLUE = 4
-_MIN_CLUES = 12
+# More than one word that only this language has.
+_MIN_CLUES = 14
 _MIN_LEAD = 1.25
 _MIN_NON_LATIN_SHARE = 0.3
 _MIN_KANA_SHARE = 0.1
@@ -64,9 +65,9 @@ TO_ASCII_WORDS = "".join(chr(code).lower() if chr(code).isalnum() else " " for c
 
 
 def detect_language(text: str) -> str:
-    """Return the ISO 639-1 code of a text's language, which may have no stemmer; "" if it cannot be told.
+    """Return the ISO 639-1 code of a text's language, which may have no stemmer; "" if none is likely.
 
-    Scripts of one language decide by themselves; Latin texts need function words or letters of one language.
+    A script of one language is enough. Latin texts need function words or letters of one language.
     """
     if text.isascii():
         return detect_by_words(text[:MAX_DETECTED_CHARS].translate(TO_ASCII_WORDS))
@@ -161,9 +162,13 @@ def _is_clue(word: str) -> bool:
 def _exclusive_words() -> tuple[frozenset[str], frozenset[str]]:
     """Return the function words of English alone, and those of one other language alone."""
     english, mask = _places()["en"], (1 << _CLUE_BITS) - 1
-    alone = {word: clues for word, clues in _clues_by_word().items() if _decide(clues)}
+    alone = {
+        word: clues
+        for word, clues in _clues_by_word().items()
+        if max(score for score, _ in _scores(clues)) == _EXCLUSIVE_CLUE
+    }
     exclusive = frozenset(word for word, clues in alone.items() if clues >> english & mask)
-    return exclusive, alone.keys() - exclusive
+    return exclusive, frozenset(alone.keys() - exclusive)
 
 
 def _detect_by_clues(words: Sequence[str], text: str = "") -> str:

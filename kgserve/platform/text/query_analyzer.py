@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import msgspec
 
-from kgserve.platform.text.folding import find_exact_form, fold_word
-from kgserve.platform.text.identifiers import Compound, Emoji, Run, find_compounds
+from kgserve.platform.text.fold import find_exact_form, fold_run, fold_word
+from kgserve.platform.text.identifiers import Compound, Emoji, Run, list_compounds
 from kgserve.platform.text.languages import detect_language, list_stop_words
 from kgserve.platform.text.query_words import (
     FORM_WEIGHT,
@@ -18,7 +19,7 @@ from kgserve.platform.text.query_words import (
     is_function_word,
 )
 from kgserve.platform.text.segmentation import list_bigrams, list_plain_emoji, normalize_characters
-from kgserve.platform.text.stemming import stem_prepared, stem_word
+from kgserve.platform.text.stemmer import stem_prepared, stem_word
 from kgserve.platform.text.wordlists import load_irregular_forms
 
 FURTHER_WEIGHT = 0.2
@@ -43,7 +44,7 @@ _DIGRAPHS = {"ae": "ä", "oe": "ö", "ue": "ü"}
 class QueryTerm(msgspec.Struct, frozen=True):
     """Word of a query: the terms that it may have in the index, and the factor of its score.
 
-    ``word`` is the word in lower case, "" for forms of a compound that are not words by themselves. A term with a
+    ``word`` is the word in lower case, "" for forms of a compound, which are not words. A term with a
     ``phrase`` matches these terms in a row instead of ``stems``.
     """
 
@@ -53,9 +54,10 @@ class QueryTerm(msgspec.Struct, frozen=True):
     phrase: tuple[str, ...] = ()
 
 
+@lru_cache(maxsize=256)
 def analyze_query(
-    query: str, languages: Sequence[str], *, content_only: bool = False, irregular: bool = False
-) -> list[QueryTerm]:
+    query: str, languages: tuple[str, ...], *, content_only: bool = False, irregular: bool = False
+) -> tuple[QueryTerm, ...]:
     """Return the words of a query, stemmed in each of the languages, most important language first.
 
     Function words have a tenth of the weight, unless there are no others; ``content_only`` omits them. The forms of
@@ -64,7 +66,7 @@ def analyze_query(
     """
     words: dict[tuple[str, ...], QueryTerm] = {}
     others: dict[QueryTerm, None] = {}
-    for term in _query_terms(query, tuple(languages) or ("en",)):
+    for term in _query_terms(query, languages or ("en",)):
         if not term.word:
             others[term] = None
         elif content_only and term.weight < 1.0:
@@ -76,13 +78,13 @@ def analyze_query(
     if words and all(term.weight < 1.0 for term in words.values()):
         words = {key: msgspec.structs.replace(term, weight=1.0) for key, term in words.items()}
     found = [*words.values()]
-    return [*found, *(_irregular_forms(found) if irregular else ()), *others]
+    return (*found, *(_irregular_forms(found) if irregular else ()), *others)
 
 
 def list_prefixes(query: str) -> list[str]:
     """Return the beginnings that words may have to match the end of a query: its last word, and compound."""
     chunk = normalize_characters(query).split()[-1:]
-    found = [*find_compounds(chunk[0])] if chunk else []
+    found = [*list_compounds(chunk[0])] if chunk else []
     match found[-1:]:
         case [Compound() as last]:
             return [*dict.fromkeys(fold_word(form) for form in (last.parts[-1], *last.wholes[:1]))]
@@ -92,7 +94,8 @@ def list_prefixes(query: str) -> list[str]:
             return []
 
 
-def stem_alternatives(word: str, languages: Iterable[str]) -> tuple[str, ...]:
+@lru_cache(maxsize=1 << 12)
+def stem_alternatives(word: str, languages: tuple[str, ...]) -> tuple[str, ...]:
     """Return the distinct terms that a word of a query may have in texts of some languages."""
     stems = dict.fromkeys(stem_word(word, each) for each in languages)
     if "\u05d0" <= word[0] <= "\u05ea":
@@ -122,7 +125,7 @@ def _query_terms(query: str, languages: tuple[str, ...]) -> Iterator[QueryTerm]:
         contracted = find_contracted(piece)
         row: list[str] = []
         is_name = _is_path(piece)
-        for found in find_compounds(piece):
+        for found in list_compounds(piece):
             match found:
                 case Run():
                     yield from _run_terms(found.text)
@@ -178,8 +181,9 @@ def _phrases(parts: Sequence[str], languages: tuple[str, ...], weight: float) ->
 
 
 def _run_terms(run: str) -> Iterator[QueryTerm]:
-    bigrams = list_bigrams(run)
+    bigrams = list_bigrams(fold_run(run))
     yield from (QueryTerm((bigram,), 1.0, bigram) for bigram in bigrams)
+    yield from (QueryTerm((each,), EXACT_WEIGHT) for each in list_bigrams(run) if each not in bigrams)
     if 1 < len(bigrams) <= MAX_PHRASE_TERMS:
         yield QueryTerm((), RUN_WEIGHT, "", tuple(bigrams))
 

@@ -49,7 +49,7 @@ _ALIKE = str.maketrans(
     | dict.fromkeys("\u201c\u201d\u201e\u00ab\u00bb\u2033", '"')
     | dict.fromkeys("\u2010\u2011\u2012\u2013\u2212", "-")
     | dict.fromkeys("\u2014\u2015", " - ")
-    | dict.fromkeys("\u00ad\u200b\ufeff\u00a1\u00bf", "")
+    | dict.fromkeys("\u00ad\u200b\u200c\u200d\u2060\ufeff\u00a1\u00bf", "")
     | {"\u2026": "...", "\u3002": ".", "\u3001": ",", "\uff1f": "?", "\uff01": "!"}
     | {
         raised: f"^{digit}"

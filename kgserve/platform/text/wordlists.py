@@ -10,6 +10,7 @@ from pathlib import Path
 ENGLISH_WORDS_FILE = Path(__file__).with_name("english.txt")
 OPPOSITES_FILE = Path(__file__).with_name("opposites.txt")
 SYNONYMS_FILE = Path(__file__).with_name("synonyms.txt")
+HAN_FILE = Path(__file__).with_name("han.txt")
 STOP_WORDS_FILE = Path(__file__).with_name("stopwords.txt")
 
 
@@ -35,6 +36,12 @@ def load_stop_words() -> dict[str, frozenset[str]]:
     The entry ``en ambiguous`` lists those that are also English words.
     """
     return {name: frozenset(chain.from_iterable(lines)) for name, lines in _lists(STOP_WORDS_FILE).items()}
+
+
+@lru_cache(maxsize=1)
+def load_han_forms() -> dict[int, str]:
+    """Return the simplified form of traditional and Japanese Han characters, as a table for `str.translate`."""
+    return {ord(pair[0]): pair[1] for line in _read(HAN_FILE) for pair in line.split()}
 
 
 @lru_cache(maxsize=2)

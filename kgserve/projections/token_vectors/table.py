@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -103,8 +103,9 @@ class TokenVectorTable:
 
     @staticmethod
     def delete_files(folder: Path) -> None:
-        """Delete the folder of a table that is not open."""
-        shutil.rmtree(folder, ignore_errors=True)
+        """Delete the folder of a table that is not open, and what an interrupted `save` has left."""
+        for each in (folder, _folder_aside(folder)):
+            shutil.rmtree(each, ignore_errors=True)
 
     def ids(self) -> list[str]:
         """Return the ids of all nodes."""
@@ -128,10 +129,10 @@ class TokenVectorTable:
     def save(self, sequence: int, *, complete: str) -> None:
         """Write the table to its folder atomically, without tokens of removed nodes. Only the writing thread may."""
         if not self._places:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self.delete_files(self.folder)
             self.sequence, self.complete, self.has_changed = sequence, complete, False
             return
-        aside = self.folder.with_name(f"{self.folder.name}.new")
+        aside = _folder_aside(self.folder)
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
         # No lock: only this thread changes the table.
@@ -152,8 +153,7 @@ class TokenVectorTable:
             return
         entities = msgpack_decoder(_TokenEntities).decode((self.folder / _ENTITIES_FILE).read_bytes())
         self._map(entities)
-        for rows in self._slices(entities):
-            self._holding[_distinct_pieces(rows)] += 1
+        self._count_pieces(np.array(entities.counts, np.int64))
         self.sequence, self.complete = sealed.sequence, entities.complete
 
     def _map(self, entities: _TokenEntities) -> None:
@@ -167,8 +167,12 @@ class TokenVectorTable:
         with self._lock:
             self._saved, self._places, self._added = saved, places, {}
 
-    def _slices(self, entities: _TokenEntities) -> Iterator[TokenRows]:
-        return (self._rows(node_id) for node_id in entities.ids)
+    def _count_pieces(self, counts: NDArray[np.int64]) -> None:
+        """Count the nodes with each word piece in the saved tokens."""
+        pieces = np.ascontiguousarray(self._saved[:, :_PIECE_BYTES]).view("<u2")[:, 0]
+        is_first = np.concatenate(([True], pieces[1:] != pieces[:-1])) if len(pieces) else np.empty(0, np.bool_)
+        is_first[(np.cumsum(counts) - counts)[counts > 0]] = True
+        self._holding = np.bincount(pieces[is_first], minlength=_PIECES).astype(np.uint32)
 
     @property
     def _no_rows(self) -> TokenRows:
@@ -192,6 +196,10 @@ class TokenVectorTable:
             del self._places[node_id]
             self.has_changed = True
             self._added.pop(node_id, None)
+
+
+def _folder_aside(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.new")
 
 
 def _distinct_pieces(rows: TokenRows) -> WordPieces:

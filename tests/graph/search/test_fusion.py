@@ -124,6 +124,17 @@ def test_better_match_gains_nothing_from_neighbours() -> None:
     assert found == {"b": (ProximityGain(0.125, "a", 1),)}
 
 
+def test_match_gains_half_over_a_shared_neighbour() -> None:
+    scores = {"a": 0.8, "c": 0.2}
+    links = {"a": [("b", 1.0)], "b": [("c", 1.0), ("d", 1.0)]}
+    found = score_fusion.propagate_scores(scores, links, matched_share=0.5)
+    assert {key: [(gain.via, round(gain.amount, 3)) for gain in found[key]] for key in "bcd"} == {
+        "b": [("a", 0.4)],
+        "c": [("a", 0.3)],
+        "d": [("a", 0.2)],
+    }
+
+
 def test_score_propagation_uses_best_neighbour_only() -> None:
     links = {"x": [(other, 1.0) for other in "abcde"]}
     assert score_fusion.propagate_scores(dict.fromkeys("abcde", 0.75), links)["x"] == (ProximityGain(0.375, "a", 1),)

@@ -8,15 +8,18 @@ the work for English texts; other stems hardly change by it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 
 import tantivy
 
-from kgserve.platform.text.folding import fold_word, remove_points
+from kgserve.platform.text.fold import fold_word, remove_points
 from kgserve.platform.text.languages import LANGUAGES, script_of
 
 MAX_CACHED_STEMS = 1 << 16
+MAX_LATIN_LANGUAGES = 6
+MAX_TEXTS_PER_LANGUAGE = 20_000
+"""Queries are stemmed in a language if it has at least one text per this number of texts."""
 _STEMMER_NAMES: dict[str, str] = {
     "ar": "arabic", "da": "danish", "de": "german", "el": "greek", "en": "english", "es": "spanish", "fi": "finnish",
     "fr": "french", "hu": "hungarian", "it": "italian", "nl": "dutch", "no": "norwegian", "pt": "portuguese",
@@ -34,6 +37,19 @@ def get_stemming(language: str) -> str:
     Words of other scripts are stemmed in every text, in the language that their script stands for.
     """
     return language if language in _STEMMER_NAMES or language in _UNSTEMMED else "en"
+
+
+def select_stemming(counts: Mapping[str, int], documents: int, default: str) -> tuple[str, ...]:
+    """Return the languages in which to stem the words of a query, most frequent first.
+
+    ``counts`` are the numbers of texts by language. Rare languages of Latin script are left out, since each costs a
+    lookup for every word of every query. ``default`` is the language of all other texts.
+    """
+    least = documents / MAX_TEXTS_PER_LANGUAGE
+    ranked = sorted(counts, key=counts.__getitem__, reverse=True)
+    latin = [each for each in ranked if each in _LATIN_LANGUAGES and counts[each] >= least][:MAX_LATIN_LANGUAGES]
+    chosen = (get_stemming(each) for each in ranked if each not in _LATIN_LANGUAGES or each in latin)
+    return tuple(dict.fromkeys((*chosen, default)))
 
 
 def stem_word(word: str, language: str) -> str:

@@ -9,6 +9,8 @@ import re
 import unicodedata
 from functools import lru_cache
 
+from kgserve.platform.text.wordlists import load_han_forms
+
 MAX_CACHED_WORDS = 1 << 15
 _LETTERS = str.maketrans(
     {
@@ -56,3 +58,8 @@ def find_exact_form(word: str) -> str:
         return ""
     exact = word.lower().replace("\u03c2", "\u03c3").translate(_ARABIC_LETTERS)
     return "" if exact == fold_word(word) else exact
+
+
+def fold_run(run: str) -> str:
+    """Return a run of Chinese, Japanese or the like with simplified Han characters."""
+    return run.translate(load_han_forms())
