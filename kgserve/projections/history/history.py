@@ -429,6 +429,16 @@ class HistoryFile(ConcurrentDatabase):
         """Return all states of a node that began by a commit."""
         return self._nodes(sql.SELECT_NODE_STATES_THROUGH, {"id": node_id, "through": through})
 
+    def scan_nodes(self, after: int, limit: int) -> tuple[list[RowState[NodeRow]], int | None]:
+        """Return a slice of all node states, in no particular order, and the start of the next one, None at the end.
+
+        after: 0, or the start that the previous call returned.
+        """
+        [(last,)] = self._read(sql.SELECT_SLICE_END, {"after": after, "limit": limit})
+        if last is None:
+            return [], None
+        return self._nodes(sql.SELECT_NODE_SLICE, {"after": after, "last": last}), last
+
     def sources_of(self, node_id: str, relation_type: str) -> list[str]:
         """Return the nodes that have ever had a relation of a type to a node."""
         return [row[0] for row in self._read(sql.SELECT_SOURCES, {"id": node_id, "relation_type": relation_type})]
