@@ -39,6 +39,7 @@ from kgserve.memory.reflect_api import ReflectAnswer, ReflectRequest, format_mem
 from kgserve.memory.relationships import MemoryDetails
 from kgserve.platform.settings import DedupMode
 from kgserve.server.mcp.argument_fields import UNLISTED_FIELD, Arguments, add_fields_of, to_request
+from kgserve.server.mcp.forget_reply import reply_entity_forgotten
 from kgserve.server.mcp.replies import ToolReply, format_count, present_answer
 from kgserve.server.mcp.reply_values import (
     MAX_DETAIL_CHARS,
@@ -176,6 +177,7 @@ class ReflectArguments(Arguments, kw_only=True):
 class ForgetArguments(Arguments, kw_only=True):
     """Memories to forget."""
 
+    entity: Annotated[NodeIdText, Meta(description="A person or thing, with all about it")] | UnsetType = UNSET
     entity_id: Annotated[NodeIdText, Meta(description="One memory")] | UnsetType = UNSET
     ids: Annotated[list[NodeIdText], Meta(min_length=1, max_length=1_000, description="Or several")] | UnsetType = UNSET
     query: (
@@ -358,6 +360,8 @@ def _reflect_reply(found: ReflectAnswer, _given: ReflectArguments, _store: str) 
 
 @present_answer.register
 def _forget_reply(found: retain_api.ForgetAnswer, given: ForgetArguments, _store: str) -> ToolReply:
+    if given.entity:
+        return reply_entity_forgotten(found, given.entity, erases=given.erase)
     if given.query or found.matches:
         lines = take_fitting_lines(map(_match_line, found.matches), MAX_RESULT_CHARS)
         head = f"Nothing was forgotten; {format_count(len(found.matches), 'memory matches', 'memories match')}:"

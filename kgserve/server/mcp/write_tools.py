@@ -50,7 +50,7 @@ from kgserve.server.mcp.version_tools import written_values
 
 _When = Annotated[str, Meta(max_length=64)] | None
 _MAX_SHOWN_SKIPPED = 20
-_FORGET_HINT = "forget with these ids withdraws the memories; so does POST /api/v1/forget"
+_FORGET_HINT = "forget with entity set to its id or name forgets these memories, too, and all that names it"
 
 
 class InjectNodeArguments(request_bodies.NodeInput):
