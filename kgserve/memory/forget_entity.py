@@ -211,7 +211,8 @@ class EntityForgetDraft:
 
     def answer(self, sequence: int) -> ForgetAnswer:
         """Return the result, without what an erasure leaves elsewhere."""
-        memories = [row for row in self._removed.values() if row.is_memory]
+        found = (row for row in self._removed.values() if row.is_memory)
+        memories = sorted(found, key=lambda row: (row.created_at, row.id))
         entities = dict.fromkeys(row.id for row in self._removed.values() if not row.is_memory)
         deleted = [each for each in self.former.deleted if each not in self._entity.ids]
         entities |= dict.fromkeys(each for each in self.former.deleted if each in self._entity.ids)

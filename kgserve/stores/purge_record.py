@@ -50,8 +50,8 @@ class PurgeRecord(msgspec.Struct, frozen=True):
 
     Everything about the nodes ``ids`` is removed up to commit ``through``. For the nodes ``former``, only versions that
     are no longer current by then are removed. The journal is kept from the commit after ``before`` on. ``texts`` lists
-    the cached embeddings to delete, as hexadecimal text hashes. With ``drops_deletion`` the journal is kept from the end
-    of the purge on.
+    the cached embeddings to delete, as hexadecimal text hashes. With ``drops_deletion`` the journal is kept from the
+    end of the purge on.
     """
 
     ids: list[str]

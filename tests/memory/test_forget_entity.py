@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import kgserve
+from kgserve.admin.composition import open_services
 from kgserve.client.embedded import Library
-from kgserve.errors import Conflict, InvalidInput, NotFound
+from kgserve.errors import Conflict, Forbidden, Gone, InvalidInput, NotFound
+from kgserve.graph.events import EventReader, EventSubscription
+from kgserve.graph.store_handle import StoreHandles
+from kgserve.memory.api import AssociatedEntity
+from kgserve.memory.forget import forget
 from kgserve.memory.name_search import NameMatcher
+from kgserve.memory.retain import retain
+from kgserve.memory.retain_api import ForgetRequest, RetainRequest
+from kgserve.platform.access.authentication import Caller
+from kgserve.storage.layout import StoreLayout
+from kgserve.storage.model.events import FeedPosition
+from kgserve.stores.purge_record import read_purge_record
+from tests.cli.running import PythonProcess
 from tests.embedding.prepared import model_settings
 from tests.memory.disk_search import traces
+from tests.stores.writing import PATIENCE, settings
 
 NAMES = ("Quixley", "Quixbert")
 FORGOTTEN = {"tea", "tea@", "pair", "sushi", "dog"}
@@ -283,3 +298,57 @@ def test_forget_rejects_invalid_requests(library: Library) -> None:
 )
 def test_names_are_found_as_whole_words(name: str, text: str, is_found: bool) -> None:
     assert NameMatcher([name]).is_in(text) is is_found
+
+
+ERASE = """
+import sys
+import kgserve
+with kgserve.open(sys.argv[1], embedding_provider="hashing") as library:
+    store = library.store("shop")
+    store.recall("tea")
+    print("ready", flush=True)
+    store.forget(entity="Quixley", erase=True, confirm="Quixley")
+    print("done", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.2])
+def test_erasure_of_person_completes_after_kill(data: Path, seconds: float) -> None:
+    with open_library(data, embedding_provider="hashing") as library:
+        fill_store(library)
+    layout = StoreLayout(data, STORE)
+    with PythonProcess(ERASE, str(data)) as process:
+        assert process.stdout.readline() == "ready\n"
+        while read_purge_record(layout) is None and process.process.poll() is None:
+            time.sleep(0.002)
+        time.sleep(seconds)
+    with open_library(data, embedding_provider="hashing") as library:
+        store: Any = library.store(STORE)
+        # A second request waits for the first erasure.
+        store.forget(entity="Quixley", erase=True, confirm="Quixley")
+        assert read_purge_record(layout) is None
+        assert traces(data, NAMES) == {}
+        assert {each.id for each in store.memories(limit=100).memories} == {"fair", "database", "carol"}
+    assert traces(data, NAMES) == {}
+
+
+def test_listener_receives_deletion_or_reads_store_again(data: Path) -> None:
+    with ExitStack() as stack:
+        everything = open_services(settings(data, embedding_provider="hashing"), stack)
+        graphs = StoreHandles(everything.pool, everything.indexer, everything.historian)
+        graph = graphs.graph(STORE)
+        about = [AssociatedEntity(name="Quixley")]
+        retain(graph, RetainRequest(content="Quixley prefers tea.", entities=about)).result(PATIENCE)
+        request = ForgetRequest(entity="Quixley", erase=True, confirm="Quixley")
+        for role in ("read", "write"):
+            with pytest.raises(Forbidden, match="role admin"):
+                forget(graphs.for_caller(Caller("agent", role)).graph(STORE), request)
+        done = forget(graph, request).result(PATIENCE)
+        late = EventReader(graphs, EventSubscription((STORE,), {STORE: FeedPosition(1)}), lambda: None)
+        with pytest.raises(Gone):
+            late.open()
+        again = EventReader(graphs, EventSubscription((STORE,), {STORE: FeedPosition(done.sequence + 1)}), lambda: None)
+        again.open()
+        assert again.read().deliveries == []
+        again.close()

@@ -19,10 +19,11 @@ export function Forget({ row, onClose }) {
   const send = (/** @type {Event} */ event) => {
     event.preventDefault();
     onClose();
+    // The event of the deletion may come before the answer.
+    focus.value = "";
     void attempt(async () => {
       const answer = await forget(row.id, false);
       for (const id of [...answer.ids, ...answer.entities_removed]) graph.removeNode(id);
-      focus.value = "";
       selected.value = new Set();
       changed();
       say(W.forgotten(labelOf(row), answer.memories_removed));
