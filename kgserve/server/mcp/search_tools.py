@@ -172,8 +172,8 @@ SEARCH_TOOLS: tuple[McpTool[Any], ...] = (
     McpTool(
         "get_context",
         "Get text about a question",
-        "When a question is about the contents of the graph: the best matching entities and their relations, as text "
-        "of at most `budget` tokens with ids to cite.",
+        "When a topic of the graph should be summarised: the best entities and their relations, as text of at most "
+        "`budget` tokens with ids to cite.",
         GetContextArguments,
         "gathering context",
         lambda graph, given: node_search.build_context(graph, to_request(request_bodies.ContextRequest, given)),
@@ -182,8 +182,7 @@ SEARCH_TOOLS: tuple[McpTool[Any], ...] = (
     McpTool(
         "search_knowledge",
         "Search",
-        "When the id of an entity is not known: find entities by words, meaning and relations, best first; `queries` "
-        "searches several wordings. It includes your earlier writes.",
+        "When an id is not known: finds entities by words and meaning, best first. For what was remembered: recall.",
         SearchKnowledgeArguments,
         "searching",
         _search,

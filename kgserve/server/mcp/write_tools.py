@@ -334,9 +334,8 @@ WRITE_TOOLS: tuple[McpTool[Any], ...] = (
     McpTool(
         "inject_knowledge_graph",
         "Record nodes and edges",
-        "When things and their relations should be recorded: create or update entities and relations in one atomic "
-        "batch; creates the store if needed. Omitted fields keep their value, and repeating the call changes "
-        "nothing. Edges without both ends are skipped and listed. Single facts: retain.",
+        "When things and their relations should be recorded: create or update them in one atomic batch. Omitted fields "
+        "keep their value; repeating is harmless. For single facts: retain.",
         InjectArguments,
         "writing the batch",
         lambda graph, given: mutations.inject_batch(graph, to_request(request_bodies.InjectRequest, given)),
@@ -346,8 +345,8 @@ WRITE_TOOLS: tuple[McpTool[Any], ...] = (
     McpTool(
         "delete_graph_entity",
         "Delete an entity",
-        "When something was never true: delete it with its relations, one by `id`, or all that match `ids`, `types`, "
-        "`tags` and `attributes`; `dry_run` first. If it was true and ended: set its valid_to.",
+        "When entities were never true: delete them with their relations, one by `id`, or all that match; `dry_run` "
+        "first. Memories and people: forget. True until now: set valid_to.",
         DeleteEntityArguments,
         "deleting",
         _delete_entity,
