@@ -335,7 +335,7 @@ def forget(store: str, ids: tuple[str, ...], *, entity: str | None, yes: bool, *
         if entity is None:
             done = memories.forget(ids=ids, **options)
         else:
-            if not (options["dry_run"] or yes):
+            if not (options["dry_run"] or options["undo"] or yes):
                 looking: dict[str, Any] = {**options, "dry_run": True}
                 _confirm_forgetting(memories.forget(entity=entity, **looking), entity)
             confirm = entity if options["erase"] else ""

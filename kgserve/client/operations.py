@@ -1548,7 +1548,8 @@ def forget(  # noqa: PLR0913 - the fields of the request
 
     With `entity`, everything about a person or other entity is deleted from the current state: the entity, its aliases,
     the memories about it and those that name it. Memories that are also about others stay if they do not name it, or
-    with `keep_shared`. The answer lists what is `kept`. Only the history still has it; with `erase`, nothing has.
+    with `keep_shared`. The answer lists what is `kept`. Only the history still has it, and `undo` restores it from
+    there; with `erase`, nothing has.
 
     `undo` restores them; `hard` deletes them instead. Unknown or already forgotten memories are not an error. If no
     node has the `entity_id`, nothing is forgotten: `matches` are then the memories about a deleted entity of that id or

@@ -23,7 +23,9 @@ from kgserve.memory.forget_entity import erase_entity, forget_entity
 from kgserve.memory.presentation import now_in_microseconds
 from kgserve.memory.recall_stores import recall
 from kgserve.memory.retain_api import ErasureRemainder, ForgetAnswer, ForgetMatch, ForgetRequest
+from kgserve.memory.short_memory_ids import expand_short_ids
 from kgserve.memory.store_memory import MAX_SIMILAR_CONTENT_CHARS
+from kgserve.memory.undo_forget_entity import restore_entity
 from kgserve.projections.history.history import NO_SEQUENCE_LIMIT, HistoryFile
 from kgserve.storage.journal.snapshot import list_snapshots, snapshot_sequence_of
 from kgserve.storage.journal.tail import JournalTail
@@ -68,7 +70,8 @@ def forget(graph: StoreHandle, request: ForgetRequest) -> Future[ForgetAnswer]:
 
     With `entity`, everything about a person or other entity is deleted from the current state: the entity, its aliases,
     the memories about it and those that name it. Memories that are also about others stay if they do not name it, or
-    with `keep_shared`. The answer lists what is `kept`. Only the history still has it; with `erase`, nothing has.
+    with `keep_shared`. The answer lists what is `kept`. Only the history still has it, and `undo` restores it from
+    there; with `erase`, nothing has.
 
     `undo` restores them; `hard` deletes them instead. Unknown or already forgotten memories are not an error. If no
     node has the `entity_id`, nothing is forgotten: `matches` are then the memories about a deleted entity of that id or
@@ -80,9 +83,11 @@ def forget(graph: StoreHandle, request: ForgetRequest) -> Future[ForgetAnswer]:
 
     Raises InvalidInput, Forbidden, and Conflict for a node that is not a memory.
     """
+    request = expand_short_ids(graph, request)
     ids = _requested_ids(request)
     if request.entity is not None:
-        return _erase_entity(graph, request) if request.erase else forget_entity(graph, request)
+        operation = restore_entity if request.undo else _erase_entity if request.erase else forget_entity
+        return operation(graph, request)
     if request.query is not None:
         return completed_future(_matches(graph, request.query, dry_run=request.dry_run))
     if request.erase:
@@ -109,14 +114,13 @@ def _requested_ids(request: ForgetRequest) -> list[str]:
     if len(given) != 1:
         message = "exactly one of entity_id, ids, query and entity is required"
         raise InvalidInput(message, (FieldError(given[1] if given else "", message),))
-    if request.entity is not None and (request.undo or request.reason):
-        message = "cannot be combined with entity, whose memories are deleted; read the past with as_of"
-        raise InvalidInput.at("undo" if request.undo else "reason", message)
+    if request.entity is not None and request.reason:
+        raise InvalidInput.at("reason", "cannot be combined with entity, whose memories are deleted")
     if request.entity is None and (request.keep_shared or request.confirm):
         raise InvalidInput.at("keep_shared" if request.keep_shared else "confirm", "requires entity")
     wrong = "undo" if request.query is not None and request.undo else "hard" if request.hard and request.undo else ""
     if wrong:
-        message = "requires entity_id or ids, and cannot be combined with hard, which cannot be undone"
+        message = "requires entity, entity_id or ids, and cannot be combined with hard, which cannot be undone"
         raise InvalidInput.at(wrong, message)
     if request.erase and (request.query is not None or request.undo or request.reason):
         message = "requires entity_id or ids, and cannot be combined with query, undo or reason"

@@ -132,6 +132,37 @@ def test_forget_deletes_memories_about_person_and_says_what_stays(library: Libra
     assert (again.memories_removed, again.kept_count, again.entities_removed) == (0, 0, [])
 
 
+def test_undo_restores_person_from_history(library: Library) -> None:
+    store = fill_store(library)
+
+    def read() -> tuple[Any, ...]:
+        memories = [
+            (each.id, each.content, each.created_at, each.entities) for each in store.memories(limit=100).memories
+        ]
+        person = store.entity("Quixbert")
+        return (
+            memories,
+            (person.id, person.name, person.aliases, person.description, person.memories),
+            [(each.source, each.target, each.context) for each in person.relations],
+        )
+
+    before = read()
+    forgotten = store.forget(entity="Quixley")
+    dry = store.forget(entity="quixbert", undo=True, dry_run=True)
+    done = store.forget(entity="Quixley", undo=True)
+    assert done.memories_restored == dry.memories_restored == forgotten.memories_removed
+    assert sorted(done.ids) == sorted(forgotten.ids)
+    assert read() == before
+    assert {each.content for each in store.entity_history("tea")} >= {"Quixley prefers green tea."}
+    assert {hit.id for hit in store.recall("likes sushi", entity="Quixley").hits} >= {"sushi"}
+    assert store.forget(entity="Quixley", undo=True).memories_restored == 0
+    # A deleted entity that was forgotten comes back, too.
+    store.delete_node("Quixley")
+    store.forget(entity="Quixley")
+    store.forget(entity="Quixley", undo=True)
+    assert (store.entity("Quixley").aliases, store.memory("sushi").content) == (["Quixbert"], "Likes sushi.")
+
+
 def test_erased_person_is_in_no_file(data: Path) -> None:
     with open_library(data) as library:
         store = fill_store(library)
@@ -264,7 +295,8 @@ def test_query_takes_relevant_hits_only(library: Library) -> None:
 def test_forget_rejects_invalid_requests(library: Library) -> None:
     store = fill_store(library)
     wrongs: list[dict[str, Any]] = [
-        {"entity": "Quixley", "undo": True},
+        {"entity": "Quixley", "undo": True, "hard": True},
+        {"entity": "Quixley", "undo": True, "erase": True},
         {"entity": "Quixley", "reason": "asked"},
         {"entity": "Quixley", "ids": ["tea"]},
         {"ids": ["tea"], "keep_shared": True},

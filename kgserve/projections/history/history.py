@@ -450,6 +450,10 @@ class HistoryFile(ConcurrentDatabase):
         """
         return self._nodes(sql.SELECT_DELETED_TARGETS, {"relation_type": relation_type, "limit": limit})
 
+    def nodes_ended(self, last: int, limit: int) -> list[RowState[NodeRow]]:
+        """Return the states of nodes that ended with a commit."""
+        return self._nodes(sql.SELECT_NODES_ENDED_AT, {"last": last, "limit": limit})
+
     def edges_ended(self, target: str, relation_type: str, last: int, limit: int) -> list[RowState[EdgeRow]]:
         """Return the states of relations of a type to a node that ended with a commit."""
         values = {"id": target, "relation_type": relation_type, "last": last, "limit": limit}

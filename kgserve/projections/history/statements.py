@@ -178,6 +178,7 @@ SELECT_DELETED_TARGETS = f"""
     )
 ) ORDER BY last DESC
 """
+SELECT_NODES_ENDED_AT = f"{SELECT_NODE_STATES} WHERE last = :last ORDER BY id LIMIT :limit"
 SELECT_EDGES_ENDED_AT = (
     f"{SELECT_EDGE_STATES} WHERE target = :id AND relation_type = :relation_type AND last = :last LIMIT :limit"
 )

@@ -14,7 +14,9 @@ _MAX_SHOWN_KEPT = 10
 
 
 def reply_entity_forgotten(found: ForgetAnswer, entity: str, *, erases: bool) -> ToolReply:
-    """Return the reply for a forgotten entity, or for a preview of it."""
+    """Return the reply for a forgotten or restored entity, or for a preview of it."""
+    if found.entities_removed is msgspec.UNSET:
+        return _reply_restored(found, entity)
     if not (found.memories_removed or found.entities_removed or found.kept_count):
         return ToolReply(f"Nothing is about {entity!r} or names it.", {"memories_removed": 0})
     would = "would be " if found.dry_run else ""
@@ -39,7 +41,16 @@ def reply_entity_forgotten(found: ForgetAnswer, entity: str, *, erases: bool) ->
         hints.append(f"{more} more stay")
     if found.dry_run:
         hints.append("without dry_run it is forgotten")
+    elif not erases:
+        hints.append("undo=true with the same entity restores it")
     if found.remains:
         values["remains"] = msgspec.to_builtins(found.remains)
         hints.append("may still contain it: " + ", ".join(each.name for each in found.remains))
     return ToolReply("\n".join(take_fitting_lines(lines, MAX_RESULT_CHARS)), values, hint="; ".join(hints))
+
+
+def _reply_restored(found: ForgetAnswer, entity: str) -> ToolReply:
+    would = "would be " if found.dry_run else ""
+    memories = format_count(found.memories_restored, "memory", "memories")
+    values = {"memories_restored": found.memories_restored, "ids": found.ids}
+    return ToolReply(f"{entity!r} {would}restored: {memories}.", values | ({"dry_run": True} if found.dry_run else {}))

@@ -115,7 +115,11 @@ def test_person_is_forgotten_over_mcp(served: RunningServer, rest: httpx.Client,
     assert "'Quixley' would be forgotten: 3 memories." in preview
     done = call(served.url, "auto", "forget", index=store, entity=NAME)
     assert "'Quixley' forgotten: 3 memories." in text_of(done)
+    assert "undo=true with the same entity restores it" in text_of(done)
     assert NAME.lower() not in current_answers(rest, served.url, store)
+    restored = text_of(call(served.url, "auto", "forget", index=store, entity=NAME, undo=True))
+    assert "'Quixley' restored: 3 memories." in restored
+    call(served.url, "auto", "forget", index=store, entity=NAME)
     again = text_of(call(served.url, "auto", "forget", index=store, entity=NAME))
     assert "Nothing is about 'Quixley' or names it." in again
     assert "must repeat the entity" in refusal(served.url, "auto", "forget", index=store, entity=NAME, erase=True)
@@ -131,6 +135,7 @@ def test_person_is_forgotten_at_terminal(served: RunningServer, store: str) -> N
     assert "3 memories, entity [Quixley] would be forgotten" in dry
     assert "kept memory [fair] They met at a fair. (also about 'Alice'; no longer about it)" in dry
     assert "3 memories, entity [Quixley] forgotten" in kgserve(*forget, "--yes").out
+    assert "3 memories restored" in kgserve(*forget, "--undo").out
     assert "3 memories, entity [Quixley] erased" in kgserve(*forget, "--yes", "--erase").out
     assert traces(served.settings.data_dir / f"{store}_memory", [NAME]) == {}
     assert kgserve("forget", store, "--server", served.url).code == 2
