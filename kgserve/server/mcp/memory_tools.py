@@ -392,9 +392,9 @@ def _forget_reply(found: retain_api.ForgetAnswer, given: ForgetArguments, _store
         return reply_entity_forgotten(found, given.entity, erases=given.erase)
     if given.query or found.matches:
         lines = take_fitting_lines(map(_match_line, found.matches), MAX_RESULT_CHARS)
-        head = f"Nothing was forgotten; {format_count(len(found.matches), 'memory matches', 'memories match')}:"
+        head = f"{format_count(len(found.matches), 'memory matches', 'memories match')}; nothing is forgotten yet:"
         shown = take_fitting(map(strip_defaults, found.matches), MAX_RESULT_CHARS)
-        hint = "call forget with the ids of those to forget" if found.matches else ""
+        hint = "forget with ids withdraws them" if found.matches else ""
         return ToolReply("\n".join([head, *lines]), {"matches": shown}, hint=hint)
     would = "would be " if found.dry_run else ""
     if given.undo:
@@ -405,7 +405,7 @@ def _forget_reply(found: retain_api.ForgetAnswer, given: ForgetArguments, _store
     names = ("memories_removed", "relations_removed", "memories_restored", "relations_restored", "ids", "sequence")
     values = {name: value for name in names if (value := getattr(found, name)) or name == "memories_removed"}
     undone = given.hard or given.erase or given.undo or found.dry_run or not found.memories_removed
-    hint = "" if undone else "undo=true with the same ids restores them"
+    hint = "" if undone else "undo=true restores them"
     if found.remains:
         values["remains"] = take_fitting(map(strip_defaults, found.remains), MAX_RESULT_CHARS // 4)
         hint = "may still contain it: " + ", ".join(each.name for each in found.remains)

@@ -132,7 +132,9 @@ def _queries(given: msgspec.Struct) -> Sequence[Any]:
 
 
 def _hits(hits: Sequence[answers.SearchHit | answers.BatchHit], query: str, offset: int, *, detail: bool) -> ToolReply:
-    head = f"{format_count(len(hits), 'hit')} for {quote_text(shorten(query, MAX_EXCERPT_CHARS))}"
+    head = format_count(len(hits), "hit")
+    if not hits:
+        head = f"{head} for {quote_text(shorten(query, MAX_EXCERPT_CHARS))}"
     numbers = iter(range(offset + 1, offset + len(hits) + 1))
     shown, lines = take_fitting_items(
         hits, lambda hit: _hit_line(next(numbers), hit), detail=detail, content=MAX_EXCERPT_CHARS
