@@ -133,12 +133,14 @@ class EntityForgetDraft:
 
     def __init__(self, graph: StoreHandle, store: OpenStore, request: ForgetRequest) -> None:
         self._graph = graph
-        self._store = store
+        self.store = store
+        """Replaced by each step that leases the store again."""
         self._request = request
         self._entity = find_entity_to_forget(graph, store, request.entity or "")
         with store.reading() as rows:
             self._naming_nodes = [row.id for row in self._entity.names.find_nodes(rows)]
             self._naming_edges = [row.key for row in self._entity.names.find_edges(rows)]
+        self._inbound: list[KeptItem] = []
         self._former: FormerStates | None = None
         self._removed: dict[str, NodeRow] = {}
         self._also_about: dict[str, list[str]] = {}
@@ -147,6 +149,14 @@ class EntityForgetDraft:
         self._relations = 0
         self._unlinked: dict[str, KeptItem] = {}
         self.former = FormerStates()
+
+    def find_inbound_links(self) -> None:
+        """Look for edges of other stores to the entity. May open other stores, so the caller must hold no lease."""
+        links = self._graph.pool.inbound.to(self._graph.name, self._entity.ids) if self._entity.ids else []
+        self._inbound = [
+            _keep(edge_id(link.edge.key), "edge", _describe_edge(link.edge), f"belongs to store {origin!r}")
+            for origin, link in links
+        ]
 
     @property
     def needs_unlinking(self) -> bool:
@@ -168,12 +178,12 @@ class EntityForgetDraft:
         self._add_predecessors(rows)
         kept = {each.id: each for each in self._kept} | {each: self._unlinked[each] for each in unlinked}
         self._kept = [each for each in kept.values() if each.id not in self._removed]
-        self._runs = {put.id: put for put in remove_from_runs(self._store, self._removed)}
+        self._runs = {put.id: put for put in remove_from_runs(self.store, self._removed)}
         for row in kept_nodes:
             run = self._runs.get(row.id)
             if run is None or self._entity.names.is_in(run.attributes or ""):
                 self._kept.append(_keep(row.id, "node", row.content or name_or_id(row), "names it"))
-        self._kept += self._kept_edges(rows)
+        self._kept += (*self._kept_edges(rows), *self._inbound)
         edges = (edge.key for each in self._removed for edge in (*rows.outgoing(each), *rows.incoming(each)))
         self._relations = len({*edges})
         return [*self._removed.values()]
@@ -304,38 +314,37 @@ class EntityForgetDraft:
             states, last = history.look(lambda file, after=after: file.scan_nodes(after, HISTORY_SLICE_STATES))
             for state in states:
                 row = state.row
-                is_gone = rows.node(row.id) is None
-                is_wanted = row.id in self._entity.ids or self._entity.names.is_in_node(row)
-                is_wanted = is_wanted or row.id in self._removed
-                is_wanted = is_wanted or (is_gone and (row.id in about or self._belongs_to_removed(row)))
-                if not is_wanted:
+                is_linked = row.id in about or (row.extras or NO_EXTRAS).belongs_to in self._removed
+                is_known = row.id in self._entity.ids or row.id in self._removed
+                if not (is_known or is_linked or self._entity.names.is_in_node(row)):
                     continue
-                first = min(first or state.first, state.first)
-                if is_gone:
+                if rows.has(row.id):
+                    if row.id in self._removed:
+                        first = min(first or state.first, state.first)
+                    elif state.last is not None and self._entity.names.is_in_node(row):
+                        first = min(first or state.first, state.first)
+                        current[row.id] = None
+                else:
+                    first = min(first or state.first, state.first)
                     deleted[row.id] = None
-                elif row.id not in self._removed and state.last is not None:
-                    current[row.id] = None
             if last is None:
                 return FormerStates([*deleted], [*current], first)
             after = last
 
-    def _belongs_to_removed(self, row: NodeRow) -> bool:
-        return (row.extras or NO_EXTRAS).belongs_to in self._removed
-
     def _history(self) -> HistoryProjection | None:
         historian = self._graph.graphs.historian
-        follower = None if historian is None else historian.state_of_store(self._store)
+        follower = None if historian is None else historian.state_of_store(self.store)
         if follower is None or follower.is_disabled:
             return None
-        if not follower.wait(self._store.state.sequence, HISTORY_TIMEOUT_SECONDS) and not follower.is_disabled:
+        if not follower.wait(self.store.state.sequence, HISTORY_TIMEOUT_SECONDS) and not follower.is_disabled:
             raise Unavailable("the history has not applied all commits yet; try again in a moment", retry_after=2)
         return None if follower.is_disabled else follower
 
     def _find_in_journal(self, rows: RowsSnapshot) -> list[str]:
         """Return the deleted nodes of the journal that name the entity."""
         found: dict[str, None] = {}
-        journal = self._store.journal
-        for change in JournalTail(self._store.layout.journal).read(journal.oldest, journal.last):
+        journal = self.store.journal
+        for change in JournalTail(self.store.layout.journal).read(journal.oldest, journal.last):
             for row in (*change.nodes_created, *change.nodes_updated):
                 if row.id in self._entity.ids or self._entity.names.is_in_node(row):
                     found[row.id] = None
@@ -355,11 +364,10 @@ def _describe_edge(row: EdgeRow) -> str:
 
 def forget_entity(graph: StoreHandle, request: ForgetRequest) -> Future[ForgetAnswer]:
     """Delete an entity from the current state, with the memories about it. Raises Conflict for an ambiguous name."""
-    with graph.lease() as leased, leased.reading() as rows:
-        draft = EntityForgetDraft(graph, leased, request)
-        draft.decide(rows)
+    draft = _make_draft(graph, request)
 
-    def look(store: OpenStore, build: Callable[[RowsSnapshot], WriteBatch] = draft.batch) -> WriteBatch:
+    def look(store: OpenStore, build: Callable[[RowsSnapshot], WriteBatch]) -> WriteBatch:
+        draft.store = store
         with store.reading() as rows:
             return build(rows)
 
@@ -368,8 +376,19 @@ def forget_entity(graph: StoreHandle, request: ForgetRequest) -> Future[ForgetAn
             lambda store: look(store, draft.unlinking_batch), lambda _, batch: batch, lambda *_: None, dry_run=False
         ).result()
     return graph.submit_prepared_batch(
-        look, lambda _, batch: batch, lambda _, sequence: draft.answer(sequence), dry_run=request.dry_run
+        lambda store: look(store, draft.batch),
+        lambda _, batch: batch,
+        lambda _, sequence: draft.answer(sequence),
+        dry_run=request.dry_run,
     )
+
+
+def _make_draft(graph: StoreHandle, request: ForgetRequest) -> EntityForgetDraft:
+    with graph.lease() as store, store.reading() as rows:
+        draft = EntityForgetDraft(graph, store, request)
+        draft.decide(rows)
+    draft.find_inbound_links()
+    return draft
 
 
 def erase_entity(graph: StoreHandle, request: ForgetRequest) -> Future[tuple[ForgetAnswer, PurgedCommitRange]]:
@@ -378,15 +397,15 @@ def erase_entity(graph: StoreHandle, request: ForgetRequest) -> Future[tuple[For
     if not request.dry_run and normalize_name(request.confirm) != normalize_name(request.entity or ""):
         message = f"must repeat the entity {request.entity!r}; nothing was erased. dry_run shows what would be"
         raise InvalidInput.at("confirm", message)
-    drafts: list[EntityForgetDraft] = []
+    draft = _make_draft(graph, request)
 
     def begin(store: OpenStore) -> Future[PurgedCommitRange]:
-        drafts.append(EntityForgetDraft(graph, store, request))
+        draft.store = store
         if request.dry_run:
             with store.reading() as rows:
-                return completed_future(PurgedCommitRange(drafts[0].purge_targets(rows).first, rows.at))
+                return completed_future(PurgedCommitRange(draft.purge_targets(rows).first, rows.at))
         if store.eraser is None:
             raise Unavailable("this store is opening or closing; try again")
-        return store.eraser.erase(drafts[0].purge_targets)
+        return store.eraser.erase(draft.purge_targets)
 
-    return graph.write(begin, lambda erased: (drafts[0].answer(erased.through), erased))
+    return graph.write(begin, lambda erased: (draft.answer(erased.through), erased))

@@ -332,6 +332,18 @@ def test_names_are_found_as_whole_words(name: str, text: str, is_found: bool) ->
     assert NameMatcher([name]).is_in(text) is is_found
 
 
+def test_edges_of_other_stores_are_listed_as_kept(library: Library, data: Path) -> None:
+    store = fill_store(library)
+    library.store("other").inject(
+        nodes=[{"id": "site", "type": "page"}],
+        edges=[{"from": "site", "to": "Quixley", "relation_type": "cites", "to_graph": STORE}],
+    )
+    for options in ({"dry_run": True}, {"erase": True, "confirm": "Quixley"}):
+        done = store.forget(entity="Quixley", **options)
+        assert ("site cites Quixley", "belongs to store 'other'") in {(each.content, each.reason) for each in done.kept}
+    assert traces(data / f"{STORE}_memory", NAMES) == {}
+
+
 ERASE = """
 import sys
 import kgserve
