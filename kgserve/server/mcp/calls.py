@@ -42,7 +42,7 @@ from kgserve.server.mcp.input_schema import build_input_schema
 from kgserve.server.mcp.memory_tools import RecallArguments
 from kgserve.server.mcp.replies import ToolReply, format_count, present_answer
 from kgserve.server.mcp.search_tools import GetContextArguments, SearchBatchArguments, SearchKnowledgeArguments
-from kgserve.server.mcp.short_id_arguments import resolve_short_ids, shorten_ids
+from kgserve.server.mcp.short_id_arguments import has_generated_id, resolve_short_ids, shorten_ids
 from kgserve.server.mcp.tool_definition import McpTool
 from kgserve.server.mcp.toolsets import (
     TOOLS,
@@ -378,7 +378,12 @@ class ToolDispatcher:
                 # Shielded: a disconnect must not cancel a write that the store has accepted.
                 answer = await asyncio.shield(asyncio.wrap_future(answer))
         self._written.record_write(call.accounting_name, graph.name, answer)
-        return await self._threads.read(lambda: _present_result(call, answer, given, graph))
+        reply = _present_reply(answer, given, graph.name)
+        if has_generated_id(reply.text) or has_generated_id(reply.hint):
+            # The write is done: its answer must not fail because the store is busy, or has moved.
+            with suppress(errors.KgserveError):
+                reply = await self._threads.read(lambda: _shorten_reply_ids(call, reply, graph))
+        return _result(reply, graph.name, call.notes)
 
     def _begin(self, graphs: StoreHandles, call: ToolCall) -> tuple[Any, msgspec.Struct, StoreHandle]:
         """Return the answer of a tool, or its future, with the decoded arguments and the store."""
@@ -429,14 +434,24 @@ def _empty_reply(call: ToolCall) -> ToolReply | None:
 
 
 def _present_result(call: ToolCall, answer: Any, given: msgspec.Struct, graph: StoreHandle) -> dict[str, Any]:
-    reply = present_answer(answer.answer if isinstance(answer, SearchWithLag) else answer, given, graph.name)
+    reply = _shorten_reply_ids(call, _present_reply(answer, given, graph.name), graph)
+    return _result(reply, graph.name, call.notes)
+
+
+def _present_reply(answer: Any, given: msgspec.Struct, store: str) -> ToolReply:
+    reply = present_answer(answer.answer if isinstance(answer, SearchWithLag) else answer, given, store)
     reply = _rename_fields(reply, isinstance(given, FieldNameArguments) and given.field_names)
     if isinstance(answer, SearchWithLag) and answer.behind:
         late = f"the indexes lag {format_count(answer.behind, 'commit')} behind; the newest entries may be missing"
         reply = reply._replace(hint="; ".join(filter(None, (reply.hint, late))))
-    if graph.name and not call.tool.runs_statement and not has_structured_answers(call.tool):
-        reply = reply._replace(text=shorten_ids(graph, reply.text, reply.verbatim), hint=shorten_ids(graph, reply.hint))
-    return _result(reply, graph.name, call.notes)
+    return reply
+
+
+def _shorten_reply_ids(call: ToolCall, reply: ToolReply, graph: StoreHandle) -> ToolReply:
+    """Return a reply whose text has short ids, unless a statement or another interface defines the text."""
+    if not graph.name or call.tool.runs_statement or has_structured_answers(call.tool):
+        return reply
+    return reply._replace(text=shorten_ids(graph, reply.text, reply.verbatim), hint=shorten_ids(graph, reply.hint))
 
 
 def _rename_fields(reply: ToolReply, versioned: object) -> ToolReply:

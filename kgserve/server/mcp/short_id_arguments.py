@@ -36,7 +36,7 @@ def resolve_short_ids(graph: StoreHandle, values: Mapping[str, Any]) -> Mapping[
 
 def shorten_ids(graph: StoreHandle, text: str, verbatim: str = "") -> str:
     """Return the text of an answer with short ids, except in the passage that it quotes verbatim."""
-    if not GENERATED_ID.search(text):
+    if not has_generated_id(text):
         return text
     try:
         with graph.lease() as store, store.reading() as rows:
@@ -47,10 +47,17 @@ def shorten_ids(graph: StoreHandle, text: str, verbatim: str = "") -> str:
         return text
 
 
+def has_generated_id(text: str) -> bool:
+    """Return whether a text contains an id that may be shown shorter."""
+    return GENERATED_ID.search(text) is not None
+
+
 def _has_short_id(values: Mapping[str, Any]) -> bool:
     for name, value in values.items():
         items = value if isinstance(value, list) else [value]
-        if name in _ID_ARGUMENTS and any(isinstance(item, str) and is_short_id(item) for item in items):
+        if name in _ID_ARGUMENTS and any(
+            isinstance(item, str) and is_short_id(_strip_brackets(item)) for item in items
+        ):
             return True
         if name in _CONTAINERS and any(isinstance(item, Mapping) and _has_short_id(item) for item in items):
             return True
@@ -66,4 +73,12 @@ def _resolve_value(rows: RowsSnapshot, name: str, value: Any, place: str) -> Any
         return [_resolve_value(rows, name, item, f"{place}[{number}]") for number, item in enumerate(value)]
     if isinstance(value, Mapping) and name in _CONTAINERS:
         return _resolve(rows, value, f"{place}.")
-    return resolve_short_id(rows, value, place) if name in _ID_ARGUMENTS and isinstance(value, str) else value
+    if name not in _ID_ARGUMENTS or not isinstance(value, str) or rows.has(value):
+        return value
+    bare = _strip_brackets(value)
+    return resolve_short_id(rows, bare, place) if is_short_id(bare) else value
+
+
+def _strip_brackets(text: str) -> str:
+    """Return an id without the brackets in which answers show it."""
+    return text[1:-1] if text.startswith("[") and text.endswith("]") else text

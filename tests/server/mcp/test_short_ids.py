@@ -62,6 +62,7 @@ def test_a_short_id_works_wherever_an_id_does(agent: TextAgent) -> None:
     [former] = re.findall(rf"before \[({memory}@\d+)\]: We deploy on Tuesdays\.", whole)
     assert "We deploy on Tuesdays." in agent("get_memory", id=former)
     assert "We deploy on Fridays." in agent("get_entity", id=memory)
+    assert "We deploy on Fridays." in agent("get_entity", id=f"[{memory}]")
     assert f'id="{memory}"' in agent("traverse_knowledge_graph", start_id=memory)
     child = agent.retain("Deployments are announced in the chat.", parent=memory)
     agent("inject_knowledge_graph", edges=[{"from": child, "to": memory, "relation_type": "EXPLAINS"}])
