@@ -1,7 +1,8 @@
-"""Quality of recall: `python -m bench.memory [--only filters|evidence] [--quick] [--embedder local]`.
+"""Quality of recall: `python -m bench.memory [--only filters|evidence|tokens] [--quick] [--embedder local]`.
 
 `filters` compares random recalls in every mode with a scan of all memories. `evidence` retains conversations as
-messages and measures the recalled share of the evidence of questions about them.
+messages and measures the recalled share of the evidence of questions about them. `tokens` drives ten tasks of an agent
+through the MCP client and counts what it reads and writes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import locomo
+from bench import agent_tokens, locomo
 from bench.locomo import Conversation, ConversationTurn
 from bench.measure import BenchmarkReport, clock, parser, run_parts, times
 from bench.memory_model import RecallModel, entities, lines, memories, sentences, some_filters, some_words
@@ -150,7 +151,11 @@ def _search(client: BenchClient, store: str, query: str) -> list[str]:
     return [hit["node"]["id"] for hit in answer["hits"]]
 
 
-PARTS: dict[str, Callable[..., BenchmarkReport]] = {"filters": filters, "evidence": evidence}
+PARTS: dict[str, Callable[..., BenchmarkReport]] = {
+    "filters": filters,
+    "evidence": evidence,
+    "tokens": agent_tokens.tokens,
+}
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -180,7 +180,7 @@ class McpRegisters(RegisterInterface):
     @override
     @asynccontextmanager
     async def visit(self, url: str) -> AsyncGenerator[None]:
-        async with Client(f"{url}/mcp", mode=self._mode, read_timeout_seconds=SECONDS) as self._client:
+        async with Client(f"{url}/mcp?answers=both", mode=self._mode, read_timeout_seconds=SECONDS) as self._client:
             yield
 
     @override

@@ -153,7 +153,8 @@ MEMORY_CASES = (
     UseCase(
         *("forget", "POST", f"{_V1_PATH}/forget", forget.forget),
         id="forget", tag="memories", role="write", summary="Soft-delete memories, or restore them",
-        note="`hard` deletes them permanently; `erase` also purges them from all files.",
+        note="`entity` forgets a person or other entity with what is about it. `hard` deletes permanently; `erase` "
+        "also purges from all files.",
         sent=examples.FORGET_REQUEST_EXAMPLE, example=examples.FORGET_ANSWER_EXAMPLE, errors=(*UPDATE_ERRORS, "gone"),
         threads="writes",
         nothing=forget.NOTHING_FORGOTTEN, repeatable=False, long=True, administers=lambda request: request.erase,

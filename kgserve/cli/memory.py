@@ -26,6 +26,7 @@ from kgserve.memory.retain_api import (
     DEFAULT_AGENT_RECALL_BUDGET_TOKENS,
     DEFAULT_AGENT_RECALL_LIMIT,
     MAX_CONVERSATION_MESSAGES,
+    ForgetAnswer,
 )
 from kgserve.platform.codecs import decode_json
 
@@ -312,32 +313,74 @@ def _reflection_lines(done: ReflectAnswer) -> Iterable[str]:
 
 @click.command()
 @click.argument("store")
-@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@click.option("--entity", metavar="NAME", help="Forget this person or other entity instead of memories by ID.")
+@click.option("--keep-shared", is_flag=True, help="With --entity: keep memories that are also about others.")
 @click.option("--undo", is_flag=True, help="Restore them.")
 @click.option("--dry-run", is_flag=True, help="Report what would change without writing.")
 @click.option("--hard", is_flag=True, help="Delete them permanently.")
 @click.option("--erase", is_flag=True, help="Purge them from all files of the store; requires the role admin.")
 @click.option("--reason", default="", metavar="TEXT", help="Reason, stored with the memories.")
+@click.option("--yes", is_flag=True, help="With --entity: do not ask for confirmation.")
 @as_json_option
 @server_options
-def forget(
-    store: str, ids: tuple[str, ...], *, undo: bool, dry_run: bool, hard: bool, erase: bool, reason: str
-) -> None:
-    """Soft-delete memories of STORE, given by id, including their previous versions."""
+def forget(store: str, ids: tuple[str, ...], *, entity: str | None, yes: bool, **options: Any) -> None:
+    """Soft-delete memories of STORE, given by id, including their previous versions.
+
+    With --entity, delete the entity, its aliases, the memories about it and those that name it. On a terminal, confirm
+    what is listed. Otherwise, --yes is required.
+    """
+    if (entity is None) == (not ids):
+        raise click.UsageError("Specify the memories by ID, or --entity.")
     with connect() as client:
         memories = client.store(store)
-        done = memories.forget(ids=ids, undo=undo, dry_run=dry_run, hard=hard, erase=erase, reason=reason)
+        if entity is None:
+            done = memories.forget(ids=ids, **options)
+        else:
+            if not (options["dry_run"] or options["undo"] or yes):
+                looking: dict[str, Any] = {**options, "dry_run": True}
+                _confirm_forgetting(memories.forget(entity=entity, **looking), entity)
+            confirm = entity if options["erase"] else ""
+            done = memories.forget(entity=entity, confirm=confirm, **options)
     if print_as_json(done):
         return
-    would = "would be " if dry_run else ""
+    if options["dry_run"]:
+        _print_preview(done)
     number, verb = (
         (done.memories_restored, "restored")
-        if undo
-        else (done.memories_removed, "erased" if erase else "deleted" if hard else "forgotten")
+        if options["undo"]
+        else (done.memories_removed, "erased" if options["erase"] else "deleted" if options["hard"] else "forgotten")
     )
-    click.echo(f"{number:,} {'memory' if number == 1 else 'memories'} {would}{verb}")
+    entities = "".join(f", entity [{each}]" for each in done.entities_removed or ())
+    would = "would be " if options["dry_run"] else ""
+    click.echo(f"{number:,} {'memory' if number == 1 else 'memories'}{entities} {would}{verb}")
+    _print_kept(done)
     for each in done.remains:
         click.echo(f"may still contain them: {each.kind} {each.name} ({each.reason})")
+
+
+def _confirm_forgetting(found: ForgetAnswer, entity: str) -> None:
+    """Show what would be forgotten with an entity, and ask. Raises UsageError without a terminal."""
+    if not (found.memories_removed or found.entities_removed):
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError("Standard input is not a terminal; use --yes to confirm, or --dry-run to see what goes.")
+    _print_preview(found)
+    _print_kept(found)
+    click.confirm(f"Forget {entity!r} with {found.memories_removed:,} memories?", abort=True, err=True)
+
+
+def _print_preview(found: ForgetAnswer) -> None:
+    for each in found.preview or ():
+        shared = f" (also about {', '.join(each.also_about)})" if each.also_about else ""
+        click.echo(f"[{each.id}] {each.content}{shared}")
+
+
+def _print_kept(found: ForgetAnswer) -> None:
+    for each in found.kept or ():
+        click.echo(f"kept {each.kind} [{each.id}] {each.content} ({each.reason})")
+    if (more := (found.kept_count or 0) - len(found.kept or ())) > 0:
+        click.echo(f"kept {more:,} more")
 
 
 def _show(memories: Iterable[Memory]) -> None:

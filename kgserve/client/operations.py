@@ -1539,15 +1539,23 @@ def forget(  # noqa: PLR0913 - the fields of the request
     entity_id: str | None = None,
     ids: Iterable[str] | None = None,
     query: str | None = None,
+    entity: str | None = None,
     reason: str = "",
     hard: bool = False,
     erase: bool = False,
     undo: bool = False,
     dry_run: bool = False,
+    keep_shared: bool = False,
+    confirm: str = "",
 ) -> ClientRequest[ForgetAnswer]:
     """Soft-delete memories, or restore them.
 
     Withdraw memories with their former versions and relations, so that no valid time contains them.
+
+    With `entity`, everything about a person or other entity is deleted from the current state: the entity, its aliases,
+    the memories about it and those that name it. Memories that are also about others stay if they do not name it, or
+    with `keep_shared`. The answer lists what is `kept`. Only the history still has it, and `undo` restores it from
+    there; with `erase`, nothing has.
 
     `undo` restores them; `hard` deletes them instead. Unknown or already forgotten memories are not an error. If no
     node has the `entity_id`, nothing is forgotten: `matches` are then the memories about a deleted entity of that id or
@@ -1565,11 +1573,14 @@ def forget(  # noqa: PLR0913 - the fields of the request
             entity_id=entity_id,
             ids=_listed(ids),
             query=query,
+            entity=entity,
             reason=reason,
             hard=hard,
             erase=erase,
             undo=undo,
             dry_run=dry_run,
+            keep_shared=keep_shared,
+            confirm=confirm,
         ),
         idempotent=False,
         wait=None,

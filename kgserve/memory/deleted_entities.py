@@ -23,29 +23,37 @@ MAX_DELETED_NODE_STATES = 100_000
 
 
 class DeletedSubject(msgspec.Struct, frozen=True):
-    """A deleted entity in its last state, with its relevance by the ids of the memories about it."""
+    """A deleted entity in its last state, its names, and its relevance by the ids of the memories about it."""
 
     entity: DeletedEntity
+    names: tuple[str, ...]
     memories: dict[str, float]
 
 
-def find_deleted_entity(historian: HistoryWorker | None, store: OpenStore, text: str) -> DeletedSubject | None:
+def find_deleted_entity(
+    historian: HistoryWorker | None, store: OpenStore, text: str, *, has_memories: bool = True
+) -> DeletedSubject | None:
     """Return a deleted entity, by id or name; None if it is unknown or the store keeps no history.
+
+    has_memories: only an entity of which at least one of the memories about it still exists.
 
     Raises Conflict for an ambiguous name, Unavailable while the history is behind, and Gone for a gap in it.
     """
     if historian is None or store.description.history == "none":
         return None
-    return caught_up_history(historian, store).look(lambda history: _find(history, text))
-
-
-def _find(history: HistoryFile, text: str) -> DeletedSubject | None:
-    by_id = [state for state in history.node_states(text, NO_SEQUENCE_LIMIT, 1) if state.last is not None]
-    found = _subjects(history, by_id) or _subjects(history, _called(history, text))
+    found = caught_up_history(historian, store).look(lambda history: _list_found(history, text))
+    if has_memories:
+        with store.reading() as rows:
+            found = [each for each in found if any(map(rows.has, each.memories))]
     if len(found) > 1:
         ids = ", ".join(repr(each.entity.id) for each in found)
         raise Conflict(f"{text!r} is the name of several deleted entities; use one of these ids: {ids}")
     return found[0] if found else None
+
+
+def _list_found(history: HistoryFile, text: str) -> Sequence[DeletedSubject]:
+    by_id = [state for state in history.node_states(text, NO_SEQUENCE_LIMIT, 1) if state.last is not None]
+    return _subjects(history, by_id) or _subjects(history, _called(history, text))
 
 
 def _called(history: HistoryFile, text: str) -> Iterable[RowState[NodeRow]]:
@@ -68,4 +76,5 @@ def _subject(history: HistoryFile, state: RowState[NodeRow]) -> DeletedSubject:
         deleted_at=format_time(state.ended or 0),
         sequence=until,
     )
-    return DeletedSubject(entity, {each.row.source: min(max(each.row.weight, 0.0), 1.0) for each in edges})
+    names = tuple(dict.fromkeys((entity.name, *list_entity_names(row))))
+    return DeletedSubject(entity, names, {each.row.source: min(max(each.row.weight, 0.0), 1.0) for each in edges})

@@ -16,13 +16,16 @@ from typing_extensions import override
 
 from kgserve.errors import Conflict, FieldError, Gone, InvalidInput, NotFound, Unavailable
 from kgserve.graph.answers import MAX_REPORTED_ITEMS
-from kgserve.graph.store_handle import StoreHandle, completed_future
+from kgserve.graph.store_handle import StoreHandle, completed_future, map_future
 from kgserve.memory.api import RecalledMemory, RecallRequest
 from kgserve.memory.deduplication import MemoryDraft
+from kgserve.memory.forget_entity import erase_entity, forget_entity
 from kgserve.memory.presentation import now_in_microseconds
 from kgserve.memory.recall_stores import recall
 from kgserve.memory.retain_api import ErasureRemainder, ForgetAnswer, ForgetMatch, ForgetRequest
+from kgserve.memory.short_memory_ids import expand_short_ids
 from kgserve.memory.store_memory import MAX_SIMILAR_CONTENT_CHARS
+from kgserve.memory.undo_forget_entity import restore_entity
 from kgserve.projections.history.history import NO_SEQUENCE_LIMIT, HistoryFile
 from kgserve.storage.journal.snapshot import list_snapshots, snapshot_sequence_of
 from kgserve.storage.journal.tail import JournalTail
@@ -65,6 +68,11 @@ NOTHING_FORGOTTEN = ForgetAnswer(
 def forget(graph: StoreHandle, request: ForgetRequest) -> Future[ForgetAnswer]:
     """Withdraw memories with their former versions and relations, so that no valid time contains them.
 
+    With `entity`, everything about a person or other entity is deleted from the current state: the entity, its aliases,
+    the memories about it and those that name it. Memories that are also about others stay if they do not name it, or
+    with `keep_shared`. The answer lists what is `kept`. Only the history still has it, and `undo` restores it from
+    there; with `erase`, nothing has.
+
     `undo` restores them; `hard` deletes them instead. Unknown or already forgotten memories are not an error. If no
     node has the `entity_id`, nothing is forgotten: `matches` are then the memories about a deleted entity of that id or
     name, and those that mention it. A `query` forgets nothing: it lists `matches` to confirm by their ids. If a history
@@ -75,7 +83,11 @@ def forget(graph: StoreHandle, request: ForgetRequest) -> Future[ForgetAnswer]:
 
     Raises InvalidInput, Forbidden, and Conflict for a node that is not a memory.
     """
+    request = expand_short_ids(graph, request)
     ids = _requested_ids(request)
+    if request.entity is not None:
+        operation = restore_entity if request.undo else _erase_entity if request.erase else forget_entity
+        return operation(graph, request)
     if request.query is not None:
         return completed_future(_matches(graph, request.query, dry_run=request.dry_run))
     if request.erase:
@@ -98,13 +110,17 @@ def forget(graph: StoreHandle, request: ForgetRequest) -> Future[ForgetAnswer]:
 
 def _requested_ids(request: ForgetRequest) -> list[str]:
     """Return the ids in the request. Raises InvalidInput."""
-    given = [name for name in ("entity_id", "ids", "query") if getattr(request, name) is not None]
+    given = [name for name in ("entity_id", "ids", "query", "entity") if getattr(request, name) is not None]
     if len(given) != 1:
-        message = "exactly one of entity_id, ids and query is required"
+        message = "exactly one of entity_id, ids, query and entity is required"
         raise InvalidInput(message, (FieldError(given[1] if given else "", message),))
+    if request.entity is not None and request.reason:
+        raise InvalidInput.at("reason", "cannot be combined with entity, whose memories are deleted")
+    if request.entity is None and (request.keep_shared or request.confirm):
+        raise InvalidInput.at("keep_shared" if request.keep_shared else "confirm", "requires entity")
     wrong = "undo" if request.query is not None and request.undo else "hard" if request.hard and request.undo else ""
     if wrong:
-        message = "requires entity_id or ids, and cannot be combined with hard, which cannot be undone"
+        message = "requires entity, entity_id or ids, and cannot be combined with hard, which cannot be undone"
         raise InvalidInput.at(wrong, message)
     if request.erase and (request.query is not None or request.undo or request.reason):
         message = "requires entity_id or ids, and cannot be combined with query, undo or reason"
@@ -267,6 +283,15 @@ def erase_memories(graph: StoreHandle, request: ForgetRequest, ids: Sequence[str
         return store.eraser.erase(wanted[0].find)
 
     return graph.write(begin, lambda erased: _answer(graph, wanted[0], erased, dry_run=request.dry_run))
+
+
+def _erase_entity(graph: StoreHandle, request: ForgetRequest) -> Future[ForgetAnswer]:
+    def answer(done: tuple[ForgetAnswer, PurgedCommitRange]) -> ForgetAnswer:
+        found, erased = done
+        is_nothing = not (found.memories_removed or found.entities_removed)
+        return msgspec.structs.replace(found, remains=[] if is_nothing else _remains(graph, erased))
+
+    return map_future(erase_entity(graph, request), answer)
 
 
 def _answer(graph: StoreHandle, wanted: _ForgetTargets, erased: PurgedCommitRange, *, dry_run: bool) -> ForgetAnswer:

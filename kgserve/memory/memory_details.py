@@ -18,6 +18,7 @@ from kgserve.memory.hierarchy import to_placed_memories
 from kgserve.memory.hierarchy_api import MemoryDetailsRequest
 from kgserve.memory.presentation import now_in_microseconds, to_memories
 from kgserve.memory.relationships import FormerMemory, MemoryDetails, Relationship
+from kgserve.memory.short_memory_ids import expand_short_ids
 from kgserve.memory.store_memory import get_memory
 from kgserve.platform.timestamps import format_time
 from kgserve.projections.history.history import RowState
@@ -45,6 +46,7 @@ def get_memory_details(graph: StoreHandle, request: MemoryDetailsRequest) -> Mem
     The id of a version, as listed by a history, returns that version, which `belongs_to` the memory. Memories count as
     used, versions do not; nor with `touch` false or a read-only key. Raises NotFound.
     """
+    request = expand_short_ids(graph, request)
     with graph.lease() as store:
         with store.reading() as rows:
             head = _head(rows, request.memory_id)

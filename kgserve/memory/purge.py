@@ -161,14 +161,14 @@ class StoreEraser:
             self._catch_up(self._history, store.state.sequence)
         with store.reading() as rows:
             # Search files here, so that the writer does not wait for it.
-            if not (targets := find(rows)).ids:
+            if not ((targets := find(rows)).ids or targets.former):
                 return targets, None
 
         def prepare() -> WriteBatch:
             with store.reading() as rows:
                 targets = find(rows)
-            puts = _remove_from_runs(store, targets.ids)
-            intention = self._intention(targets, puts) if targets.ids else None
+            puts = remove_from_runs(store, targets.ids)
+            intention = self._intention(targets, puts) if targets.ids or targets.former else None
             begun.append((targets, intention))
             if intention is None:
                 return WriteBatch()
@@ -189,7 +189,9 @@ class StoreEraser:
     def _intention(self, targets: PurgeTargets, puts: Sequence[NodePut]) -> PurgeRecord:
         before = self._store.state.sequence
         through = before + bool(targets.rows or puts)
-        return PurgeRecord(targets.ids, [put.id for put in puts], before, through, self._embedding_keys(targets.rows))
+        former = [*targets.former, *(put.id for put in puts)]
+        texts = self._embedding_keys(targets.rows)
+        return PurgeRecord(targets.ids, former, before, through, texts, targets.drops_deletion)
 
     def _embedding_keys(self, rows: Iterable[NodeRow]) -> list[str]:
         """Return the keys of the cached embeddings of some rows."""
@@ -207,7 +209,7 @@ class StoreEraser:
             left = [row.id for row in rows.nodes(intention.ids).values() if row.sequence <= intention.through]
         if not left:
             return intention
-        puts = _remove_from_runs(store, intention.ids)
+        puts = remove_from_runs(store, intention.ids)
         before = store.end_segment()
         report = store.submit(_deletion(left, puts)).result()
         former = [*{*intention.former, *(put.id for put in puts)}]
@@ -237,8 +239,8 @@ class StoreEraser:
 
     def _clean(self, intention: PurgeRecord) -> None:
         store, before = self._store, intention.before
-        if store.journal.end.segment <= before:
-            # It was interrupted before the segment ended.
+        if intention.drops_deletion or store.journal.end.segment <= before:
+            # The latter means that it was interrupted before the segment ended.
             before = store.end_segment()
         for view in self._views:
             self._catch_up(view, max(intention.through, before))
@@ -268,7 +270,7 @@ class StoreEraser:
         through = intention.through
         states = [
             state
-            for node_id in intention.ids
+            for node_id in (*intention.ids, *intention.former)
             for state in history.look(lambda known, each=node_id: known.node_states_through(each, through))
         ]
         texts = sorted({*intention.texts, *self._embedding_keys(state.row for state in states)})
@@ -343,7 +345,7 @@ def _fail(done: Future[PurgedCommitRange], message: str) -> None:
         done.set_exception(Unavailable(message, retry_after=int(PURGE_RETRY_SECONDS)))
 
 
-def _remove_from_runs(store: OpenStore, ids: Iterable[str]) -> list[NodePut]:
+def remove_from_runs(store: OpenStore, ids: Iterable[str]) -> list[NodePut]:
     """Return the puts that remove some memories from the records of runs."""
     removed = {*ids}
     runs = [

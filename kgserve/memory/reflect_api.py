@@ -181,7 +181,7 @@ _MAX_LINE_CHARS = 1_000
 
 
 def format_memory_line(memory: Memory, now: float, most: int = _MAX_LINE_CHARS) -> str:
-    """Return a memory as one line: text, type, confidence, age and entities.
+    """Return a memory as one line: text, type, confidence if it is less than 1, age and entities.
 
     `now` is in seconds since 1970; `most` is the maximum number of characters of the content.
     """
@@ -194,7 +194,9 @@ def format_memory_line(memory: Memory, now: float, most: int = _MAX_LINE_CHARS) 
     names = f" — about {', '.join(each.name for each in memory.entities)}" if memory.entities else ""
     age = format_age(now - parse_stored_time(memory.created_at) / 1_000_000)
     place = f", in {recalled.store}" if recalled and recalled.store else ""
-    facts = f"{memory.memory_type}, conf {memory.effective_confidence:.2f}, {age}{said}{ended}{place}"
+    certainty = f"{memory.effective_confidence:.2f}"
+    confidence = "" if certainty == "1.00" else f", conf {certainty}"
+    facts = f"{memory.memory_type}{confidence}, {age}{said}{ended}{place}"
     return f"[{memory.id}] ({facts}) {content}{names}{via}"
 
 

@@ -43,6 +43,7 @@ from kgserve.memory.retain_api import (
     RetainRequest,
     RetainResult,
 )
+from kgserve.memory.short_memory_ids import expand_short_ids
 from kgserve.memory.store_memory import (
     MAX_SIMILAR_CONTENT_CHARS,
     BatchStoreOutcome,
@@ -88,7 +89,7 @@ def retain(graph: StoreHandle, request: RetainRequest) -> Future[RetainAnswer]:
             extracting=_extracting(graph, done.store, request),
         )
 
-    return _retain(graph, [request], answer)
+    return _retain(graph, [expand_short_ids(graph, request)], answer)
 
 
 def retain_batch(graph: StoreHandle, request: RetainBatchRequest) -> Future[RetainBatchAnswer]:
@@ -103,7 +104,8 @@ def retain_batch(graph: StoreHandle, request: RetainBatchRequest) -> Future[Reta
     def answer(done: BatchStoreOutcome, results: list[RetainResult]) -> RetainBatchAnswer:
         return RetainBatchAnswer(results=results, sequence=done.sequence, near_checked=done.near_checked)
 
-    return _retain(graph, request.items, answer, "items[{}].")
+    items = [expand_short_ids(graph, each) for each in request.items]
+    return _retain(graph, items, answer, "items[{}].")
 
 
 def _extracting(graph: StoreHandle, store: OpenStore, request: RetainRequest) -> bool | msgspec.UnsetType:

@@ -28,7 +28,7 @@ from kgserve.memory.api import (
     UnitFloat,
 )
 from kgserve.memory.entities_api import RelationInput
-from kgserve.storage.model.fields import MAX_TAGS
+from kgserve.storage.model.fields import MAX_ID_BYTES, MAX_TAGS
 
 MAX_CONVERSATION_MESSAGES = 1_000
 MAX_FORGET_IDS = 1_000
@@ -169,7 +169,7 @@ class RetainBatchAnswer(msgspec.Struct, kw_only=True):
 
 
 class ForgetRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Memories to forget: exactly one of `entity_id`, `ids` and `query`."""
+    """Request to forget exactly one of `entity_id`, `ids`, `query` and `entity`."""
 
     entity_id: (
         Annotated[NodeIdText, Meta(description="Id of a memory; its former versions are forgotten too")] | None
@@ -189,6 +189,17 @@ class ForgetRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         ]
         | None
     ) = None
+    entity: (
+        Annotated[
+            NodeIdText,
+            Meta(
+                description="Name or id of a person or other entity: forgets it, its aliases, the memories about it "
+                "and those that name it"
+            ),
+        ]
+        | None
+    ) = None
+
     reason: Annotated[
         str, Meta(max_length=MAX_REASON_CHARS, description="Reason, stored with the forgotten memories")
     ] = ""
@@ -202,6 +213,12 @@ class ForgetRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     ] = False
     undo: Annotated[bool, Meta(description="Restore forgotten memories")] = False
     dry_run: Annotated[bool, Meta(description="Report the effect without writing")] = False
+    keep_shared: Annotated[
+        bool, Meta(description="With `entity`: keep memories that are also about others, even if they name it")
+    ] = False
+    confirm: Annotated[
+        str, Meta(max_length=MAX_ID_BYTES, description="With `entity` and `erase`: the entity, repeated")
+    ] = ""
 
 
 class ForgetMatch(msgspec.Struct, kw_only=True):
@@ -211,6 +228,23 @@ class ForgetMatch(msgspec.Struct, kw_only=True):
     content: Annotated[str, Meta(description="Its first 200 characters")]
     memory_type: str
     score: float
+
+
+class ForgottenMemory(msgspec.Struct, kw_only=True):
+    """A memory that would be forgotten with an entity."""
+
+    id: str
+    content: Annotated[str, Meta(description="Its first 200 characters")]
+    also_about: Annotated[list[str], Meta(description="Names of the other entities that it is about")]
+
+
+class KeptItem(msgspec.Struct, kw_only=True):
+    """Something that stays although it names a forgotten entity, or was about it."""
+
+    id: str
+    kind: Literal["memory", "node", "edge"]
+    content: Annotated[str, Meta(description="Its first 200 characters")]
+    reason: Annotated[str, Meta(description="Why it was kept")]
 
 
 class ErasureRemainder(msgspec.Struct, kw_only=True):
@@ -244,6 +278,26 @@ class ForgetAnswer(msgspec.Struct, kw_only=True):
         list[ErasureRemainder],
         Meta(description="With `erase`: places that it cannot reach and that may still hold the data"),
     ] = []
+    entities_removed: (
+        Annotated[list[str], Meta(description="With `entity`: its id, and those of entities merged into it")]
+        | UnsetType
+    ) = UNSET
+    memories_shared: (
+        Annotated[int, Meta(description="With `entity`: how many of the memories were also about others")] | UnsetType
+    ) = UNSET
+    kept: (
+        Annotated[
+            list[KeptItem], Meta(description="With `entity`: the first 100 that name it, or were about it, and stay")
+        ]
+        | UnsetType
+    ) = UNSET
+    kept_count: Annotated[int, Meta(description="With `entity`: how many stay")] | UnsetType = UNSET
+    preview: (
+        Annotated[
+            list[ForgottenMemory], Meta(description="With `entity` and `dry_run`: the first 100 memories to forget")
+        ]
+        | UnsetType
+    ) = UNSET
 
 
 # The description is on the outer type: OpenAPI drops descriptions of union members of query parameters.

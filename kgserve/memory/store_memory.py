@@ -51,8 +51,9 @@ from kgserve.memory.api import (
 from kgserve.memory.deduplication import Deduplicator, MemoryPut, StoredDraft
 from kgserve.memory.extraction.marks import ExtractAnswer, ExtractRequest, is_extractable
 from kgserve.memory.presentation import now_in_microseconds, record_use, to_memories
+from kgserve.memory.short_memory_ids import expand_short_ids
 from kgserve.memory.supersede import check_bounds
-from kgserve.platform.idempotency import generate_ordered_id
+from kgserve.platform.idempotency import generate_node_id
 from kgserve.platform.text.similarity import find_difference
 from kgserve.platform.timestamps import format_time
 from kgserve.projections.indexer import IndexWorker
@@ -185,7 +186,7 @@ def validate_memory(request: StoreMemoryRequest, fault: FaultCallback, number: i
     put = _put(
         request,
         fault,
-        id=request.memory_id or generate_ordered_id(number),
+        id=request.memory_id or generate_node_id(number),
         type=request.memory_type or (DEFAULT_MEMORY_TYPE if request.layer is None else LAYER_TYPES[request.layer]),
         tags=request.tags or None,
         source=request.source or None,
@@ -381,6 +382,7 @@ def get_memory(graph: StoreHandle, request: MemoryRequest) -> Memory:
     The id of an absorbed memory returns the one that absorbed it. A former version can be read and does not count as
     used. Raises NotFound, also for a withdrawn memory; list with `ended` to find those.
     """
+    request = expand_short_ids(graph, request)
     with graph.lease() as store:
         with store.reading() as rows:
             row = find_active_memory(rows, request.memory_id, graph.name, or_former=True)
@@ -402,6 +404,7 @@ def update_memory(graph: StoreHandle, request: UpdateMemoryRequest) -> Future[Up
     A new `parent_id` replaces the current one. Raises InvalidInput; NotFound; Conflict when the memory changed since
     `based_on_version`, or when the parent would create a cycle or violate the order of layers.
     """
+    request = expand_short_ids(graph, request)
     put = _check_update(request)
     leased: list[OpenStore] = []
 
@@ -473,6 +476,7 @@ def delete_memory(graph: StoreHandle, request: MemoryIdRequest) -> Future[Memory
 
     Raises Conflict for a node that is not a memory.
     """
+    request = expand_short_ids(graph, request)
 
     def decide(ahead: PendingState) -> WriteBatch:
         row = ahead.node(request.memory_id)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 import uuid
 from contextvars import ContextVar
@@ -46,12 +45,3 @@ def generate_node_id(place: int = 0) -> str:
     """
     made = current_idempotency_key.get()
     return str(uuid.uuid4() if made is None else uuid.uuid5(_ID_NAMESPACE, f"{made.key} {place}"))
-
-
-def generate_ordered_id(place: int = 0) -> str:
-    """Return an id like `generate_node_id` that sorts by creation time (UUID version 7, RFC 9562)."""
-    if current_idempotency_key.get() is not None:
-        return generate_node_id(place)
-    bits = (time.time_ns() // 1_000_000) << 80 | secrets.randbits(76)
-    version, variant = 0x7 << 76, 0b10 << 62
-    return str(uuid.UUID(int=bits & ~(0xF << 76) & ~(0b11 << 62) | version | variant))

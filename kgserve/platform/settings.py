@@ -103,8 +103,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         ),
     ] = "default"
     answers: Annotated[
-        Literal["both", "text"], _doc("Format of tool answers in the editors' bridge: text and JSON, or text only")
-    ] = "both"
+        Literal["auto", "both", "text"],
+        _doc("Format of tool answers in the editors' bridge: text, both (with JSON), or auto: JSON where asked for"),
+    ] = "auto"
     call_timeout: Annotated[
         float, _doc("Time that the editors' bridge waits for a tool; long-running tools get five times as long", gt=0)
     ] = 60.0

@@ -22,11 +22,15 @@ class PurgeTargets(msgspec.Struct, frozen=True):
     """Nodes to purge.
 
     ``rows`` are current nodes, ``gone`` the ids of nodes already deleted, ``first`` the earliest commit of any of them.
+    The nodes ``former`` stay, but lose their past states. With ``drops_deletion`` the journal does not keep the commit
+    of the deletion either, because it contains the ids.
     """
 
     rows: list[NodeRow] = []
     gone: list[str] = []
     first: int = 0
+    former: list[str] = []
+    drops_deletion: bool = False
 
     @property
     def ids(self) -> list[str]:
@@ -46,7 +50,8 @@ class PurgeRecord(msgspec.Struct, frozen=True):
 
     Everything about the nodes ``ids`` is removed up to commit ``through``. For the nodes ``former``, only versions that
     are no longer current by then are removed. The journal is kept from the commit after ``before`` on. ``texts`` lists
-    the cached embeddings to delete, as hexadecimal text hashes.
+    the cached embeddings to delete, as hexadecimal text hashes. With ``drops_deletion`` the journal is kept from the
+    end of the purge on.
     """
 
     ids: list[str]
@@ -54,6 +59,7 @@ class PurgeRecord(msgspec.Struct, frozen=True):
     before: int
     through: int
     texts: list[str]
+    drops_deletion: bool = False
 
 
 def write_purge_record(layout: StoreLayout, intention: PurgeRecord) -> None:

@@ -41,7 +41,7 @@ def test_the_four_memory_commands(server: ServerProcessHandle) -> None:
         there.recall("Postgres", at_least=there.settings().sequence)
     [line] = said(server, "recall", store, "Postgres").splitlines()
     memory = line[1 : line.index("]")]
-    assert line == f"[{memory}] (decision, conf 1.00, just now) We ship Postgres 16. — about Alice"
+    assert line == f"[{memory}] (decision, just now) We ship Postgres 16. — about Alice"
     changed = json.loads(said(server, "retain", store, "We ship Postgres 17.", "--supersedes", memory, "--json"))
     assert changed["operations"][0]["type"] == "update"
     assert "2 memories would be forgotten" in said(server, "forget", store, memory, "--dry-run")

@@ -144,6 +144,27 @@ def test_purged_data_is_on_no_node_and_in_no_log(
     assert clients[0].store(store).stats().nodes == 0
 
 
+def test_purged_person_is_on_no_node_and_in_no_log(
+    nodes: list[ServingNode], clients: list[Client], cluster: Node, tmp_path: Path
+) -> None:
+    store = "impersonal"
+    clients[0].store(store).retain(f"{SECRET} likes tea", entities=[{"name": SECRET}])
+    clients[0].store(store).move("k1")
+    clients[0].store(store).retain("likes sushi", entities=[{"name": SECRET}])
+    assert all(_held(node.data_dir / f"{store}_memory", SECRET) for node in nodes)
+    # Ids of entities are names, so the deletion itself must not stay in any log.
+    assert clients[0].store(store).forget(entity=SECRET, erase=True, confirm=SECRET).memories_removed == 2
+    awaited(lambda: not any(_held(node.data_dir / f"{store}_memory", SECRET) for node in nodes))
+    found = owner(cluster, store)
+    assert not any(
+        SECRET.encode() in each.record.data for each in cluster.log.read(store, found.oldest, cluster.log.end(store))
+    )
+    for number, name in enumerate(cluster.blobs.names(f"base/{store}/")):
+        cluster.blobs.get(name, tmp_path / str(number))
+    assert not _held(tmp_path, SECRET)
+    assert clients[0].store(store).stats().nodes == 0
+
+
 def test_a_damaged_bootstrap_snapshot_is_skipped(
     nodes: list[ServingNode], clients: list[Client], cluster: Node
 ) -> None:

@@ -97,3 +97,21 @@ def test_nodes_of_other_stores_are_drawn_apart_and_followed_on_demand(
     expect(details).to_contain_text("HTTP semantics")
     details.get_by_role("link", name=f"Open in {other}").click()
     expect(page.get_by_role("heading", name="HTTP semantics")).to_be_visible()
+
+
+def test_a_person_is_forgotten_after_a_preview(
+    looking: ExplorerBrowser, http: httpx.Client, store: str, api: str
+) -> None:
+    entities = [{"name": "Quixley", "entity_type": "person"}]
+    for content in ("Quixley prefers green tea", "Likes sushi"):
+        accepted(http.post(f"/api/v1/retain?store={store}", json={"content": content, "entities": entities}))
+    page = looking.graph(store, "?ids=Quixley&node=Quixley")
+    details = page.get_by_role("region", name="Details")
+    details.get_by_role("button", name="Forget").click()
+    dialog = page.get_by_role("dialog", name="Forget Quixley")
+    expect(dialog.get_by_role("heading", name="2 memories to forget")).to_be_visible()
+    expect(dialog).to_contain_text("Likes sushi")
+    dialog.get_by_role("button", name="Forget").click()
+    expect(page.get_by_text("Quixley is forgotten, with 2 memories")).to_be_attached()
+    assert http.get(f"{api}/nodes/Quixley").status_code == 404
+    assert accepted(http.get("/api/memories", params={"store": store}))["memories"] == []

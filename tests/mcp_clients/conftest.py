@@ -39,8 +39,9 @@ def way(request: pytest.FixtureRequest, server: ServerProcessHandle) -> ServerAc
 def way_to(server: ServerProcessHandle, tools: str, *, bridge: bool) -> ServerAccess:
     """Return access to the server with a certain tool set."""
     if not bridge:
-        return ServerAccess(f"{server.url}/mcp?tools={tools}", None)
-    return ServerAccess(None, [sys.executable, "-m", "kgserve", "mcp", "--data", str(server.data), "--tools", tools])
+        return ServerAccess(f"{server.url}/mcp?tools={tools}&answers=both", None)
+    wishes = ["--data", str(server.data), "--tools", tools, "--answers", "both"]
+    return ServerAccess(None, [sys.executable, "-m", "kgserve", "mcp", *wishes])
 
 
 @pytest.fixture

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
+import zlib
 from collections.abc import Iterable
 from contextlib import closing, suppress
 from pathlib import Path
@@ -37,8 +39,25 @@ def _unpacked(path: Path) -> list[bytes]:
         return [str(pq.read_table(path).to_pylist()).encode()]
     if path.suffix == ".sqlite":
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
-            return ["\n".join(connection.iterdump()).encode()]
-    return []
+            return ["\n".join(connection.iterdump()).encode(), *_blobs(connection)]
+    return _inflated(path.read_bytes())
+
+
+def _blobs(connection: sqlite3.Connection) -> list[bytes]:
+    """Return the binary values of all tables, which may span several pages, also decompressed."""
+    tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+    values = (value for name in tables for row in connection.execute(f'SELECT * FROM "{name}"') for value in row)  # noqa: S608
+    found = [value for value in values if isinstance(value, bytes)]
+    return found + [text for value in found for text in _inflated(value)]
+
+
+def _inflated(data: bytes) -> list[bytes]:
+    """Return what any zlib stream in some bytes contains, wherever it begins."""
+    found: list[bytes] = []
+    for start in re.finditer(rb"\x78[\x01\x5e\x9c\xda]", data):
+        with suppress(zlib.error):
+            found.append(zlib.decompressobj().decompress(data[start.start() :]))
+    return found
 
 
 def _is_term(folder: Path, word: str) -> bool:
@@ -49,4 +68,7 @@ def _is_term(folder: Path, word: str) -> bool:
     stem = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple()).filter(tantivy.Filter.lowercase())
     terms = stem.filter(tantivy.Filter.stemmer("english")).build().analyze(word)
     searcher = index.searcher()
+    stored = (searcher.doc(address) for _, address in searcher.search(tantivy.Query.all_query(), 10_000).hits)
+    if any(_is_in(word, str(each.to_dict()).encode()) for each in stored):
+        return True
     return any(searcher.doc_freq(field, term) for field in ("content", "name", "summary") for term in terms)

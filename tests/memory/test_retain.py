@@ -227,3 +227,16 @@ def test_edge_between_forgotten_memories_returns_with_second(kept: Store) -> Non
     assert [kept.forget(entity_id=each).relations_removed for each in ids] == [1, 0]
     assert [kept.forget(entity_id=each, undo=True).relations_restored for each in ids] == [0, 1]
     assert stable_rows(kept) == here
+
+
+def test_short_ids_name_memories(kept: Store) -> None:
+    [made] = kept.retain("Lunch is at noon.").operations
+    short = made.memory_id[:8]
+    assert kept.memory(short).id == made.memory_id
+    assert [each.memory_id for each in kept.retain("Lunch is at one.", supersedes=short).operations] == [made.memory_id]
+    assert kept.update_memory(short, tags=["food"]).tags == ["food"]
+    assert kept.forget(ids=[short]).memories_removed == 2
+    assert kept.forget(ids=[short], undo=True).memories_restored == 2
+    with pytest.raises(NotFound, match="'ffffffff'"):
+        kept.memory("ffffffff")
+    assert kept.delete_memory(short).existed

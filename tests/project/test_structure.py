@@ -122,6 +122,7 @@ READERS_OF_THE_JOURNAL = {
     "kgserve/stores/scratch_database.py": "a copy for one statement, thrown away when it cannot follow at once",
     "kgserve/stores/backup/restore.py": "reads a backup's journal once",
     "kgserve/memory/forget.py": "reads the whole journal once",
+    "kgserve/memory/forget_entity.py": "reads the whole journal once, where no history is kept",
 }
 
 

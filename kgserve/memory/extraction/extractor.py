@@ -33,7 +33,7 @@ from kgserve.memory.extraction.llm.chat import (
 from kgserve.memory.extraction.marks import EXTRACT_KEY, is_extractable
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.metrics.telemetry import LabeledCounter
-from kgserve.platform.sqlite_files import remove_path
+from kgserve.platform.sqlite_files import remove_path, vacuum_database
 from kgserve.projections.background_projection import BackgroundProjection
 from kgserve.projections.base import EraseRequest
 from kgserve.projections.memory_index.relation_types import RELATION_EXTRACTED_FROM
@@ -142,6 +142,7 @@ class StoreExtraction(BackgroundProjection):
         store.each_second.append(self._wake_if_due)
         self._queued_through = self._ledger.sequence
         store.needed_from.append(lambda: self._queued_through + 1)
+        store.after_erasing.append(self._ledger.erase)
 
     @property
     def waiting(self) -> tuple[int, int]:
@@ -198,7 +199,7 @@ class StoreExtraction(BackgroundProjection):
 
     @override
     def _erase(self, erasure: EraseRequest) -> None:
-        """Do nothing: the ledger holds no texts, and ids are deleted with their memories."""
+        """Do nothing: the ledger is rewritten after the purge of the store, which has waited for the deletion."""
 
     @override
     def _open(self) -> int:
@@ -453,6 +454,11 @@ class ExtractionQueue:
             transaction.executemany("DELETE FROM waiting WHERE id = ?", ((each,) for each in deleted))
             transaction.executemany(_INSERT_WAITING, new)
             transaction.execute("UPDATE cursor SET sequence = ?", (sequence,))
+
+    def erase(self) -> None:
+        """Rewrite the file without the ids of deleted memories, which may be names. Blocks. Raises Unavailable."""
+        with self._locked() as connection:
+            vacuum_database(connection)
 
     def next(self, now: float) -> QueuedMemory | None:
         """Return the next due memory, or None; `now` in seconds since 1970."""

@@ -429,6 +429,16 @@ class HistoryFile(ConcurrentDatabase):
         """Return all states of a node that began by a commit."""
         return self._nodes(sql.SELECT_NODE_STATES_THROUGH, {"id": node_id, "through": through})
 
+    def scan_nodes(self, after: int, limit: int) -> tuple[list[RowState[NodeRow]], int | None]:
+        """Return a slice of all node states, in no particular order, and the start of the next one, None at the end.
+
+        after: 0, or the start that the previous call returned.
+        """
+        [(last,)] = self._read(sql.SELECT_SLICE_END, {"after": after, "limit": limit})
+        if last is None:
+            return [], None
+        return self._nodes(sql.SELECT_NODE_SLICE, {"after": after, "last": last}), last
+
     def sources_of(self, node_id: str, relation_type: str) -> list[str]:
         """Return the nodes that have ever had a relation of a type to a node."""
         return [row[0] for row in self._read(sql.SELECT_SOURCES, {"id": node_id, "relation_type": relation_type})]
@@ -439,6 +449,10 @@ class HistoryFile(ConcurrentDatabase):
         limit: number of ended node states to examine, latest first.
         """
         return self._nodes(sql.SELECT_DELETED_TARGETS, {"relation_type": relation_type, "limit": limit})
+
+    def nodes_ended(self, last: int, limit: int) -> list[RowState[NodeRow]]:
+        """Return the states of nodes that ended with a commit."""
+        return self._nodes(sql.SELECT_NODES_ENDED_AT, {"last": last, "limit": limit})
 
     def edges_ended(self, target: str, relation_type: str, last: int, limit: int) -> list[RowState[EdgeRow]]:
         """Return the states of relations of a type to a node that ended with a commit."""

@@ -162,6 +162,9 @@ DELETE_NODE_THROUGH = (
     "DELETE FROM head WHERE id = :id AND NOT EXISTS (SELECT * FROM node WHERE node.id = :id AND first > :through)",
 )
 DELETE_ENDED_NODE_STATES = "DELETE FROM node WHERE id = :id AND last <= :through"
+# All states in slices of row numbers, for searches that no index can answer.
+SELECT_SLICE_END = "SELECT max(rowid) FROM (SELECT rowid FROM node WHERE rowid > :after ORDER BY rowid LIMIT :limit)"
+SELECT_NODE_SLICE = f"{SELECT_NODE_STATES} WHERE rowid > :after AND rowid <= :last"
 SELECT_NODE_STATES_THROUGH = f"{SELECT_NODE_STATES} WHERE id = :id AND first <= :through"
 # Deleted nodes that were targets of relations until then. Only the latest states are examined, at two lookups each.
 SELECT_DELETED_TARGETS = f"""
@@ -175,6 +178,7 @@ SELECT_DELETED_TARGETS = f"""
     )
 ) ORDER BY last DESC
 """
+SELECT_NODES_ENDED_AT = f"{SELECT_NODE_STATES} WHERE last = :last ORDER BY id LIMIT :limit"
 SELECT_EDGES_ENDED_AT = (
     f"{SELECT_EDGE_STATES} WHERE target = :id AND relation_type = :relation_type AND last = :last LIMIT :limit"
 )

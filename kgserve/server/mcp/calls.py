@@ -42,8 +42,16 @@ from kgserve.server.mcp.input_schema import build_input_schema
 from kgserve.server.mcp.memory_tools import RecallArguments
 from kgserve.server.mcp.replies import ToolReply, format_count, present_answer
 from kgserve.server.mcp.search_tools import GetContextArguments, SearchBatchArguments, SearchKnowledgeArguments
+from kgserve.server.mcp.short_id_arguments import has_generated_id, resolve_short_ids, shorten_ids
 from kgserve.server.mcp.tool_definition import McpTool
-from kgserve.server.mcp.toolsets import TOOLS, list_tools_result, resolve_tool, select_tools
+from kgserve.server.mcp.toolsets import (
+    TOOLS,
+    describe_shared_name,
+    has_structured_answers,
+    list_tools_result,
+    resolve_tool,
+    select_tools,
+)
 from kgserve.server.mcp.version_tools import conflict_reply
 from kgserve.server.proxy import NodeHttpClient
 
@@ -207,10 +215,10 @@ class McpConnectionOptions(NamedTuple):
     tools: str
     answers: str
 
-    @property
-    def is_text_only(self) -> bool:
-        """True if answers contain text only, without structured content."""
-        return self.answers == "text"
+    def is_text_only(self, tool: McpTool[Any], arguments: Mapping[str, Any] | None) -> bool:
+        """Return whether the answer to a call contains text only, without structured content."""
+        is_asked_for = self.answers == "both" or bool((arguments or {}).get("detail"))
+        return self.answers == "text" or not (is_asked_for or has_structured_answers(tool))
 
 
 class ToolCall(NamedTuple):
@@ -286,7 +294,7 @@ class ToolDispatcher:
         Raises MCPError for an unknown tool.
         """
         wishes = _wished(context)
-        tool = resolve_tool(params.name, wishes.tools, params.arguments)
+        tool = resolve_tool(params.name, wishes.tools)
         if tool is None:
             names = ", ".join(TOOLS)
             raise MCPError(types.INVALID_PARAMS, f"unknown tool {params.name[:80]!r}; the tools are {names}")
@@ -305,7 +313,7 @@ class ToolDispatcher:
         try:
             with observation.span(f"tool {tool.name}", {"kgserve.tool": tool.name}):
                 result = await self._authorize(call)
-            if call.wishes.is_text_only:
+            if call.wishes.is_text_only(tool, call.arguments):
                 result.pop("structuredContent", None)
             outcome = "error" if result["isError"] else "ok"
             return result
@@ -335,7 +343,8 @@ class ToolDispatcher:
             reply = _rename_fields(conflict_reply(error), (call.arguments or {}).get(FIELD_NAMES_PARAMETER))
             return _result(reply, call.named_store or "", call.notes) | {"isError": True}
         except errors.KgserveError as error:
-            return _failure(format_error(error))
+            hint = describe_shared_name(call.tool, call.wishes.tools) if isinstance(error, errors.InvalidInput) else ""
+            return _failure(format_error(error) + hint)
         except Exception:
             log.exception("internal_error", tool=call.tool.name)
         return _failure(internal_error_message())
@@ -364,15 +373,20 @@ class ToolDispatcher:
         if not call.writes:
             return await self._threads.read(lambda: _present_result(call, *begin()))
         async with self._threads.turns.one(call.accounting_name):
-            answer, given, store = await self._threads.kinds["writes"].run(begin)
+            answer, given, graph = await self._threads.kinds["writes"].run(begin)
             if isinstance(answer, Future):
                 # Shielded: a disconnect must not cancel a write that the store has accepted.
                 answer = await asyncio.shield(asyncio.wrap_future(answer))
-        self._written.record_write(call.accounting_name, store, answer)
-        return _present_result(call, answer, given, store)
+        self._written.record_write(call.accounting_name, graph.name, answer)
+        reply = _present_reply(answer, given, graph.name)
+        if has_generated_id(reply.text) or has_generated_id(reply.hint):
+            # The write is done: its answer must not fail because the store is busy, or has moved.
+            with suppress(errors.KgserveError):
+                reply = await self._threads.read(lambda: _shorten_reply_ids(call, reply, graph))
+        return _result(reply, graph.name, call.notes)
 
-    def _begin(self, graphs: StoreHandles, call: ToolCall) -> tuple[Any, msgspec.Struct, str]:
-        """Return the answer of a tool, or its future, with the decoded arguments and the store name."""
+    def _begin(self, graphs: StoreHandles, call: ToolCall) -> tuple[Any, msgspec.Struct, StoreHandle]:
+        """Return the answer of a tool, or its future, with the decoded arguments and the store."""
         tool = call.tool
         given = read_arguments(call.arguments, tool.arguments, call.notes)
         if tool.writes_with and getattr(given, tool.writes_with) and not call.writes:
@@ -383,9 +397,11 @@ class ToolDispatcher:
         default = call.wishes.store
         store = index or default if tool.without_store else resolve_store(index, default, graphs.pool.names)
         graph = graphs.graph(store, is_default=not index)
+        if (full := resolve_short_ids(graph, call.arguments or {})) is not None:
+            given = read_arguments(full, tool.arguments, [])
         if isinstance(given, IndexQueryArguments) and not _at_a_moment(given):
-            return self._search_own_writes(graphs, graph, call, given), given, graph.name
-        return tool.run(graph, given), given, graph.name
+            return self._search_own_writes(graphs, graph, call, given), given, graph
+        return tool.run(graph, given), given, graph
 
     def _search_own_writes(
         self, graphs: StoreHandles, graph: StoreHandle, call: ToolCall, given: IndexQueryArguments
@@ -417,13 +433,25 @@ def _empty_reply(call: ToolCall) -> ToolReply | None:
     return ToolReply(f'There is no store "{call.wishes.store}" yet.', dict(call.tool.nothing), hint=hint)
 
 
-def _present_result(call: ToolCall, answer: Any, given: msgspec.Struct, store: str) -> dict[str, Any]:
+def _present_result(call: ToolCall, answer: Any, given: msgspec.Struct, graph: StoreHandle) -> dict[str, Any]:
+    reply = _shorten_reply_ids(call, _present_reply(answer, given, graph.name), graph)
+    return _result(reply, graph.name, call.notes)
+
+
+def _present_reply(answer: Any, given: msgspec.Struct, store: str) -> ToolReply:
     reply = present_answer(answer.answer if isinstance(answer, SearchWithLag) else answer, given, store)
     reply = _rename_fields(reply, isinstance(given, FieldNameArguments) and given.field_names)
     if isinstance(answer, SearchWithLag) and answer.behind:
         late = f"the indexes lag {format_count(answer.behind, 'commit')} behind; the newest entries may be missing"
         reply = reply._replace(hint="; ".join(filter(None, (reply.hint, late))))
-    return _result(reply, store, call.notes)
+    return reply
+
+
+def _shorten_reply_ids(call: ToolCall, reply: ToolReply, graph: StoreHandle) -> ToolReply:
+    """Return a reply whose text has short ids, unless a statement or another interface defines the text."""
+    if not graph.name or call.tool.runs_statement or has_structured_answers(call.tool):
+        return reply
+    return reply._replace(text=shorten_ids(graph, reply.text, reply.verbatim), hint=shorten_ids(graph, reply.hint))
 
 
 def _rename_fields(reply: ToolReply, versioned: object) -> ToolReply:
@@ -472,8 +500,8 @@ def check_connection_options(wishes: McpConnectionOptions) -> None:
     """Check the options of a connection. Raises InvalidInput for unknown tools or answer formats."""
     if wishes.tools:
         select_tools(wishes.tools)
-    if wishes.answers not in ("", "text", "both"):
-        raise errors.InvalidInput.at("answers", "must be text, for answers without structured content, or both")
+    if wishes.answers not in ("", "auto", "text", "both"):
+        raise errors.InvalidInput.at("answers", "must be text, for answers without structured content, both, or auto")
 
 
 def internal_error_message() -> str:

@@ -49,8 +49,8 @@ CYPHER_TOOLS: tuple[McpTool[Any], ...] = (
     McpTool(
         "query_cypher",
         "Query with Cypher",
-        "When no other tool finds the counts or patterns asked for: a statement that reads, with types as labels and "
-        "attributes as properties: `MATCH (t:task {status: 'open'})-[:BLOCKS]->(b) RETURN b.id`.",
+        "When counts or patterns are asked for: a statement that reads; types are labels, attributes properties: "
+        "`MATCH (t:task {status: 'open'})-[:BLOCKS]->(b) RETURN b.id`. Needs full ids.",
         QueryCypherArguments,
         "running the query",
         lambda graph, given: statement_execution.run_cypher_request(

@@ -202,7 +202,7 @@ def _traverse_reply(found: answers.TraverseAnswer, given: TraverseArguments, _st
     if not found.nodes:
         hint = f"there is no node {quote_text(given.start_id)}{when}; use search_knowledge to find ids"
         values = {"nodes": [], "edges": [], "count": 0, "truncated": False}
-        return ToolReply(f"{head}\n\n{_NODES_HEADING}", values, hint=hint, names_store=False)
+        return ToolReply(f"{head}\n\n{_NODES_HEADING}", values, hint=hint)
     edge_room = min(MAX_SUBJECT_CHARS * 2 // 5, len(encode(found.edges)))
     shown = take_fitting_lines(map(_walked_node_line, found.nodes), MAX_SUBJECT_CHARS - edge_room)
     reached = found.nodes[: len(shown)]
@@ -229,7 +229,7 @@ def _traverse_reply(found: answers.TraverseAnswer, given: TraverseArguments, _st
     ]
     hint, redirected = describe_redirect(found.redirected_from)
     values = {"nodes": nodes, "edges": edges, "count": len(nodes), "truncated": bool(more), **redirected}
-    return ToolReply("\n".join(lines), values, more, hint, names_store=False)
+    return ToolReply("\n".join(lines), values, more, hint)
 
 
 def _ends(edge: answers.Edge) -> tuple[tuple[str | None, str], tuple[str | None, str]]:
@@ -290,7 +290,8 @@ def _get_entity_reply(found: answers.NodeAnswer, given: GetEntityArguments, _sto
         more.append("the tags are too long for one reply")
     edges = {name: kept[: len(shown[name])] for name, kept in sides.items()}
     hint, redirected = describe_redirect(found.redirected_from)
-    return ToolReply(_entity_text(node, edges, describe_time_scope(given)), values | redirected, "; ".join(more), hint)
+    text = _entity_text(node, edges, describe_time_scope(given))
+    return ToolReply(text, values | redirected, "; ".join(more), hint, verbatim=node.content)
 
 
 def describe_redirect(source: str | UnsetType) -> tuple[str, dict[str, Any]]:
@@ -369,8 +370,7 @@ ENTITY_TOOLS: tuple[McpTool[Any], ...] = (
     McpTool(
         "get_entity",
         "Read one entity",
-        "When an id is known: the full entity with attributes and relations (pages by `relations_offset`), currently, "
-        "at an earlier time, or in one of its versions.",
+        "When an id is known: everything about the entity or memory, with its relations.",
         GetEntityArguments,
         "reading the entity",
         _get_entity,
@@ -379,8 +379,8 @@ ENTITY_TOOLS: tuple[McpTool[Any], ...] = (
     McpTool(
         "traverse_knowledge_graph",
         "Walk the graph from an entity",
-        "When dependencies of an entity matter, in either direction: the entities within `depth` hops, nearest first, "
-        "and the relations between them.",
+        "When dependencies of an entity matter, in either direction: the entities within `depth` hops and their "
+        "relations.",
         TraverseArguments,
         "walking the graph",
         lambda graph, given: to_answer_struct(

@@ -7,7 +7,7 @@ of at most 2,000 tokens, with related memories.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, Literal
 
@@ -39,7 +39,8 @@ from kgserve.memory.reflect_api import ReflectAnswer, ReflectRequest, format_mem
 from kgserve.memory.relationships import MemoryDetails
 from kgserve.platform.settings import DedupMode
 from kgserve.server.mcp.argument_fields import UNLISTED_FIELD, Arguments, add_fields_of, to_request
-from kgserve.server.mcp.replies import ToolReply, format_count, present_answer
+from kgserve.server.mcp.forget_reply import reply_entity_forgotten
+from kgserve.server.mcp.replies import ToolReply, format_count, present_answer, trim_zero_fraction
 from kgserve.server.mcp.reply_values import (
     MAX_DETAIL_CHARS,
     MAX_EXCERPT_CHARS,
@@ -121,7 +122,10 @@ class RetainArguments(Arguments, kw_only=True):
     parent: Annotated[ShortText, Meta(description="Parent memory")] | UnsetType = UNSET
     tags: _Labels | UnsetType = UNSET
     entities: (
-        Annotated[list[EntityReference], Meta(max_length=100, description="Subjects of the memory")] | UnsetType
+        Annotated[
+            list[LabelText | EntityReference], Meta(max_length=100, description="Names of whom and what it is about")
+        ]
+        | UnsetType
     ) = UNSET
     relations: Annotated[list[NamedRelation], Meta(max_length=100, description="Between entities")] | UnsetType = UNSET
     update: Annotated[Literal["auto", "correct", "never"], Meta(description="correct: overwrite")] = "auto"
@@ -176,6 +180,7 @@ class ReflectArguments(Arguments, kw_only=True):
 class ForgetArguments(Arguments, kw_only=True):
     """Memories to forget."""
 
+    entity: Annotated[NodeIdText, Meta(description="A person or thing, with all about it")] | UnsetType = UNSET
     entity_id: Annotated[NodeIdText, Meta(description="One memory")] | UnsetType = UNSET
     ids: Annotated[list[NodeIdText], Meta(min_length=1, max_length=1_000, description="Or several")] | UnsetType = UNSET
     query: (
@@ -202,7 +207,10 @@ def _retain(graph: StoreHandle, given: RetainArguments) -> Any:
     if not content or (given.content and given.messages):
         raise InvalidInput.at("content", "send either one thing to remember as content, or a conversation as messages")
     asked = to_request(retain_api.RetainRequest, msgspec.structs.replace(given, content=content))
-    asked.entities = [AssociatedEntity(**_set_fields(each)) for each in given.entities or ()]
+    asked.entities = [
+        AssociatedEntity(name=each) if isinstance(each, str) else AssociatedEntity(**_set_fields(each))
+        for each in given.entities or ()
+    ]
     asked.relations = [RelationInput(**_set_fields(each)) for each in given.relations or ()]
     return retain.retain(graph, asked)
 
@@ -238,7 +246,7 @@ def _set_fields(given: msgspec.Struct) -> dict[str, Any]:
 @present_answer.register
 def _retained_reply(found: retain_api.RetainAnswer, _given: RetainArguments, _store: str) -> ToolReply:
     lines = [
-        *map(_step_line, found.operations),
+        *_iter_operation_lines(found.operations),
         *(f"similar, differs in {each.differs}: [{each.id}] {each.content}" for each in found.similar),
     ]
     values: dict[str, Any] = {
@@ -248,7 +256,7 @@ def _retained_reply(found: retain_api.RetainAnswer, _given: RetainArguments, _st
     }
     hint = ""
     if found.similar:
-        hint = "similar memories were kept separate; if one is no longer true, retain with supersedes set to its id"
+        hint = "if a similar memory is no longer true, retain with supersedes set to its id"
     text, more = fit_lines(lines)
     return ToolReply(text or "There was nothing to remember.", values, more, hint)
 
@@ -259,9 +267,26 @@ def fit_lines(lines: Sequence[str]) -> tuple[str, str]:
     return "\n".join(kept), f"{len(lines) - len(kept)} lines do not fit" if len(kept) < len(lines) else ""
 
 
-def _step_line(step: retain_api.RetainOperation) -> str:
-    version = f", former version [{step.version_id}]" if step.version_id and step.version_id != step.memory_id else ""
-    return f"{step.type} [{step.memory_id}]{version}: {shorten(step.content, MAX_EXCERPT_CHARS)} ({step.reason})"
+_DONE = {"create": "created", "update": "updated", "merge": "merged into", "noop": "unchanged"}
+
+
+def _iter_operation_lines(operations: Sequence[retain_api.RetainOperation]) -> Iterator[str]:
+    """Yield one line for each memory, with what it is about; the caller knows its content."""
+    stated = {each.memory_id for each in operations if each.type != "link"}
+    links: dict[str, list[str]] = {}
+    for each in operations:
+        if each.type == "link" and each.memory_id in stated:
+            links.setdefault(each.memory_id, []).append(each.content)
+    for each in operations:
+        if each.type != "link":
+            names = links.pop(each.memory_id, [])
+            about = f", about {shorten(', '.join(names), MAX_EXCERPT_CHARS)}" if names else ""
+            # The memory's own id is not repeated: '@9' is its version.
+            reason = trim_zero_fraction(each.reason.replace(f"{each.memory_id}@", "@"))
+            reason = "" if each.type == "create" else f" ({reason})"
+            yield f"{_DONE[each.type]} {each.memory_id}{about}{reason}"
+        elif each.memory_id not in stated:
+            yield f"linked {shorten(each.content, MAX_EXCERPT_CHARS)} ({each.reason})"
 
 
 @present_answer.register
@@ -273,8 +298,13 @@ def _recall_reply(found: RecallToolResult, given: RecallArguments, _store: str) 
     if "over_budget" in found.withheld:
         hints.append("a larger budget shows more")
     hints += describe_degraded_search(found, given.mode)
-    entries = [(memory_values(each), format_memory_line(each, now)) for each in found.hits]
+    entries = [(memory_values(each), _recall_line(each, now)) for each in found.hits]
     return recall_reply(found, given.query, entries, hints)
+
+
+def _recall_line(hit: RecalledMemory, now: float) -> str:
+    line = format_memory_line(msgspec.structs.replace(hit, via=None), now)
+    return f"{line} — related" if hit.via else line
 
 
 def recall_reply(
@@ -284,9 +314,9 @@ def recall_reply(
     each_values, each_line = [*zip(*entries, strict=True)] or ((), ())
     shown, lines = take_fitting(each_values, MAX_RESULT_CHARS), take_fitting_lines(each_line, MAX_RESULT_CHARS)
     count = min(len(shown), len(lines))
+    head = [] if found.hits else [f"0 memories for {shorten(query, MAX_EXCERPT_CHARS)!r}"]
     hints = [*([found.notice] if found.notice else []), *hints]
     hints = hints if found.hits else ["no memory is relevant to this query", *hints]
-    head = f"{format_count(len(found.hits), 'memory', 'memories')} for {shorten(query, MAX_EXCERPT_CHARS)!r}"
     values: dict[str, Any] = {"memories": shown[:count]} | ({"withheld": found.withheld} if found.withheld else {})
     if found.deleted_entity:
         hints = [describe_deleted_entity(found.deleted_entity), *hints]
@@ -294,7 +324,7 @@ def recall_reply(
     values |= {"notice": found.notice} if found.notice else {}
     beyond = len(found.hits) - count
     more = f"{beyond} do not fit: use a lower limit, or a narrower query" if beyond else ""
-    return ToolReply("\n".join([head, *lines[:count]]), values, more, "; ".join(hints))
+    return ToolReply("\n".join([*head, *lines[:count]]), values, more, "; ".join(hints))
 
 
 def describe_deleted_entity(entity: DeletedEntity) -> str:
@@ -360,11 +390,13 @@ def _reflect_reply(found: ReflectAnswer, _given: ReflectArguments, _store: str) 
 
 @present_answer.register
 def _forget_reply(found: retain_api.ForgetAnswer, given: ForgetArguments, _store: str) -> ToolReply:
+    if given.entity:
+        return reply_entity_forgotten(found, given.entity, erases=given.erase)
     if given.query or found.matches:
         lines = take_fitting_lines(map(_match_line, found.matches), MAX_RESULT_CHARS)
-        head = f"Nothing was forgotten; {format_count(len(found.matches), 'memory matches', 'memories match')}:"
+        head = f"{format_count(len(found.matches), 'memory matches', 'memories match')}; nothing is forgotten yet:"
         shown = take_fitting(map(strip_defaults, found.matches), MAX_RESULT_CHARS)
-        hint = "call forget with the ids of those to forget" if found.matches else ""
+        hint = "forget with ids withdraws them" if found.matches else ""
         return ToolReply("\n".join([head, *lines]), {"matches": shown}, hint=hint)
     would = "would be " if found.dry_run else ""
     if given.undo:
@@ -375,11 +407,13 @@ def _forget_reply(found: retain_api.ForgetAnswer, given: ForgetArguments, _store
     names = ("memories_removed", "relations_removed", "memories_restored", "relations_restored", "ids", "sequence")
     values = {name: value for name in names if (value := getattr(found, name)) or name == "memories_removed"}
     undone = given.hard or given.erase or given.undo or found.dry_run or not found.memories_removed
-    hint = "" if undone else "undo=true with the same ids restores them"
+    hint = "" if undone else "undo=true restores them"
     if found.remains:
         values["remains"] = take_fitting(map(strip_defaults, found.remains), MAX_RESULT_CHARS // 4)
         hint = "may still contain it: " + ", ".join(each.name for each in found.remains)
-    ids = f": {', '.join(f'[{each}]' for each in found.ids)}" if found.ids else ""
+    named = {*(given.ids or ()), given.entity_id}
+    unnamed = [each for each in found.ids if each.partition("@")[0] not in named]
+    ids = f": {', '.join(f'[{each}]' for each in unnamed)}" if unnamed else ""
     return ToolReply(f"{text}{ids}.", values | ({"dry_run": True} if found.dry_run else {}), hint=hint)
 
 
@@ -408,7 +442,8 @@ def _get_memory_reply(found: MemoryDetails, _given: GetMemoryArguments, _store: 
     values |= {"children": found.children} if found.children else {}
     values |= {"versions": take_fitting(map(strip_defaults, versions), MAX_RESULT_CHARS // 3)} if versions else {}
     cut = len(found.content) > MAX_WHOLE_CONTENT_CHARS
-    return ToolReply("\n".join(lines), values, "the end of its content; REST returns all of it" if cut else "")
+    more = "the end of its content; REST returns all of it" if cut else ""
+    return ToolReply("\n".join(lines), values, more, verbatim=" ".join(content.split()))
 
 
 def memory_values(memory: Memory) -> dict[str, Any]:
@@ -436,18 +471,20 @@ def memory_values(memory: Memory) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value not in (None, [], {}, UNSET)}
 
 
-def _when(since: str | None, until: str | None) -> str:
+def _when(*bounds: str | None) -> str:
+    since, until = (each and trim_zero_fraction(each) for each in bounds)
     return f"true from {since or 'the beginning'} until {until or 'now'}"
 
 
 _RETAIN_TOOL = "retain"
+_MORE_ARGUMENTS = " More arguments: resource kgserve://_tools/"
 MEMORY_TOOLS: tuple[McpTool[Any], ...] = (
     McpTool(
         "retain",
         "Retain something",
-        "When something will matter later (a decision, a preference, a fact about the user or the project), retain it, "
-        "one thing at a time. Repeating it keeps one memory. If something changed: supersedes names the memory that is "
-        "no longer true, which stays as history.",
+        "When something will matter later (a decision, a preference, a fact): remember it, one thing at a time. "
+        "Repeating it is harmless. If it changed, supersedes is the id of what is no longer true."
+        f"{_MORE_ARGUMENTS}retain.",
         RetainArguments,
         "retaining",
         _retain,
@@ -457,8 +494,8 @@ MEMORY_TOOLS: tuple[McpTool[Any], ...] = (
     McpTool(
         "recall",
         "Recall what is known",
-        "Before answering about the user, the project or earlier decisions, recall: memories that match a question and "
-        "related ones, most relevant and certain first, each with its id to cite, supersede or forget it.",
+        "Before answering about the user, the project or earlier decisions: the memories that match a question, best "
+        f"first, with ids.{_MORE_ARGUMENTS}recall.",
         RecallArguments,
         "recalling",
         _recall,
@@ -469,7 +506,7 @@ MEMORY_TOOLS: tuple[McpTool[Any], ...] = (
         "reflect",
         "Put memories in order",
         "When many memories have accumulated, or at the end of a task: merges duplicates, links facts below concepts, "
-        "and returns numbered proposals for uncertain changes, to accept or refuse. dry_run writes nothing.",
+        "and returns numbered proposals to accept or refuse. dry_run writes nothing.",
         ReflectArguments,
         "reflecting",
         lambda graph, given: reflect.reflect(graph, to_request(ReflectRequest, given)),
@@ -480,8 +517,8 @@ MEMORY_TOOLS: tuple[McpTool[Any], ...] = (
     McpTool(
         "forget",
         "Forget memories",
-        "When the user asks to forget something, or it was never true: withdraws memories by id; undo restores them. A "
-        "query only lists matches. If something true has changed: retain with supersedes.",
+        "When the user asks, or it was never true: withdraws memories by ids, or an entity with all about it. query "
+        "only lists matches. For what changed: retain.",
         ForgetArguments,
         "forgetting",
         lambda graph, given: forget.forget(graph, to_request(retain_api.ForgetRequest, given)),
@@ -491,7 +528,7 @@ MEMORY_TOOLS: tuple[McpTool[Any], ...] = (
     McpTool(
         "get_memory",
         "Read one memory",
-        "When a recalled line is truncated, or its history matters: the full memory, with its parent and old versions.",
+        "When a recalled line is truncated, or its history matters: the full memory with its former versions.",
         GetMemoryArguments,
         "reading the memory",
         _get_memory,

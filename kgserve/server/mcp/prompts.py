@@ -14,22 +14,16 @@ from kgserve.platform.access.authentication import HiddenStore
 from kgserve.projections.catalog.catalog import NodeCatalog
 from kgserve.server.admission import AdmissionControl
 from kgserve.server.mcp.calls import Context, convert_errors_to_mcp, default_store_of, request_context_of
-from kgserve.server.mcp.resource_handlers import ENTITY_TEMPLATE, MEMORY_TEMPLATE, STORE_TEMPLATE
+from kgserve.server.mcp.resource_handlers import ENTITY_TEMPLATE, MEMORY_TEMPLATE, STORE_TEMPLATE, TOOL_TEMPLATE
+from kgserve.server.mcp.toolsets import TOOLS
 from kgserve.storage.model.fields import MAX_ID_BYTES
 
 INSTRUCTIONS = """\
-kgserve stores memories and knowledge graphs in stores.
-Memories are sentences. Before you answer about the user, the project or earlier decisions: recall. When something \
-will matter later: retain, one thing at a time; if it changed, it supersedes the memory that is no longer true. When \
-many memories have accumulated: reflect. When the user asks for it, or it was never true: forget.
-Graphs are entities (id, type, content, attributes) and typed, weighted relations, for how things are connected: \
-get_context with the question, or search_knowledge; then traverse_knowledge_graph or get_entity from an id that you \
-found. Before writing to a graph call describe_store, and reuse its types, relation types and id patterns. Record with \
-inject_knowledge_graph: stable ids, relations as VERBS_IN_CAPITALS. Repeating a call is harmless.
-An entity that is no longer true gets valid_to: inject it with the same id, or call retire; do not delete it. \
-Every state is kept: as_of reads what the store knew at a time, valid_at what was true in the world at a time. Tools \
-that are not listed can be called, too: retire, put_node, entity_history, merge_entities.
-`index` is the name of the store; with a default store you may omit it."""
+Memory across sessions. Before answering about the user, the project or earlier decisions: recall. Store what will \
+matter later with retain: decisions with reasons, preferences, facts; one sentence each, no secrets. To correct: \
+retain with supersedes set to the old id. What was never true, or the user wants gone: forget.
+How things are connected: search_knowledge, then traverse_knowledge_graph; describe_store before writing.
+Ids of 8 characters are complete. index names a store other than the default. All tools: resource kgserve://_tools"""
 
 _RECORD_AND_RECALL = """\
 Use the kgserve tools as your memory{about}. {which}
@@ -82,6 +76,34 @@ count as known. entity_history shows what changed and when.
 Then summarize in at most ten lines what is known, what is open and what seems out of date, with ids, and ask what to \
 do first. Write nothing yet. During the work retain what will matter later, and record structure with \
 inject_knowledge_graph, with the terms from describe_store."""
+
+_WHAT_IS_KNOWN = """\
+What do you know about {topic}? {which}
+
+1. recall the topic in plain words, then once more with another wording. For a person or thing, recall with its name \
+as entity, too.
+2. If the answer is about how things are connected: search_knowledge, then traverse_knowledge_graph (depth 1) from the \
+ids found.
+3. If a memory was superseded and the change matters, get_memory shows its former versions.
+
+Answer in at most ten lines, the most certain first, each with its id in brackets. Say what is uncertain, old or \
+contradictory, and what is not known. Use nothing but what the tools returned. Write nothing."""
+
+_END_SESSION = """\
+Our session{about} ends. Find out what of it is worth keeping. {which}
+
+Worth keeping: decisions and their reasons, preferences and corrections of the user, facts about the project that are \
+written nowhere else, open questions and next steps. Not worth keeping: what the repository or its documentation says, \
+steps of the work, guesses, secrets.
+
+1. List the candidates, at most ten, each as one sentence that makes sense alone.
+2. recall each of them: drop those that are known. If one changes something known, note the id that it supersedes.
+3. Show me the list with those ids and wait for my answer.
+4. retain each one that I agree to: with its memory_type, the people and things that it is about as entities, and \
+supersedes for the id that it replaces.
+5. forget what turned out to be wrong, by id.
+
+At the end report in one line how many memories were created and updated."""
 
 _TIDY_UP = """\
 Tidy up the knowledge graph{about}. {which}
@@ -136,6 +158,20 @@ _PROMPTS_IN_ORDER = (
         _STORE_ARGUMENT | _TOPIC_ARGUMENT,
     ),
     _Prompt(
+        "what_is_known",
+        "What do you know about …",
+        "Everything that is remembered about a topic, a person or a thing, with ids",
+        _WHAT_IS_KNOWN,
+        _STORE_ARGUMENT | _TOPIC_ARGUMENT,
+    ),
+    _Prompt(
+        "end_session",
+        "End a session",
+        "Find out what of a session is worth keeping, and retain it once agreed",
+        _END_SESSION,
+        _STORE_ARGUMENT | _TOPIC_ARGUMENT,
+    ),
+    _Prompt(
         "tidy_up",
         "Tidy up",
         "Find duplicates, contradictions and outdated entries, propose changes, and apply them once agreed",
@@ -171,7 +207,12 @@ async def get_prompt(_: Context, params: types.GetPromptRequestParams) -> types.
     """Return the text of a prompt. Raises MCPError for an unknown name."""
     prompt = find_prompt(params.name)
     given = {name: value.strip() for name, value in (params.arguments or {}).items()}
-    text = prompt.text.format(about=_about(given), which=_which(given), narrowed=_narrowed(given))
+    text = prompt.text.format(
+        about=_about(given),
+        topic=given.get("topic") or "the current work",
+        which=_which(given),
+        narrowed=_narrowed(given),
+    )
     return types.GetPromptResult(
         description=prompt.description,
         messages=[types.PromptMessage(role="user", content=types.TextContent(type="text", text=text))],
@@ -244,6 +285,7 @@ def _is_valid_prefix(start: str) -> bool:
 
 
 _STORE_TEMPLATE_VARIABLE = "store"
+_TOOL_TEMPLATE_VARIABLE = "tool"
 _STORE_COMPLETERS: dict[str, Callable[[StoreHandle, str], list[str]]] = {
     "id": complete_ids,
     "type": complete_types,
@@ -255,6 +297,7 @@ _TEMPLATE_VARIABLES = {
     STORE_TEMPLATE: (_STORE_TEMPLATE_VARIABLE,),
     MEMORY_TEMPLATE: (_STORE_TEMPLATE_VARIABLE,),
     ENTITY_TEMPLATE: (_STORE_TEMPLATE_VARIABLE, "id"),
+    TOOL_TEMPLATE: (_TOOL_TEMPLATE_VARIABLE,),
 }
 
 
@@ -284,6 +327,8 @@ class ArgumentCompleter:
         graphs = self._graphs.for_caller(visit.caller).allowing_stale_reads()
         if name == _STORE_TEMPLATE_VARIABLE:
             return complete_stores(graphs, start)
+        if name == _TOOL_TEMPLATE_VARIABLE:
+            return [tool for tool in TOOLS if tool.startswith(start)]
         try:
             return _STORE_COMPLETERS[name](graphs.graph(store), start) if store else []
         except HiddenStore as error:

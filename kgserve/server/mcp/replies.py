@@ -1,6 +1,7 @@
 """Tool replies for agents: text and structured content with the same information, both limited in size.
 
-Agents pay per token, some hosts show structured content only, and clients truncate long replies. So lists contain the
+The text is complete and always sent; structured content is sent to clients that ask for it. Agents pay per token, some
+hosts show structured content only, where there is any, and clients truncate long replies. So lists contain the
 beginnings of contents, items beyond the limit are omitted, and ``more`` says how to get them.
 """
 
@@ -71,7 +72,7 @@ class ToolReply(NamedTuple):
 
     more: what was omitted, and how to get it. hint: further advice.
     alone: add nothing, because the reply has the format of another product.
-    names_store: whether the text names the store; the values always do.
+    verbatim: passage of the text that is quoted exactly, with full ids.
     """
 
     text: str
@@ -79,20 +80,18 @@ class ToolReply(NamedTuple):
     more: str = ""
     hint: str = ""
     alone: bool = False
-    names_store: bool = True
+    verbatim: str = ""
 
     def said(self, store: str, notes: Sequence[str] = ()) -> tuple[str, dict[str, Any]]:
-        """Return the complete text and values, with the name of the store, ``more``, ``hint`` and ``notes``."""
+        """Return the complete text and values, with ``more``, ``hint`` and ``notes``; the values name the store."""
         if self.alone:
             return self.text, self.values
         remarks = {"more": self.more, "hint": self.hint, "notes": list(notes)}
         values = {"store": store, **self.values} if store else dict(self.values)
         values |= {name: remark for name, remark in remarks.items() if remark}
-        names_store = store and self.names_store and f'"{store}"' not in self.text
-        named = [f'Store "{store}".'] if names_store else []
         more = [f"More: {self.more}."] if self.more else []
         hint = [f"Hint: {self.hint}."] if self.hint else []
-        return "\n".join([self.text, *more, *hint, *(f"Note: {note}" for note in notes), *named]), values
+        return "\n".join([self.text, *more, *hint, *(f"Note: {note}" for note in notes)]), values
 
 
 @singledispatch

@@ -6,7 +6,8 @@ split: ``more`` lists the omitted parts with their URIs.
 URIs: ``kgserve://stores`` (list of stores), ``kgserve://NAME`` (store), ``kgserve://NAME/ID`` (entity) and
 ``kgserve://NAME/memory`` (memory digest). Name and id are percent-encoded; a query selects a part of a long resource. A
 store named ``stores`` is ``kgserve://%73tores``, and an entity ``memory`` is ``kgserve://NAME/%6Demory``, because URIs
-are compared before decoding.
+are compared before decoding. ``kgserve://_tools`` lists the tools, and ``kgserve://_tools/NAME`` documents one with all
+its arguments; names of stores never begin with an underscore.
 """
 
 from __future__ import annotations
@@ -36,9 +37,17 @@ from kgserve.platform.media_types import JSON_MEDIA_TYPE, TEXT_MEDIA_TYPE
 from kgserve.projections.memory_index.memories import MemoryIndexFile
 from kgserve.projections.memory_index.query_planner import MemoryPageStart, MemorySortKey
 from kgserve.server.admission import AdmissionControl
-from kgserve.server.mcp.calls import Context, convert_errors_to_mcp, forward_method, request_context_of
+from kgserve.server.mcp.calls import (
+    Context,
+    convert_errors_to_mcp,
+    forward_method,
+    read_connection_options,
+    request_context_of,
+)
+from kgserve.server.mcp.listed_arguments import describe_tool_arguments
 from kgserve.server.mcp.reply_values import take_fitting
 from kgserve.server.mcp.store_tools import build_store_description
+from kgserve.server.mcp.toolsets import TOOLS, resolve_tool
 from kgserve.server.proxy import NodeHttpClient
 from kgserve.storage.model.filters import MemoryFilter
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
@@ -48,6 +57,8 @@ STORES_URI = f"{URI_SCHEME}stores"
 STORE_TEMPLATE = f"{URI_SCHEME}{{store}}"
 MEMORY_TEMPLATE = f"{URI_SCHEME}{{store}}/memory"
 ENTITY_TEMPLATE = f"{URI_SCHEME}{{store}}/{{id}}"
+TOOLS_URI = f"{URI_SCHEME}_tools"
+TOOL_TEMPLATE = f"{TOOLS_URI}/{{tool}}"
 
 _MEMORY_SUFFIX = "/memory"
 _PAGE_PARAMETERS = ("after", "content_offset", "attributes_offset", "outgoing_offset", "incoming_offset")
@@ -119,6 +130,7 @@ MAX_RESOURCE_EDGES_BYTES = 20_000
 """Maximum bytes of edges in one direction in one part, as JSON."""
 _MAX_RESOURCE_EDGES = 200
 RESOURCE_NOT_FOUND = -32002
+_MARKDOWN_MEDIA_TYPE = "text/markdown"
 
 _TEMPLATES_RESULT = types.ListResourceTemplatesResult(
     resource_templates=[
@@ -143,6 +155,13 @@ _TEMPLATES_RESULT = types.ListResourceTemplatesResult(
             description="One entity with its relations; the id is percent-encoded. Long entities come in parts: `more` "
             "lists the URIs of the omitted parts",
             mime_type=JSON_MEDIA_TYPE,
+        ),
+        types.ResourceTemplate(
+            name="tool",
+            title="A tool",
+            uri_template=TOOL_TEMPLATE,
+            description="A tool with all arguments that it accepts, also those that its schema does not list",
+            mime_type=_MARKDOWN_MEDIA_TYPE,
         ),
     ]
 )
@@ -209,7 +228,9 @@ class ResourceHandlers:
         later = [name for name in names if name > after]
         page = [each for name in later[:STORES_PER_PAGE] for each in (_store(name), _memory(name))]
         cursor = quote(later[STORES_PER_PAGE - 1]) if len(later) > STORES_PER_PAGE else None
-        return types.ListResourcesResult(resources=page if after else [_STORES_RESOURCE, *page], next_cursor=cursor)
+        return types.ListResourcesResult(
+            resources=page if after else [_STORES_RESOURCE, _TOOLS_RESOURCE, *page], next_cursor=cursor
+        )
 
     async def templates(self, _: Context, __: types.PaginatedRequestParams | None) -> types.ListResourceTemplatesResult:
         """Return the resource templates."""
@@ -217,6 +238,8 @@ class ResourceHandlers:
 
     async def read(self, context: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         """Read one resource, as JSON or text. Raises MCPError."""
+        if params.uri == TOOLS_URI or params.uri.startswith(f"{TOOLS_URI}/"):
+            return _document_tools(context, params.uri)
         found = await self._run(context, params.uri, lambda graphs: _render(graphs, params.uri))
         if isinstance(found, ServedElsewhere):
             return await self._read_elsewhere(context, found, params.uri)
@@ -253,6 +276,25 @@ class ResourceHandlers:
                     visit.record_refusal("404", act=context.method, store=error.store)
                 code = types.INVALID_PARAMS if context.protocol_version >= "2026" else RESOURCE_NOT_FOUND
                 raise MCPError(code, str(error), {"uri": uri}) from None
+
+
+def _document_tools(context: Context, uri: str) -> types.ReadResourceResult:
+    """Return the documentation of one tool, or the list of all. Raises MCPError for an unknown tool."""
+    name = unquote(uri.removeprefix(TOOLS_URI).removeprefix("/"))
+    tool = resolve_tool(name, read_connection_options(context.request.scope).tools) if context.request else None
+    if name and tool is None:
+        code = types.INVALID_PARAMS if context.protocol_version >= "2026" else RESOURCE_NOT_FOUND
+        raise MCPError(code, f"unknown tool {name[:80]!r}; {TOOLS_URI} lists the tools", {"uri": uri})
+    text = list_tool_documentation() if tool is None else describe_tool_arguments(tool)
+    contents = types.TextResourceContents(uri=uri, mime_type=_MARKDOWN_MEDIA_TYPE, text=text)
+    return types.ReadResourceResult(contents=[contents])
+
+
+def list_tool_documentation() -> str:
+    """Return the names of all tools with their titles, by toolset, as Markdown."""
+    lines = [f"# Tools\n\nAll can be called, listed or not. {TOOLS_URI}/NAME has the arguments of one.\n"]
+    lines += [f"- `{tool.name}`: {tool.title}" for tool in TOOLS.values()]
+    return "\n".join(lines) + "\n"
 
 
 def _render(graphs: StoreHandles, uri: str) -> tuple[str, str] | ServedElsewhere:
@@ -366,6 +408,13 @@ _STORES_RESOURCE = types.Resource(
     uri=STORES_URI,
     description="Names, counts and sizes of all stores",
     mime_type=JSON_MEDIA_TYPE,
+)
+_TOOLS_RESOURCE = types.Resource(
+    name="tools",
+    title="All tools",
+    uri=TOOLS_URI,
+    description="Names of all tools, also of those that are not listed",
+    mime_type=_MARKDOWN_MEDIA_TYPE,
 )
 
 

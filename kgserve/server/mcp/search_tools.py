@@ -135,7 +135,9 @@ def _queries(given: msgspec.Struct) -> Sequence[Any]:
 
 
 def _hits(hits: Sequence[answers.SearchHit | answers.BatchHit], query: str, offset: int, *, detail: bool) -> ToolReply:
-    head = f"{format_count(len(hits), 'hit')} for {quote_text(shorten(query, MAX_EXCERPT_CHARS))}"
+    head = format_count(len(hits), "hit")
+    if not hits:
+        head = f"{head} for {quote_text(shorten(query, MAX_EXCERPT_CHARS))}"
     numbers = iter(range(offset + 1, offset + len(hits) + 1))
     shown, lines = take_fitting_items(
         hits, lambda hit: _hit_line(next(numbers), hit), detail=detail, content=MAX_EXCERPT_CHARS
@@ -179,8 +181,8 @@ SEARCH_TOOLS: tuple[McpTool[Any], ...] = (
     McpTool(
         "get_context",
         "Get text about a question",
-        "When a question is about the contents of the graph: the best matching entities and their relations, as text "
-        "of at most `budget` tokens with ids to cite.",
+        "When a topic of the graph should be summarised: the best entities and their relations, as text of at most "
+        "`budget` tokens with ids to cite.",
         GetContextArguments,
         "gathering context",
         lambda graph, given: node_search.build_context(graph, to_request(request_bodies.ContextRequest, given)),
@@ -189,8 +191,7 @@ SEARCH_TOOLS: tuple[McpTool[Any], ...] = (
     McpTool(
         "search_knowledge",
         "Search",
-        "When the id of an entity is not known: find entities by words, meaning and relations, best first; `queries` "
-        "searches several wordings. It includes your earlier writes.",
+        "When an id is not known: finds entities by words and meaning, best first. For what was remembered: recall.",
         SearchKnowledgeArguments,
         "searching",
         _search,

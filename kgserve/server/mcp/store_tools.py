@@ -329,8 +329,8 @@ STORE_TOOLS: tuple[McpTool[Any], ...] = (
     McpTool(
         "describe_store",
         "Describe a store",
-        "Before writing to a graph, to reuse its terms: the contents of a store, types with examples, relation types "
-        "and tags (by `tags_prefix`) with counts. Without a store: the list of stores.",
+        "Before writing to a graph or Cypher: its types with examples, relation types and tags. Without a store: lists "
+        "the stores.",
         DescribeStoreArguments,
         "describing the store",
         _describe,

@@ -1,25 +1,23 @@
 """Toolsets that clients choose from, and resolution of tool names.
 
 Two toolsets follow interfaces of other products and share four tool names. A call means the tool of the set that the
-connection selected; on a connection that selected neither, the tool that accepts the arguments.
+connection selected: the memory server's where it selected neither.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-import msgspec
 from mcp import types
 
 from kgserve import errors
-from kgserve.platform.codecs import convert
 from kgserve.server.mcp.cypher_tools import CYPHER_TOOLS
 from kgserve.server.mcp.entity_memory_tools import ENTITY_MEMORY_TOOLS
 from kgserve.server.mcp.entity_read_tools import ENTITY_TOOLS
 from kgserve.server.mcp.history_tools import HISTORY_TOOLS
-from kgserve.server.mcp.input_schema import build_input_schema
+from kgserve.server.mcp.listed_arguments import build_listed_schema
 from kgserve.server.mcp.memory_server_tools import MEMORY_SERVER_TOOLS
 from kgserve.server.mcp.memory_tools import MEMORY_TOOLS
 from kgserve.server.mcp.reply_values import shorten
@@ -36,6 +34,7 @@ TOOLSET_DEFAULT = "default"
 TOOLSET_ALL = "all"
 TOOLSET_ENTITY_MEMORY = "entity-memory"
 TOOLSET_MEMORY_SERVER = "memory-server"
+TOOLSET_MEMORY_ENGINE = "memory-engine"
 _GRAPH_TOOL_NAMES = (
     *("get_context", "search_knowledge", "get_entity", "traverse_knowledge_graph", "inject_knowledge_graph"),
     *("list_entities", "query_cypher", "delete_graph_entity", "delete_graph_relation"),
@@ -68,12 +67,18 @@ TOOLSETS: dict[str, tuple[str, ...]] = {
     TOOLSET_GRAPH: (*_GRAPH_TOOL_NAMES, "describe_store", "list_stores"),
     "time": _TIME_TOOL_NAMES,
     "stores": _STORE_TOOL_NAMES,
+    TOOLSET_MEMORY_ENGINE: ("inject_knowledge_graph", "delete_graph_entity", "traverse_knowledge_graph"),
     TOOLSET_ENTITY_MEMORY: tuple(_ENTITY_MEMORY_TOOLS_BY_NAME),
     TOOLSET_MEMORY_SERVER: tuple(tool.name for tool in MEMORY_SERVER_TOOLS),
 }
-TOOLSETS[TOOLSET_DEFAULT] = (*TOOLSETS[TOOLSET_MEMORY], *TOOLSETS[TOOLSET_GRAPH])
+TOOLSETS[TOOLSET_DEFAULT] = (
+    *("retain", "recall", "forget"),
+    *("search_knowledge", "get_entity", "traverse_knowledge_graph", "inject_knowledge_graph", "query_cypher"),
+    *("delete_graph_entity", "describe_store"),
+)
 TOOLSETS[TOOLSET_ALL] = tuple(tool.name for tool in (*MEMORY_TOOLS, *GRAPH_TOOLS, *ENTITY_MEMORY_TOOLS))
 """Names of the listed tools by toolset. Without a selection, `default` is listed. Unlisted tools can be called, too."""
+_INTERFACE_TOOLS = (*ENTITY_MEMORY_TOOLS, *MEMORY_SERVER_TOOLS)
 _TOOLSETS_WITH_ENTITY_MEMORY = frozenset({TOOLSET_ENTITY_MEMORY, TOOLSET_ALL})
 
 
@@ -97,20 +102,23 @@ def select_tools(asked: str) -> Sequence[McpTool[Any]]:
     return [tool for tool in tools.values() if tool.name in listed]
 
 
-def resolve_tool(name: str, asked: str, arguments: Mapping[str, Any] | None) -> McpTool[Any] | None:
+def resolve_tool(name: str, asked: str) -> McpTool[Any] | None:
     """Return the tool that a call means, on a connection that selected ``asked``; None for an unknown name."""
-    if name not in SHARED_TOOL_NAMES:
-        return TOOLS.get(name)
-    wanted = _split(asked)
-    if _has_entity_memory(wanted):
+    if name in SHARED_TOOL_NAMES and _has_entity_memory(_split(asked)):
         return _ENTITY_MEMORY_TOOLS_BY_NAME[name]
-    if (
-        TOOLSET_MEMORY_SERVER in wanted
-        or _fits(TOOLS[name], arguments)
-        or not _fits(_ENTITY_MEMORY_TOOLS_BY_NAME[name], arguments)
-    ):
-        return TOOLS[name]
-    return _ENTITY_MEMORY_TOOLS_BY_NAME[name]
+    return TOOLS.get(name)
+
+
+def describe_shared_name(tool: McpTool[Any], asked: str) -> str:
+    """Return a line about a tool whose name two toolsets share; empty if the connection selected one of the two."""
+    if tool.name not in SHARED_TOOL_NAMES or {TOOLSET_MEMORY_SERVER, *_TOOLSETS_WITH_ENTITY_MEMORY} & {*_split(asked)}:
+        return ""
+    return f"\nThis is the memory server's {tool.name}; with ?tools={TOOLSET_ENTITY_MEMORY} it is the entity memory's."
+
+
+def has_structured_answers(tool: McpTool[Any]) -> bool:
+    """Return whether a tool's interface defines structured content, which is then sent without being asked for."""
+    return tool in _INTERFACE_TOOLS
 
 
 def _has_entity_memory(wanted: Sequence[str]) -> bool:
@@ -119,14 +127,6 @@ def _has_entity_memory(wanted: Sequence[str]) -> bool:
 
 def _split(text: str) -> list[str]:
     return [name for name in map(str.strip, text.split(",")) if name]
-
-
-def _fits(tool: McpTool[Any], arguments: Mapping[str, Any] | None) -> bool:
-    try:
-        convert(dict(arguments or {}), tool.arguments)
-    except (msgspec.ValidationError, RecursionError):
-        return False
-    return True
 
 
 @lru_cache(64)
@@ -147,6 +147,6 @@ def _describe_tool(tool: McpTool[Any]) -> types.Tool:
         name=tool.name,
         title=tool.title,
         description=tool.description,
-        input_schema=build_input_schema(tool.arguments),
+        input_schema=build_listed_schema(tool),
         annotations=hints,
     )

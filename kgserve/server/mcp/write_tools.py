@@ -50,7 +50,7 @@ from kgserve.server.mcp.version_tools import written_values
 
 _When = Annotated[str, Meta(max_length=64)] | None
 _MAX_SHOWN_SKIPPED = 20
-_FORGET_HINT = "forget with these ids withdraws the memories; so does POST /api/v1/forget"
+_FORGET_HINT = "forget with entity set to its id or name forgets these memories, too, and all that names it"
 
 
 class InjectNodeArguments(request_bodies.NodeInput):
@@ -334,9 +334,8 @@ WRITE_TOOLS: tuple[McpTool[Any], ...] = (
     McpTool(
         "inject_knowledge_graph",
         "Record nodes and edges",
-        "When things and their relations should be recorded: create or update entities and relations in one atomic "
-        "batch; creates the store if needed. Omitted fields keep their value, and repeating the call changes "
-        "nothing. Edges without both ends are skipped and listed. Single facts: retain.",
+        "When things and their relations should be recorded: create or update them in one atomic batch. Omitted fields "
+        "keep their value; repeating is harmless. For single facts: retain.",
         InjectArguments,
         "writing the batch",
         lambda graph, given: mutations.inject_batch(graph, to_request(request_bodies.InjectRequest, given)),
@@ -346,8 +345,8 @@ WRITE_TOOLS: tuple[McpTool[Any], ...] = (
     McpTool(
         "delete_graph_entity",
         "Delete an entity",
-        "When something was never true: delete it with its relations, one by `id`, or all that match `ids`, `types`, "
-        "`tags` and `attributes`; `dry_run` first. If it was true and ended: set its valid_to.",
+        "When entities were never true: delete them with their relations, one by `id`, or all that match; `dry_run` "
+        "first. Memories and people: forget. True until now: set valid_to.",
         DeleteEntityArguments,
         "deleting",
         _delete_entity,

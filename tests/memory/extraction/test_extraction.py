@@ -14,6 +14,7 @@ import pytest
 
 from kgserve.memory.extraction import extractor
 from kgserve.stores import pool
+from tests.memory.disk_search import traces
 from tests.memory.extraction.chat_service import (
     KEY,
     Behaviour,
@@ -404,3 +405,17 @@ def test_without_model_extract_is_rejected(http: httpx.Client, tmp_path: Path) -
 
 def test_fake_completion_format() -> None:
     assert json.loads(completion("x"))["choices"][0]["message"]["content"] == "x"
+
+
+def test_erased_person_is_not_in_queue(service: Service, alone: httpx.Client, tmp_path: Path) -> None:
+    service.usually = status(503, "no answer about Quixley")
+    retain(alone, "Quixley likes tea.", entity_id="quixley-1", entities=[{"name": "Quixley"}])
+    retain(alone, "We use Postgres 17.")
+    awaited(lambda: extraction(alone)["failures"] >= 1)
+    root = tmp_path / "data" / "default_memory"
+    assert "extraction.sqlite" in {name.removesuffix("-wal") for name in traces(root, ["Quixley"])}
+    service.usually = says()
+    body = {"entity": "Quixley", "erase": True, "confirm": "Quixley"}
+    assert accepted(alone.post("/api/v1/forget", json=body))["memories_removed"] == 1
+    assert traces(root, ["Quixley"]) == {}
+    assert settled(alone)["waiting"] == 0

@@ -31,7 +31,7 @@ def talk(url: str, mode: Mode, conversation: Callable[[Client], Awaitable[T]], t
     """Run a conversation with the server and return its result; raises its exceptions."""
 
     async def run() -> T:
-        async with Client(f"{url}/mcp?tools={tools}", mode=mode) as client:
+        async with Client(f"{url}/mcp?tools={tools}&answers=both", mode=mode) as client:
             assert client.protocol_version == (STATELESS if mode == "auto" else HANDSHAKE)
             return await conversation(client)
 
@@ -45,7 +45,7 @@ class Line:
         self._stack = ExitStack()
         self._portal = self._stack.enter_context(start_blocking_portal())
         self._client = self._stack.enter_context(
-            self._portal.wrap_async_context_manager(Client(f"{url}/mcp", mode=mode))
+            self._portal.wrap_async_context_manager(Client(f"{url}/mcp?answers=both", mode=mode))
         )
 
     def call(self, tool: str, arguments: dict[str, Any]) -> CallToolResult:
@@ -129,7 +129,7 @@ class Stateless:
             "method": method,
             "params": {**params, "_meta": meta | params.get("_meta", {})},
         }
-        routing = {"accept": BOTH, "mcp-protocol-version": version, "mcp-method": method}
+        routing = {"accept": BOTH, "mcp-protocol-version": version, "mcp-method": method, "kgserve-answers": "both"}
         if "name" in params:
             routing["mcp-name"] = params["name"]
         routing |= {name.replace("_", "-"): value for name, value in headers.items()}
@@ -153,6 +153,7 @@ class Session:
             "accept": BOTH,
             "mcp-protocol-version": HANDSHAKE,
             "mcp-session-id": self.opening.headers.get("mcp-session-id", ""),
+            "kgserve-answers": "both",
         }
 
     def begin(self) -> None:

@@ -26,7 +26,7 @@ HINTS = {
     "forget": (False, True),
     "get_memory": READS,
 }
-MOST_LISTED = 8_100
+MOST_LISTED = 4_300
 
 
 class Agent:
@@ -64,9 +64,17 @@ def test_the_list_is_short_and_says_when_to_call(agent: Agent) -> None:
     assert not any("outputSchema" in each for each in tools)
     assert len(msgspec.json.encode(tools)) <= MOST_LISTED
     assert all(each["description"].startswith(("When ", "Before ")) for each in tools)
-    [recall] = [each["inputSchema"]["properties"] for each in tools if each["name"] == "recall"]
-    shown = {name: recall[name]["default"] for name in ("limit", "budget", "expand")}
-    assert shown == {"limit": 10, "budget": 2_000, "expand": True}
+    schemas = {each["name"]: each["inputSchema"] for each in tools}
+    assert [*schemas["retain"]["properties"]] == ["content", "supersedes", "memory_type", "entities", "valid_from"]
+    assert [*schemas["recall"]["properties"]] == ["query", "limit", "entity", "types", "valid_at"]
+    assert schemas["recall"]["properties"]["limit"]["default"] == 10
+    assert {name: schema.get("required", []) for name, schema in schemas.items()} == {
+        "retain": ["content"],
+        "recall": ["query"],
+        "get_memory": ["id"],
+        "reflect": [],
+        "forget": [],
+    }
 
 
 def test_a_decision_is_retained_recalled_superseded_and_forgotten(agent: Agent) -> None:
@@ -88,8 +96,8 @@ def test_a_decision_is_retained_recalled_superseded_and_forgotten(agent: Agent) 
     assert "midnight in UTC" in made["notes"][0]
     found = agent("recall", query="which Postgres do we use?")
     assert [each["id"] for each in found["memories"]] == [memory]
-    line = agent.text.splitlines()[1]
-    assert line.startswith(f"[{memory}] (decision, conf 0.")
+    line = agent.text.splitlines()[0]
+    assert line.startswith(f"[{memory[:8]}] (decision, conf 0.")
     assert line.endswith("3 d ago) The web shop ships with Postgres 16. — about Alice")
     assert agent("recall", query="Postgres", after="2199-01-01T00:00:00Z")["memories"] == []
     for name in ("after", "before"):
@@ -119,7 +127,7 @@ def test_a_decision_is_retained_recalled_superseded_and_forgotten(agent: Agent) 
     assert (erased["memories_removed"], [each["kind"] for each in erased["remains"]]) == (2, ["unknown"])
     assert "erased" in agent.text
     assert agent("recall", query="Postgres")["memories"] == []
-    assert "exactly one of entity_id, ids and query" in agent.refused("forget")
+    assert "exactly one of entity_id, ids, query and entity" in agent.refused("forget")
 
 
 def test_conversation_is_retained_by_message(agent: Agent) -> None:

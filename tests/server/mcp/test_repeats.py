@@ -26,6 +26,7 @@ META = {
 def call(url: str, call_id: str, tool: str, age: float, **arguments: Any) -> dict[str, Any]:
     """Return the result of a tool called with an id; ``age``: seconds since the first call."""
     headers = {
+        "kgserve-answers": "both",
         "Accept": "application/json, text/event-stream",
         "MCP-Protocol-Version": STATELESS,
         "Mcp-Method": "tools/call",

@@ -28,10 +28,10 @@ def test_stores_and_nodes_are_resources(server: ServerProcessHandle, mode: Mode,
     async def look(client: Client) -> None:
         templates = (await client.list_resource_templates()).resource_templates
         assert [each.uri_template for each in templates] == [
-            *("kgserve://{store}", "kgserve://{store}/memory", "kgserve://{store}/{id}")
+            *("kgserve://{store}", "kgserve://{store}/memory", "kgserve://{store}/{id}", "kgserve://_tools/{tool}")
         ]
         uris = {str(each.uri) for each in (await client.list_resources()).resources}
-        assert {"kgserve://stores", f"kgserve://{store}"} <= uris
+        assert {"kgserve://stores", "kgserve://_tools", f"kgserve://{store}"} <= uris
         assert store in {each["name"] for each in (await read(client, "kgserve://stores"))["stores"]}
         assert (await read(client, f"kgserve://{store}"))["nodes"] == 1
         node = await read(client, f"kgserve://{store}/a%2Fb%20%C3%BC%25%3F%23")
@@ -191,9 +191,13 @@ def test_unknown_resource_part_is_refused(server: ServerProcessHandle, mode: Mod
     talk(server.url, mode, look)
 
 
+MAX_INSTRUCTIONS_CHARS = 620
+"""About 120 tokens: `python -m bench memory --only tokens` counts them."""
 TEACHES = {
     "record_and_recall": ("get_context", "describe_store", "retire", "put_node", "valid_at"),
     "begin_session": ("get_context", "describe_store", "traverse_knowledge_graph", "Write nothing yet"),
+    "what_is_known": ("recall", "traverse_knowledge_graph", "get_memory", "Write nothing"),
+    "end_session": ("recall", "retain", "supersedes", "wait for my answer"),
     "tidy_up": ("describe_store", "list_entities", "merge_entities", "wait until I agree"),
 }
 
@@ -201,8 +205,9 @@ TEACHES = {
 def test_prompts_and_instructions_name_the_tools(server: ServerProcessHandle, mode: Mode) -> None:
     async def look(client: Client) -> None:
         assert client.instructions
-        for word in ("describe_store", "retire", "put_node", "as_of", "valid_at"):
+        for word in ("recall", "retain", "supersedes", "forget", "describe_store", "kgserve://_tools"):
             assert word in client.instructions
+        assert len(client.instructions) <= MAX_INSTRUCTIONS_CHARS
         prompts = (await client.list_prompts()).prompts
         assert [prompt.name for prompt in prompts] == list(TEACHES)
         for prompt in prompts:

@@ -6,7 +6,6 @@ import httpx
 import pytest
 from mcp import Client
 
-from kgserve.graph.request_bodies import MAX_TRAVERSED_NODES
 from kgserve.server.mcp.entity_memory_tools import ENTITY_MEMORY_TOOLS
 from kgserve.server.mcp.memory_server_tools import MEMORY_SERVER_TOOLS
 from kgserve.server.mcp.memory_tools import MEMORY_TOOLS
@@ -51,6 +50,12 @@ GRAPH = {
 }
 
 
+DEFAULT = {
+    *("retain", "recall", "forget", "search_knowledge", "get_entity", "traverse_knowledge_graph"),
+    *("inject_knowledge_graph", "query_cypher", "delete_graph_entity", "describe_store"),
+}
+
+
 def filled(server: ServerProcessHandle, mode: Mode, store: str) -> dict[str, Any]:
     return call(server.url, mode, "inject_knowledge_graph", index=store, nodes=NODES, edges=EDGES).structured_content
 
@@ -76,13 +81,9 @@ def test_every_tool_is_listed_with_schemas_and_hints(server: ServerProcessHandle
         assert tool.output_schema is None
         assert tool.input_schema["type"] == "object", name
     walk = tools["traverse_knowledge_graph"].input_schema
-    assert set(walk["properties"]) == {
-        *("index", "detail", "start_id", "depth", "relation_types", "direction", "max_nodes", "as_of", "valid_at"),
-        "follow_symlinks",
-    }
+    assert set(walk["properties"]) == {"index", "start_id", "depth", "relation_types", "direction", "valid_at"}
     assert walk["required"] == ["start_id"]
     assert walk["properties"]["depth"]["default"] == 1
-    assert walk["properties"]["max_nodes"]["default"] == MAX_TRAVERSED_NODES
     assert "created_by" not in str(tools["inject_knowledge_graph"].input_schema)
     assert not {"at_least", "id_prefix"} & set(tools["search_knowledge"].input_schema["properties"])
     assert set(tools["inject_knowledge_graph"].input_schema["properties"]) == {"index", "nodes", "edges"}
@@ -92,10 +93,13 @@ def test_every_tool_is_listed_with_schemas_and_hints(server: ServerProcessHandle
 def test_connection_selects_listed_tools(server: ServerProcessHandle, bare: httpx.Client, mode: Mode) -> None:
     assert set(talk(server.url, mode, listed)) == GRAPH
     both = talk(server.url, mode, listed, tools="")
-    assert set(both) == GRAPH | {tool.name for tool in MEMORY_TOOLS}
+    assert set(both) == DEFAULT
     assert both == talk(server.url, mode, listed, tools="default")
-    assert len(both) == 16
-    assert sum(len(tool.model_dump_json(by_alias=True, exclude_none=True)) for tool in both.values()) <= 20_000
+    assert len(both) == 10
+    assert sum(len(tool.model_dump_json(by_alias=True, exclude_none=True)) for tool in both.values()) <= 8_500
+    assert set(talk(server.url, mode, listed, tools="memory-engine")) == {
+        *("inject_knowledge_graph", "delete_graph_entity", "traverse_knowledge_graph")
+    }
     assert all((tool.description or "").startswith(("When ", "Before ")) for tool in both.values())
     assert set(talk(server.url, mode, listed, tools="time,list_stores")) == {
         *("put_node", "put_subgraph", "merge_entities", "retire", "entity_history", "list_stores")
@@ -115,9 +119,14 @@ def test_unknown_toolset_is_refused_at_connection(bare: httpx.Client) -> None:
 
 def test_text_only_answers(bare: httpx.Client, store: str) -> None:
     given = {"index": store, "nodes": NODES}
-    result = Stateless(bare).call("inject_knowledge_graph", given, kgserve_answers="text")
-    assert result["content"][0]["text"].startswith("Stored in")
-    assert "structuredContent" not in result
+    for asked, is_structured in (("text", False), ("", False), ("both", True)):
+        result = Stateless(bare).call("inject_knowledge_graph", given, kgserve_answers=asked)
+        assert result["content"][0]["text"].startswith("Stored in")
+        assert ("structuredContent" in result) is is_structured
+    # The interfaces of other projects define structured content; a call that asks for all fields gets it, too.
+    assert "structuredContent" in Stateless(bare).call("read_graph", {"index": store}, kgserve_answers="")
+    walk = {"index": store, "start_id": NODES[0]["id"], "detail": True}
+    assert "structuredContent" in Stateless(bare).call("traverse_knowledge_graph", walk, kgserve_answers="")
 
 
 def test_missing_default_store_gives_empty_answers(bare: httpx.Client, store: str) -> None:

@@ -38,7 +38,7 @@ def test_put_node_replaces_the_whole_version(server: ServerProcessHandle, mode: 
     assert (first.structured_content["ok"], first.structured_content["created"]) == (True, True)
     assert text_of(first) == (
         'Created "a" (note) at version 1 summary="in short" tags="red" {"n":1} valid_from=2020-01-01T00:00:00Z stale. '
-        f'Sequence 1.\nStore "{store}".'
+        "Sequence 1."
     )
     second = call(
         server.url, mode, "put_node", index=store, lineage_id="a", kind="note", content="two", based_on_version=1
@@ -70,7 +70,7 @@ def test_node_fields_are_shown(server: ServerProcessHandle, mode: Mode, store: s
     read = text_of(call(server.url, mode, "get_entity", index=store, id="a"))
     assert f"\n{facts}\n" in read
     assert read.splitlines()[0].endswith('by "ann"')
-    assert read.endswith(f'  "a" -[R]-> "b" ordinal=2 valid_from=2020-01-01T00:00:00Z\nStore "{store}".')
+    assert read.endswith('  "a" -[R]-> "b" ordinal=2 valid_from=2020-01-01T00:00:00Z')
 
 
 def test_conflict_error_explains_resolution(
@@ -131,7 +131,7 @@ def test_put_subgraph_reports_each_item(server: ServerProcessHandle, mode: Mode,
     text = text_of(done)
     assert text.startswith(f'Stored in "{store}": 2 nodes (2 new) and 1 edge. Sequence ')
     assert "\n  edges[1]: not_found: ref not found: two\n" in text
-    assert f'\n  nodes[0]: "{results["nodes"][0]["lineage_id"]}", version 1\n' in text
+    assert f'\n  nodes[0]: "{results["nodes"][0]["lineage_id"][:8]}", version 1\n' in text
     assert "at most 50" in refusal(server.url, mode, "put_subgraph", index=store, nodes=[{"kind": "n"}] * 51)
 
 
@@ -173,7 +173,7 @@ def test_retiring(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     end = "2020-01-01T00:00:00Z"
     ended = call(server.url, mode, "retire_relation", index=store, **relation, valid_to=end, created_by="ann")
     assert ended.structured_content["changed"] is True
-    assert text_of(ended) == f'"a" -[R]-> "b" is true until {end}. Version 2, sequence 2.\nStore "{store}".'
+    assert text_of(ended) == f'"a" -[R]-> "b" is true until {end}. Version 2, sequence 2.'
     at = {"index": store, "start_id": "a", "valid_at": end}
     assert call(server.url, mode, "traverse_knowledge_graph", **at).structured_content["count"] == 1
     call(server.url, mode, "retire_entity", index=store, id="b")

@@ -173,6 +173,14 @@ export const W = {
   deleteTitle: (/** @type {string} */ label) => `Delete ${label}`,
   deleteText: "This deletes the node with all its edges. Its history can restore the node, but not its edges.",
   deleted: (/** @type {string} */ label, /** @type {number} */ edges) => `${label} is deleted, with ${some(edges, "edge")}`,
+  memoriesStay: (/** @type {number} */ count) => `; ${some(count, "memory", "memories")} about it ${count === 1 ? "stays" : "stay"}`,
+  forget: "Forget",
+  forgetTitle: (/** @type {string} */ label) => `Forget ${label}`,
+  forgetText: "This deletes it with the memories about it and those that name it. Only the history still has them.",
+  goes: (/** @type {number} */ count) => `${some(count, "memory", "memories")} to forget`,
+  stays: (/** @type {number} */ count) => `Kept: ${count}`,
+  alsoAbout: (/** @type {string[]} */ names) => `also about ${names.join(", ")}`,
+  forgotten: (/** @type {string} */ label, /** @type {number} */ count) => `${label} is forgotten, with ${some(count, "memory", "memories")}`,
 
   // Editing
   editTitle: (/** @type {string} */ id) => `Edit ${id}`,

@@ -10,6 +10,7 @@ import { ask, memory } from "../server.js";
 import { asOf, attempt, changed, focus, graph, looks, mayWrite, revision, say, selected, store, validAt } from "../state.js";
 import { W } from "../words.js";
 import { Edit, Heads } from "./edit.js";
+import { Forget } from "./forget.js";
 import { History } from "./history.js";
 import { Mark } from "./legend.js";
 import { MemoryFacts } from "./memory.js";
@@ -18,7 +19,7 @@ import { Dialog, number, time, Tree } from "./parts.js";
 const EDGES = 20;
 /** Data of the node in focus; null: none, or not loaded yet. */
 export const shown = signal(/** @type {{key: string, answer: any, error: string} | null} */ (null));
-/** Open dialog: `edit`, `delete`, `retire`, `heads`. */
+/** Open dialog: `edit`, `delete`, `retire`, `forget`, `heads`. */
 const doing = signal("");
 let round = 0;
 
@@ -114,10 +115,12 @@ function Facts({ node, answer }) {
     ${writable ? html`<p class="row">
       <button type="button" onClick=${() => { doing.value = "edit"; }}>${W.edit}</button>
       <button type="button" class="plain" onClick=${() => { doing.value = "retire"; }}>${W.retire}</button>
-      <button type="button" class="plain bad" onClick=${() => { doing.value = "delete"; }}>${W.delete}</button></p>` : null}
+      <button type="button" class="plain bad" onClick=${() => { doing.value = "delete"; }}>${W.delete}</button>
+      ${row.name && row.confidence === undefined ? html`<button type="button" class="plain bad" onClick=${() => { doing.value = "forget"; }}>${W.forget}</button>` : null}</p>` : null}
     ${doing.value === "edit" && writable ? html`<${Edit} row=${row} onClose=${() => { doing.value = ""; }} />` : null}
     ${doing.value === "heads" && writable ? html`<${Heads} row=${row} onClose=${() => { doing.value = ""; }} />` : null}
     ${doing.value === "retire" && writable ? html`<${Retire} row=${row} />` : null}
+    ${doing.value === "forget" && writable ? html`<${Forget} row=${row} onClose=${() => { doing.value = ""; }} />` : null}
     ${doing.value === "delete" && writable ? html`<${Delete} row=${row} />` : null}`;
 }
 
@@ -215,7 +218,7 @@ function Delete({ row }) {
       focus.value = "";
       selected.value = new Set();
       changed();
-      say(W.deleted(labelOf(row), answer.edges_deleted ?? 0));
+      say(W.deleted(labelOf(row), answer.edges_deleted ?? 0) + (answer.memories_about ? W.memoriesStay(answer.memories_about) : ""));
     });
   };
   return html`<${Dialog} title=${W.deleteTitle(labelOf(row))} onClose=${stop}><form onSubmit=${send}>
