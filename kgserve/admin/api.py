@@ -258,9 +258,7 @@ class StoreStats(msgspec.Struct, kw_only=True):
     indexes: list[IndexStatus]
     languages: Annotated[
         dict[str, int],
-        Meta(
-            description="Indexed nodes by the detected language of their texts (ISO 639-1), for the 10 most frequent"
-        ),
+        Meta(description="Indexed nodes by the detected language of their texts (ISO 639-1), for the 10 most frequent"),
     ]
     last_check: str | None
     last_check_ok: bool | None

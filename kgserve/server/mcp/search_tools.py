@@ -45,7 +45,15 @@ _EMPTY_CONTEXT_RESULT: dict[str, Any] = {"text": "", "tokens": 0, "ids": [], "tr
 
 
 @add_fields_of(
-    request_bodies.SearchRequest, "min_similarity", "alpha", "fusion", "explain", "neighbours", "late", "syntax", "kinds"
+    request_bodies.SearchRequest,
+    "min_similarity",
+    "alpha",
+    "fusion",
+    "explain",
+    "neighbours",
+    "late",
+    "syntax",
+    "kinds",
 )
 class SearchKnowledgeArguments(DetailArguments, kw_only=True):
     """Query, mode and filters of a search."""
