@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -35,6 +36,8 @@ log = structlog.get_logger()
 KEYWORD_INDEX_KIND = "keyword 6"
 _TOKENIZER = "prepared"
 _MAX_ANALYZED_CHARS = 4_000
+_MAX_CACHED_TEXTS = 4_096
+_MAX_CACHED_CHARS = 500
 # BM25 parameters, equal to tantivy's.
 _K1, _B = 1.2, 0.75
 _TIME_FIELDS = ("since", "until", "valid_from", "valid_to", "freshness_at", "created")
@@ -246,22 +249,15 @@ class KeywordIndex:
         """
         wanted = [term for term in self._query_terms(query, "forms") if term.stems]
         language = self._common_language
-        read = {
-            key: analyze(
-                text[:_MAX_ANALYZED_CHARS],
-                detect_language(text[:_MAX_ANALYZED_CHARS]) if language is None else language,
-            )
-            for key, text in texts.items()
-        }
-        usual = sum(map(len, read.values())) / max(len(read), 1)
+        read = {key: _count_terms(text[:_MAX_ANALYZED_CHARS], language) for key, text in texts.items()}
+        usual = sum(length for _, length in read.values()) / max(len(read), 1)
         stems = {stem: None for term in wanted for stem in term.stems}
         rare = self.frequencies(stems)
         rarity = {stem: (1.0 + _K1) * compute_rarity(rare.documents, rare.holding["content", stem]) for stem in stems}
         scores: dict[str, dict[str, float]] = {}
-        for key, words in read.items():
-            damping = _K1 * (1.0 - _B + _B * len(words) / usual)
-            counts = Counter(word for word in words if word in rarity)
-            each = {stem: rarity[stem] * count / (count + damping) for stem, count in counts.items()}
+        for key, (counts, length) in read.items():
+            damping = _K1 * (1.0 - _B + _B * length / usual)
+            each = {stem: rarity[stem] * counts[stem] / (counts[stem] + damping) for stem in rarity if stem in counts}
             scores[key] = {
                 term.stems[0]: term.weight * best
                 for term in wanted
@@ -477,6 +473,20 @@ def _document_count(folder: Path) -> int:
     """Return the document count for BM25, which includes deleted texts until their segment is merged."""
     meta = decode_json((folder / "meta.json").read_bytes(), _Meta)
     return sum(segment.max_doc for segment in meta.segments)
+
+
+def _count_terms(text: str, language: str | None) -> tuple[Mapping[str, int], int]:
+    """Return the count of each term in a text, and of all terms; without a language, that is detected."""
+    return _count_cached_terms(text, language) if len(text) <= _MAX_CACHED_CHARS else _count(text, language)
+
+
+def _count(text: str, language: str | None) -> tuple[Mapping[str, int], int]:
+    terms = analyze(text, detect_language(text) if language is None else language)
+    return Counter(terms), len(terms)
+
+
+# Searches of a conversation score the same turns again.
+_count_cached_terms = lru_cache(maxsize=_MAX_CACHED_TEXTS)(_count)
 
 
 # Conversion to tantivy documents
