@@ -193,8 +193,14 @@ class KeywordIndex:
 
     def languages(self) -> dict[str, int]:
         """Return the number of texts in each detected language, most frequent first."""
-        found = self._index.searcher().terms_with_prefix("key", _LANGUAGE_PREFIX)
-        return {key.removeprefix(_LANGUAGE_PREFIX): count for key, count in found}
+        if self._language != "auto":
+            return {self._language: self._document_count} if self._document_count else {}
+        keys = self._index.searcher().terms_with_prefix("key", _LANGUAGE_PREFIX)
+        found = {key.removeprefix(_LANGUAGE_PREFIX): count for key, count in keys}
+        # English texts have no key, since they are the most frequent ones; those without a language have an empty one.
+        found["en"] = self._document_count - sum(found.values())
+        found.pop("", None)
+        return {code: found[code] for code in sorted(found, key=found.__getitem__, reverse=True) if found[code]}
 
     def clear(self, made_of: str = "", language: LanguageSetting = "auto") -> None:
         """Delete all texts; later texts are in a language and include the attributes that ``made_of`` identifies."""
@@ -499,10 +505,10 @@ def _document(entity: IndexedText, setting: LanguageSetting) -> tantivy.Document
     document.add_text("key", _key_of(entity.id))
     if setting == "auto":
         language, content = detect_and_prepare(entity.content)
+        if language != "en":
+            document.add_text("key", _LANGUAGE_PREFIX + language)
     else:
         language, content = setting, prepare_text(entity.content, setting)
-    if language:
-        document.add_text("key", _LANGUAGE_PREFIX + language)
     document.add_text("name", prepare_text(f"{entity.id} {entity.name}" if entity.name else entity.id, language))
     document.add_text("type", entity.type)
     document.add_unsigned("type_code", _type_code(entity.type))
@@ -517,6 +523,7 @@ def _document(entity: IndexedText, setting: LanguageSetting) -> tantivy.Document
     return document
 
 
+@lru_cache(maxsize=1 << 10)
 def _type_code(type_: str) -> int:
     """Return 16 bits that identify a type among the few types of an index; two types may have the same."""
     return xxhash.xxh3_64_intdigest(type_.encode("utf-8", "surrogatepass")) & 0xFFFF

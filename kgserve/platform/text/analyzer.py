@@ -74,15 +74,21 @@ def _prepare_chunks(text: str, language: str) -> str:
     if not text.isprintable():
         return " ".join(map(known.__getitem__, text.split()))
     terms: list[str] = []
+    further: list[str] = []
     done = 0
     for found in chain((first,), compounds):
         if (at := found.start()) >= done:
             begin = max(text.rfind(" ", done, at) + 1, done)
             end = text.find(" ", at)
-            terms += text[done:begin].translate(TO_ASCII_WORDS), known[text[begin:] if end < 0 else text[begin:end]]
-            done = len(text) if end < 0 else end
+            if end < 0:
+                end = len(text)
+            words, mark, forms = known[text[begin:end]].partition(_EXTRA)
+            terms += text[done:begin].translate(TO_ASCII_WORDS), words
+            if mark:
+                further.append(_EXTRA + forms)
+            done = end
     terms.append(text[done:].translate(TO_ASCII_WORDS))
-    return " ".join(terms)
+    return " ".join(terms + further)
 
 
 def _is_plain(text: str) -> bool:
@@ -94,6 +100,9 @@ def _order(joined: str) -> str:
     """Return terms with those that are marked as further forms at the end."""
     if _EXTRA not in joined:
         return joined
+    words, _, further = joined.partition(_EXTRA)
+    if further.count(" ") == further.count(_EXTRA):
+        return words + further.replace(_EXTRA, "")
     return f"{_EXTRA_TERM.sub('', joined)} {' '.join(_EXTRA_TERM.findall(joined))}"
 
 
@@ -113,12 +122,16 @@ class _ChunkCache(dict[str, str]):
             is_english = self._language == "en"
             terms = words if is_english else " ".join(prepare_word(word, self._language) for word in words.split())
         else:
-            terms = " ".join(_terms_of_chunk(chunk, self._language))
+            terms = " ".join(sorted(_terms_of_chunk(chunk, self._language), key=_is_further))
         if len(chunk) <= MAX_CACHED_CHUNK_CHARS:
             if len(self) >= MAX_CACHED_CHUNKS:
                 self.clear()
             self[chunk] = terms
         return terms
+
+
+def _is_further(term: str) -> bool:
+    return term[0] == _EXTRA
 
 
 @cache

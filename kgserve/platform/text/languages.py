@@ -31,6 +31,7 @@ _EXCLUSIVE_CLUE = 12
 _LETTER_CLUE = 4
 # More than one word that only this language has.
 _MIN_CLUES = 14
+_MIN_CLUE_WORDS = 2
 _MIN_LEAD = 1.25
 _MIN_NON_LATIN_SHARE = 0.3
 _MIN_KANA_SHARE = 0.1
@@ -172,8 +173,10 @@ def _exclusive_words() -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _detect_by_clues(words: Sequence[str], text: str = "") -> str:
-    known = _clues_by_word()
-    clues = sum(map(known.__getitem__, _known_words().intersection(words)))
+    found = _known_words().intersection(words)
+    if len(found) < _MIN_CLUE_WORDS and not text:
+        return ""
+    clues = sum(map(_clues_by_word().__getitem__, found))
     if text:
         clues += sum(map(_letter_clues, set(_OTHER_LETTER.findall(text))))
     return _decide(clues)
