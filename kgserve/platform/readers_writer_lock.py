@@ -11,8 +11,8 @@ class ReadersWriterLock:
     """Lock for many readers at a time, or one writer; neither can keep the other waiting forever.
 
     Threads enter in the order of arrival: a writer waits only for readers that came before it, and a writer that
-    releases and requests the lock again lets waiting readers pass first. Long work that releases it between steps therefore
-    delays readers by one step. It is not reentrant.
+    releases and requests the lock again lets waiting readers pass first. If it releases the lock between steps of long
+    work, readers wait for one step. It is not reentrant.
     """
 
     def __init__(self) -> None:

@@ -55,11 +55,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 def rest(served: RunningServer, store: str) -> Iterator[httpx.Client]:
     """Connection to a store with memories about a person."""
     with httpx.Client(base_url=served.url, timeout=60) as http:
+        sequence = 0
         for memory, (content, about) in FACTS.items():
             entities = [{"name": name, "entity_type": "person"} for name in about]
             body = {"content": content, "entities": entities, "entity_id": memory}
-            done = accepted(http.post(f"/api/v1/retain?store={store}", json=body))
-        recall = {"store": store, "q": "tea", "at_least": done["sequence"]}
+            sequence = accepted(http.post(f"/api/v1/retain?store={store}", json=body))["sequence"]
+        recall = {"store": store, "q": "tea", "at_least": sequence}
         assert http.get("/api/v1/recall", params=recall).status_code == 200
         yield http
 
