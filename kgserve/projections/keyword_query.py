@@ -122,7 +122,7 @@ class KeywordQueryBuilder:
                 yield tantivy.Query.disjunction_max_query(parts)
 
     def _stems_of_prefix(self, field: str, prefix: str) -> dict[str, int]:
-        """Return stems that a prefix extends, such as run for runnin."""
+        """Return stems that a prefix extends, such as run for running."""
         least = max(_MIN_STEM_CHARS, len(prefix) - _MAX_ENDING_CHARS)
         stems = (prefix[:length] for length in range(len(prefix) - 1, least - 1, -1))
         return next(({stem: count} for stem in stems if (count := self.frequency(field, stem))), {})
