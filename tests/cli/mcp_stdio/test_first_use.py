@@ -33,7 +33,11 @@ def test_another_editor_recalls_what_one_retained(tmp_path: Path) -> None:
             store.recall("x", at_least=store.settings().sequence, touch=False)
         return [each["content"] for each in call(editor, "recall", query="which Postgres do we use?")["memories"]]
 
-    with ending(data), editing(*options) as one, editing(*options, era="stateless") as other:
+    with (
+        ending(data),
+        editing(*options, "--answers", "both") as one,
+        editing(*options, "--answers", "both", era="stateless") as other,
+    ):
         one.open()
         other.open()
         tools = one.ask("tools/list")["tools"]

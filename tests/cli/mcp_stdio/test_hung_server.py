@@ -15,7 +15,8 @@ from tests.cli.running import SERVER_TIMEOUT_SECONDS, serving
 def test_a_hung_server_is_reported_and_used_again_after_it_resumes(tmp_path: Path) -> None:
     data, log = tmp_path / "data", tmp_path / "log"
     with serving(data, variables=SMALL) as server, ExitStack() as stack:
-        editors = [stack.enter_context(editing("--data", data, "--store", era, era=era, log=log)) for era in ERAS]
+        options = ("--data", data, "--answers", "both")
+        editors = [stack.enter_context(editing(*options, "--store", era, era=era, log=log)) for era in ERAS]
         later = [stack.enter_context(editing("--data", data, era=era)) for era in ERAS]
         for editor in editors:
             editor.open()

@@ -1,4 +1,4 @@
-// Search by words and meaning, also while the last word is being typed; without indexes by id prefix.
+// Search by words and meaning while you type; without indexes by id prefix.
 
 import { html, signal } from "../vendor/preact.js";
 import { labelOf } from "../graph/labels.js";
@@ -25,7 +25,7 @@ function searchSoon() {
   pause = setTimeout(() => void runSearch({ typing: true }), TYPING_PAUSE_MS);
 }
 
-/** @param {{typing?: boolean}} how whether the query is still being typed: then failures stay silent */
+/** @param {{typing?: boolean}} how failures stay silent while typing */
 export async function runSearch({ typing = false } = {}) {
   clearTimeout(pause);
   under?.abort();
