@@ -257,18 +257,20 @@ class KeywordIndex:
         language = self._common_language
         read = {key: _count_terms(text[:_MAX_ANALYZED_CHARS], language) for key, text in texts.items()}
         usual = sum(length for _, length in read.values()) / max(len(read), 1)
-        stems = {stem: None for term in wanted for stem in term.stems}
-        rare = self.frequencies(stems)
-        rarity = {stem: (1.0 + _K1) * compute_rarity(rare.documents, rare.holding["content", stem]) for stem in stems}
+        terms_of: dict[str, list[QueryTerm]] = {}
+        for term in wanted:
+            for stem in term.stems:
+                terms_of.setdefault(stem, []).append(term)
+        rare = self.frequencies(terms_of)
+        most = {stem: (1.0 + _K1) * compute_rarity(rare.documents, rare.holding["content", stem]) for stem in terms_of}
         scores: dict[str, dict[str, float]] = {}
         for key, (counts, length) in read.items():
+            found = scores[key] = {}
             damping = _K1 * (1.0 - _B + _B * length / usual)
-            each = {stem: rarity[stem] * counts[stem] / (counts[stem] + damping) for stem in rarity if stem in counts}
-            scores[key] = {
-                term.stems[0]: term.weight * best
-                for term in wanted
-                if (best := max((each[stem] for stem in term.stems if stem in each), default=0.0))
-            }
+            for stem in filter(counts.__contains__, most):
+                score = most[stem] * counts[stem] / (counts[stem] + damping)
+                for term in terms_of[stem]:
+                    found[term.stems[0]] = max(found.get(term.stems[0], 0.0), term.weight * score)
         return scores
 
     def search(
