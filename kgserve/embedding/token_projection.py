@@ -86,13 +86,20 @@ class TokenProjection:
             codes[:, part] = (some @ self._codebook[part].T - self._half_squares[part]).argmax(axis=1)
         return codes
 
-    def decode(self, codes: TokenCodes) -> FloatMatrix:
-        """Return the unit vectors that codes stand for, of shape (tokens, dimensions)."""
+    def similarities(self, query: FloatMatrix, codes: TokenCodes) -> FloatMatrix:
+        """Return the cosines of unit vectors with the vectors of codes, of shape (tokens, query tokens).
+
+        Nothing is decoded: the products of the query with all centroids are computed once, and looked up by code.
+        """
         parts, _, width = self._codebook.shape
-        vectors = np.empty((len(codes), parts * width), np.float32)
+        products = np.zeros((len(codes), len(query)), np.float32)
+        half_squares = np.zeros(len(codes), np.float32)
         for part in range(parts):
-            vectors[:, part * width : (part + 1) * width] = self._codebook[part][codes[:, part]]
-        return _normalize(vectors)
+            table = self._codebook[part] @ query[:, part * width : (part + 1) * width].T
+            products += table[codes[:, part]]
+            half_squares += self._half_squares[part][codes[:, part]]
+        lengths = np.sqrt(2 * half_squares)
+        return products / np.maximum(lengths, _MIN_LENGTH)[:, None]
 
 
 def _normalize(vectors: FloatMatrix) -> FloatMatrix:

@@ -15,18 +15,18 @@ MIN_COVERED_SHARE = 0.9
 """Share of the nodes that must have tokens: those without would otherwise rank too low."""
 
 
-def max_similarities(query: FloatMatrix, tokens: FloatMatrix, counts: Sequence[int] | NDArray[np.int64]) -> FloatMatrix:
+def max_similarities(similarities: FloatMatrix, counts: Sequence[int] | NDArray[np.int64]) -> FloatMatrix:
     """Return the highest cosine of each token of a query with any token of each text, of shape (texts, query tokens).
 
-    ``tokens`` are those of all texts, one text after the other, ``counts`` their numbers. Rows of texts without any
-    token hold the mean of the others.
+    ``similarities`` are those of the tokens of all texts, of shape (tokens, query tokens), one text after the other,
+    ``counts`` the numbers of tokens. Rows of texts without any token hold the mean of the others.
     """
     held = np.asarray(counts, np.int64)
-    best = np.zeros((len(held), len(query)), np.float32)
+    best = np.zeros((len(held), similarities.shape[1]), np.float32)
     some = np.flatnonzero(held)
     if len(some):
         starts = np.cumsum(held) - held
-        best[some] = np.maximum.reduceat(tokens @ query.T, starts[some], axis=0)
+        best[some] = np.maximum.reduceat(similarities, starts[some], axis=0)
         best[held == 0] = best[some].mean(axis=0)
     return best
 
@@ -39,6 +39,6 @@ def score_tokens(query: TokenVectors | None, found: TurnTokens, ids: Sequence[st
     encoded = table.read(ids)
     if np.count_nonzero(encoded.counts) < MIN_COVERED_SHARE * len(ids):
         return None
-    best = max_similarities(query.vectors, table.decode(encoded.codes), encoded.counts)
+    best = max_similarities(table.similarities(query.vectors, encoded.codes), encoded.counts)
     weights = table.rarity(query.pieces)
     return TokenScores(best.astype(np.float64), weights / max(float(weights.sum()), 1e-9))

@@ -75,9 +75,9 @@ class TokenVectorTable:
         rows[:, _PIECE_BYTES:] = self._projection.encode(tokens.vectors[order])
         return rows
 
-    def decode(self, codes: TokenCodes) -> FloatMatrix:
-        """Return the unit vectors of codes, of shape (tokens, dimensions)."""
-        return self._projection.decode(codes)
+    def similarities(self, query: FloatMatrix, codes: TokenCodes) -> FloatMatrix:
+        """Return the cosines of the tokens of a query with codes, of shape (tokens, query tokens)."""
+        return self._projection.similarities(query, codes)
 
     def put(self, node_id: str, rows: TokenRows) -> None:
         """Add a node or replace its tokens."""

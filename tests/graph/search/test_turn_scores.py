@@ -87,5 +87,5 @@ def test_other_nodes_are_scored_by_tokens_on_request() -> None:
 def test_max_similarity_of_texts_without_tokens_is_the_mean() -> None:
     query = np.eye(2, 3, dtype=np.float32)
     tokens = np.array([[1, 0, 0], [0, 0.5, 0], [0.5, 0, 0]], np.float32)
-    assert max_similarities(query, tokens, [2, 0, 1, 0]).tolist() == [[1, 0.5], [0.75, 0.25], [0.5, 0], [0.75, 0.25]]
-    assert max_similarities(query, tokens[:0], [0]).tolist() == [[0, 0]]
+    assert max_similarities(tokens @ query.T, [2, 0, 1, 0]).tolist() == [[1, 0.5], [0.75, 0.25], [0.5, 0], [0.75, 0.25]]
+    assert max_similarities(tokens[:0] @ query.T, [0]).tolist() == [[0, 0]]
