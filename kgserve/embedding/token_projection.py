@@ -98,8 +98,9 @@ class TokenProjection:
             table = self._codebook[part] @ query[:, part * width : (part + 1) * width].T
             products += table[codes[:, part]]
             half_squares += self._half_squares[part][codes[:, part]]
-        lengths = np.sqrt(2 * half_squares)
-        return products / np.maximum(lengths, _MIN_LENGTH)[:, None]
+        lengths: NDArray[np.float32] = np.sqrt(half_squares + half_squares)
+        products /= np.maximum(lengths, _MIN_LENGTH)[:, None]
+        return products
 
 
 def _normalize(vectors: FloatMatrix) -> FloatMatrix:
