@@ -33,7 +33,7 @@ from tests.stores.writing import PATIENCE, settings
 NAMES = ("Quixley", "Quixbert")
 FORGOTTEN = {"tea", "tea@", "pair", "sushi", "dog"}
 STORE = "shop"
-LONG_STORY = " ".join(f"Quixley told story number {number} about the harbour." for number in range(60))
+LONG_STORY = " ".join(f"Quixley wrote story {number} about the harbour." for number in range(60))
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ class EntityMatch(msgspec.Struct, frozen=True):
     keyword: float | None = None
     semantic: float | None = None
     tokens: float | None = None
-    """Late interaction: how close the tokens of the query come to some token of the text, 1 for the closest text."""
+    """Late interaction: weighted mean over the tokens of the query, each 1 in the text that matches it best."""
 
 
 class ProximityGain(msgspec.Struct, frozen=True):

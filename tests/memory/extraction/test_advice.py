@@ -73,16 +73,16 @@ BAD: dict[str, Behaviour] = {
 def test_unusable_model_answer_is_reported(service: Service, http: httpx.Client, behaviour: str) -> None:
     retain(http, "The web shop uses Postgres 17.")
     service.usually = BAD[behaviour]
-    told = refusal(http.post("/api/v1/reflect", json=QUESTION), 503)
-    assert "language model" in told["detail"]
-    assert KEY not in told["detail"]
+    reply = refusal(http.post("/api/v1/reflect", json=QUESTION), 503)
+    assert "language model" in reply["detail"]
+    assert KEY not in reply["detail"]
 
 
 def test_answer_without_model_names_the_settings(http: httpx.Client, tmp_path: Path) -> None:
     with serving(tmp_path / "without") as there, httpx.Client(base_url=there.url) as plain:
         retain(plain, "The web shop uses Postgres 17.")
-        told = refusal(plain.post("/api/v1/reflect", json=QUESTION), 400)
-        assert "KGSERVE_LLM_URL" in told["detail"]
+        reply = refusal(plain.post("/api/v1/reflect", json=QUESTION), 400)
+        assert "KGSERVE_LLM_URL" in reply["detail"]
 
 
 def garden(http: httpx.Client) -> None:
@@ -132,6 +132,6 @@ def test_mcp_reflect_answers_questions(service: Service, http: httpx.Client) -> 
     memory = retain(http, "The web shop uses Postgres 17.")["operations"][0]["memory_id"]
     service.usually = words(json.dumps({"answer": "Postgres 17.", "used": ["m1"]}))
     asked = {"name": "reflect", "arguments": {"index": "default", **QUESTION}}
-    told = accepted(http.send(Stateless(http).request("tools/call", asked)))["result"]
-    assert told["content"][0]["text"].splitlines()[:2] == ["Postgres 17.", f"based on [{memory[:8]}]"]
-    assert (told["structuredContent"]["answer"], told["structuredContent"]["used"]) == ("Postgres 17.", [memory])
+    reply = accepted(http.send(Stateless(http).request("tools/call", asked)))["result"]
+    assert reply["content"][0]["text"].splitlines()[:2] == ["Postgres 17.", f"based on [{memory[:8]}]"]
+    assert (reply["structuredContent"]["answer"], reply["structuredContent"]["used"]) == ("Postgres 17.", [memory])
