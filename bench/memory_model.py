@@ -16,6 +16,7 @@ from bench import graphs, wordnet
 from kgserve.embedding.embedder import Embedder
 from kgserve.memory.recall_scoring import MAX_SPREAD_ENTITIES
 from kgserve.projections.keyword import KeywordIndex
+from kgserve.projections.keyword_query import KeywordQuery
 from kgserve.projections.vector.index import VectorHit
 
 ENTITIES = 2_000
@@ -155,7 +156,8 @@ class RecallModel:
             self._words = {each.id: self._words_of(each) for each in made}
 
     def _words_of(self, made: SampleMemory) -> set[str]:
-        return set(self.terms(" ".join((made.id, made.content, *made.tags, made.type, made.source or ""))))
+        text = " ".join((made.id, made.content, *made.tags, made.type, made.source or ""))
+        return set(self.terms(KeywordQuery(text)))
 
     def worth(self, made: SampleMemory) -> float:
         """Return the decayed confidence of a memory."""
@@ -181,7 +183,7 @@ class RecallModel:
 
     def holding(self, query: str, among: set[str]) -> set[str]:
         """Return the memories that contain any of the words."""
-        wanted = set(self.terms(query))
+        wanted = set(self.terms(KeywordQuery(query)))
         return {key for key in among if self._words[key] & wanted}
 
     def near(self, query: str, among: set[str], least: float, limit: int) -> list[VectorHit]:

@@ -65,7 +65,7 @@ from kgserve.platform.text.similarity import fingerprint
 from kgserve.platform.timestamps import complete_time, format_time, parse_time
 from kgserve.projections.history_follower import HistoryWorker
 from kgserve.projections.indexed_text import EntityFacets, IndexFilter, MemoryFacets
-from kgserve.projections.keyword import QueryInterpretation
+from kgserve.projections.keyword_query import KeywordQuery
 from kgserve.projections.memory_index import decay
 from kgserve.projections.memory_index.decay import Confidence, half_lives_of
 from kgserve.projections.memory_index.entries import MemoryState
@@ -383,12 +383,11 @@ class MemoryRecall:
     # Keywords and vectors
 
     def _search_keywords(self, pool: int) -> ScoresById:
-        query = self._request.query
         # Word forms are not expanded if the caller requested keyword search.
-        reading: QueryInterpretation = "plain" if self._request.mode == "keyword" else "forms"
+        query = KeywordQuery(self._request.query, "plain" if self._request.mode == "keyword" else "forms")
 
         def search(count: int, only: IndexFilter) -> ScoresById:
-            found = self._index.search_keywords(query, count, only, reading)
+            found = self._index.search_keywords(query, count, only)
             self._by_words |= found
             return found
 
@@ -497,7 +496,8 @@ class MemoryRecall:
         if not self._has_content_words:
             return set() if self.searched.indexes.can_embed_queries else {*among}
         only = msgspec.structs.replace(self._only, valid_at=None, ids=among, past_ids=among)
-        return {*self._index.search_keywords(self._request.query, len(among), only, "content")}
+        query = KeywordQuery(self._request.query, "content")
+        return {*self._index.search_keywords(query, len(among), only)}
 
     def _turns(self, ids: Sequence[str]) -> score_fusion.NeighbourWeights:
         """Return the turns before and after some memories, as far as they pass."""

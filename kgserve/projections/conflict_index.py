@@ -18,7 +18,8 @@ from kgserve.projections.base import FollowedStore
 from kgserve.projections.history.history import RowState
 from kgserve.projections.history_follower import HistoryProjection
 from kgserve.projections.indexed_text import IndexedText, IndexFilter
-from kgserve.projections.keyword import DocumentFrequencies, KeywordIndex, QueryInterpretation
+from kgserve.projections.keyword import DocumentFrequencies, KeywordIndex
+from kgserve.projections.keyword_query import KeywordQuery
 from kgserve.storage.model.rows import NodeRow
 
 MAX_CONFLICT_HEADS = 10_000
@@ -64,21 +65,14 @@ class ConflictIndex:
         return self._rows.get(key)
 
     def search_keywords(
-        self,
-        query: str,
-        limit: int,
-        only: IndexFilter,
-        reading: QueryInterpretation,
-        other: DocumentFrequencies,
-        *,
-        prefix: bool = False,
+        self, query: KeywordQuery, limit: int, only: IndexFilter, other: DocumentFrequencies
     ) -> dict[str, float]:
         """Return the versions that match the words of a query, with BM25 scores.
 
         Term rarity is computed over these versions and the texts of ``other`` together.
         """
         index = self._index
-        found = index.search(query, limit, only, reading=reading, other=other, prefix=prefix) if index else []
+        found = index.search(query, limit, only, other=other) if index else []
         return {hit.id: hit.score for hit in found}
 
     def search_vectors(self, vector: Vector, only: IndexFilter) -> dict[str, float]:

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 import structlog
@@ -29,7 +28,12 @@ from kgserve.platform.text.query_syntax import rewrite_query_syntax
 from kgserve.platform.text.stemmer import select_stemming
 from kgserve.projections import manifest
 from kgserve.projections.indexed_text import NO_TEXT_FILTER, IndexedText, IndexFilter, parse_past_text_key
-from kgserve.projections.keyword_query import TEXT_FIELDS, KeywordQueryBuilder, compute_rarity
+from kgserve.projections.keyword_query import (
+    TEXT_FIELDS,
+    KeywordQuery,
+    KeywordQueryBuilder,
+    compute_rarity,
+)
 
 log = structlog.get_logger()
 
@@ -83,13 +87,6 @@ class _Segment(msgspec.Struct):
 class _Meta(msgspec.Struct):
     segments: list[_Segment]
 
-
-QueryInterpretation = Literal["plain", "forms", "content", "syntax"]
-"""Interpretation of a query.
-
-``plain`` matches its words, ``forms`` also their other word forms, ``content`` does the same without function words,
-and ``syntax`` parses tantivy's query language.
-"""
 
 _Part = tuple[tantivy.Occur, tantivy.Query]
 _Scored = tuple[float, tantivy.DocAddress]
@@ -211,21 +208,21 @@ class KeywordIndex:
         self._reload()
         self.sequence, self.fresh = 0, True
 
-    def terms(self, text: str, reading: QueryInterpretation = "plain") -> dict[str, float]:
-        """Return the distinct terms of a text as indexed, each with its weight."""
+    def terms(self, query: KeywordQuery) -> dict[str, float]:
+        """Return the distinct terms of a query as indexed, each with its weight."""
         weights: dict[str, float] = {}
-        for term in self._query_terms(text, reading):
+        for term in self._query_terms(query):
             for stem in (*term.stems, *term.phrase):
                 weights[stem] = max(term.weight, weights.get(stem, 0.0))
         return weights
 
-    def _query_terms(self, text: str, reading: QueryInterpretation) -> Sequence[QueryTerm]:
+    def _query_terms(self, query: KeywordQuery) -> Sequence[QueryTerm]:
         """Return the words of a query, and their other forms if the reading asks for them."""
         return analyze_query(
-            text,
+            query.text,
             self._stemming_languages,
-            content_only=reading == "content",
-            irregular=reading in {"forms", "content"},
+            content_only=query.reading == "content",
+            irregular=query.reading in {"forms", "content"},
         )
 
     def merge_with_predecessor(self, text: IndexedText) -> IndexedText:
@@ -253,7 +250,7 @@ class KeywordIndex:
 
         Lengths are normalized by the average length of the given contents.
         """
-        wanted = [term for term in self._query_terms(query, "forms") if term.stems]
+        wanted = [term for term in self._query_terms(KeywordQuery(query, "forms")) if term.stems]
         language = self._common_language
         read = {key: _count_terms(text[:_MAX_ANALYZED_CHARS], language) for key, text in texts.items()}
         usual = sum(length for _, length in read.values()) / max(len(read), 1)
@@ -275,52 +272,45 @@ class KeywordIndex:
 
     def search(
         self,
-        text: str,
+        query: KeywordQuery,
         limit: int,
         only: IndexFilter = NO_TEXT_FILTER,
         *,
-        reading: QueryInterpretation = "plain",
         other: DocumentFrequencies | None = None,
-        prefix: bool = False,
     ) -> list[KeywordHit]:
-        """Return the best entities for the words of a text, best first.
+        """Return the best entities for a query, best first.
 
-        With ``prefix``, the last word also matches words that begin with it. The reading ``forms`` also matches other
-        word forms, such as "go" for "went". ``syntax`` parses the text as tantivy's query language, and raises
-        InvalidInput if that fails. The rarity of words is that in this index, or in this one and ``other`` together.
+        The rarity of words is that in this index, or in this one and ``other`` together. Raises InvalidInput for a
+        query that cannot be parsed as tantivy's query language, if that is its reading.
         """
         searcher = self._index.searcher()
-        if reading == "syntax":
-            query = self._parse_syntax(text)
+        if query.reading == "syntax":
+            parsed = self._parse_syntax(query.text)
             try:
-                found = self._best_hits(searcher, query, limit, only)
+                found = self._best_hits(searcher, parsed, limit, only)
             except ValueError as error:
                 raise InvalidInput(f"`query` cannot be evaluated: {error}") from None
         else:
-            found = self._search_words(
-                searcher, text, limit, only, reading, other, list_prefixes(text) if prefix else ()
-            )
+            found = self._search_words(searcher, query, limit, only, other)
         return [KeywordHit(self._id_of(searcher.doc(address)["id"][0]), float(score)) for score, address in found]
 
     def _search_words(
         self,
         searcher: tantivy.Searcher,
-        text: str,
+        query: KeywordQuery,
         limit: int,
         only: IndexFilter,
-        reading: QueryInterpretation,
         other: DocumentFrequencies | None,
-        prefixes: Sequence[str],
     ) -> list[_Scored]:
-        """Return the best hits for the words of a text. If there are too few, those with misspelt words follow."""
-        terms = self._query_terms(text, reading)
+        """Return the best hits for the words of a query. If there are too few, those with misspelt words follow."""
+        terms = self._query_terms(query)
         factors: dict[tuple[str, str], float] = {}
         if other is not None:
             factors = self.frequencies(stem for term in terms for stem in term.stems).boosts(other)
         builder = KeywordQueryBuilder(self._schema, searcher, self._document_count)
-        query = builder.match_any(terms, factors, prefixes)
-        found = [] if query is None else self._best_hits(searcher, query, limit, only)
-        if reading == "plain" and len(found) < limit and (misspelt := builder.match_misspelt(terms)) is not None:
+        any_term = builder.match_any(terms, factors, list_prefixes(query.text) if query.prefix else ())
+        found = [] if any_term is None else self._best_hits(searcher, any_term, limit, only)
+        if query.reading == "plain" and len(found) < limit and (misspelt := builder.match_misspelt(terms)) is not None:
             taken = {(address.segment_ord, address.doc) for _, address in found}
             lowest = found[-1][0] if found else 1.0
             more = self._best_hits(searcher, misspelt, limit, only)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Literal
 
+import msgspec
 import tantivy
 
 from kgserve.platform.text.query_analyzer import QueryTerm
@@ -28,6 +30,21 @@ _MIN_STEM_CHARS = 3
 _MAX_ENDING_CHARS = 4
 
 _Clause = tuple[tantivy.Occur, tantivy.Query]
+
+QueryInterpretation = Literal["plain", "forms", "content", "syntax"]
+"""Interpretation of a query.
+
+``plain`` matches its words, ``forms`` also their other word forms, ``content`` does the same without function words,
+and ``syntax`` parses tantivy's query language.
+"""
+
+
+class KeywordQuery(msgspec.Struct, frozen=True):
+    """Query by words; with ``prefix`` its last word also matches words that begin with it."""
+
+    text: str
+    reading: QueryInterpretation = "plain"
+    prefix: bool = False
 
 
 def compute_rarity(documents: int, holding: int) -> float:

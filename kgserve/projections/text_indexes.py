@@ -35,7 +35,8 @@ from kgserve.projections.history.history import RowState
 from kgserve.projections.history.reader import EndedStateBatch, HistoryPosition, read_ended_states
 from kgserve.projections.history_follower import HistoryProjection
 from kgserve.projections.indexed_text import NO_TEXT_FILTER, IndexedText, IndexFilter, parse_past_text_key
-from kgserve.projections.keyword import DocumentFrequencies, KeywordHit, KeywordIndex, QueryInterpretation
+from kgserve.projections.keyword import DocumentFrequencies, KeywordHit, KeywordIndex
+from kgserve.projections.keyword_query import KeywordQuery
 from kgserve.projections.read_your_writes import wait_or_raise_not_caught_up
 from kgserve.projections.recent_vectors import RecentVectors
 from kgserve.projections.text_index_base import (
@@ -87,25 +88,26 @@ class StoreKeywordIndex(StoreTextIndex[KeywordIndex]):
 
     def search(
         self,
-        text: str,
+        query: KeywordQuery,
         limit: int,
         only: IndexFilter = NO_TEXT_FILTER,
         *,
-        reading: QueryInterpretation = "plain",
         other: DocumentFrequencies | None = None,
-        prefix: bool = False,
     ) -> list[KeywordHit]:
-        """Return the best entities for a text, as `KeywordIndex.search`. Raises Unavailable until the index is open."""
-        return self._opened().search(text, limit, only, reading=reading, other=other, prefix=prefix)
+        """Return the best entities for a query, as `KeywordIndex.search`.
+
+        Raises Unavailable until the index is open.
+        """
+        return self._opened().search(query, limit, only, other=other)
 
     def languages(self) -> dict[str, int]:
         """Return text counts by detected language, as `KeywordIndex.languages`; none until the index is open."""
         return {} if self._index is None else self._index.languages()
 
-    def frequencies(self, text: str, reading: QueryInterpretation) -> DocumentFrequencies:
-        """Return the document frequencies of the terms of a text."""
+    def frequencies(self, query: KeywordQuery) -> DocumentFrequencies:
+        """Return the document frequencies of the terms of a query."""
         index = self._opened()
-        return index.frequencies(index.terms(text, reading))
+        return index.frequencies(index.terms(query))
 
     def bm25_scores(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
         """Return term scores by text, as `KeywordIndex.bm25_scores`. Raises Unavailable until the index is open."""
@@ -831,17 +833,9 @@ class TextIndexes:
         if near and all(each.error is None and each.pending <= EMBEDDING_BATCH_SIZE for each in followers):
             self.wait_or_retry(present, seconds, "present", words_alone=words_alone)
 
-    def search_keywords(
-        self,
-        query: str,
-        limit: int,
-        only: IndexFilter,
-        reading: QueryInterpretation = "plain",
-        *,
-        prefix: bool = False,
-    ) -> dict[str, float]:
+    def search_keywords(self, query: KeywordQuery, limit: int, only: IndexFilter) -> dict[str, float]:
         """Return the best entities for the words of a query with BM25 scores. Raises what `search` raises."""
-        return {hit.id: hit.score for hit in self.keyword.search(query, limit, only, reading=reading, prefix=prefix)}
+        return {hit.id: hit.score for hit in self.keyword.search(query, limit, only)}
 
     def bm25_scores(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
         """Return term scores by text, as `KeywordIndex.bm25_scores`. Raises what `search` raises."""
@@ -893,15 +887,7 @@ class TextIndexesAsOf:
         """Return the commit that is searched."""
         return self._at
 
-    def search_keywords(
-        self,
-        query: str,
-        limit: int,
-        only: IndexFilter,
-        reading: QueryInterpretation = "plain",
-        *,
-        prefix: bool = False,
-    ) -> dict[str, float]:
+    def search_keywords(self, query: KeywordQuery, limit: int, only: IndexFilter) -> dict[str, float]:
         """Return the best entities for the words of a query with BM25 scores, best first.
 
         Raises InvalidInput for an invalid query, and Unavailable while an index is behind.
@@ -910,12 +896,9 @@ class TextIndexesAsOf:
         now, then = self._indexes.keyword, self._indexes.past_keyword
         # Wait beforehand as well: the weights of words must be the same on the next page.
         self._wait_until_applied(then, now.visible_up_to)
-        frequencies = then.frequencies(query, reading)
-        hits = now.search(query, limit, only, reading=reading, other=frequencies, prefix=prefix)
+        hits = now.search(query, limit, only, other=then.frequencies(query))
         with self._require_complete(now, then):
-            frequencies = now.frequencies(query, reading)
-            past = only.for_past_texts
-            hits += then.search(query, limit, past, reading=reading, other=frequencies, prefix=prefix)
+            hits += then.search(query, limit, only.for_past_texts, other=now.frequencies(query))
         return _best_hits([(hit.id, hit.score) for hit in hits], limit)
 
     def bm25_scores(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:

@@ -15,6 +15,7 @@ from typing_extensions import override
 from kgserve.embedding.embedder import Embedder, HashingEmbedder
 from kgserve.errors import Unavailable
 from kgserve.projections.indexer import IndexWorker
+from kgserve.projections.keyword_query import KeywordQuery
 from kgserve.projections.text_indexes import TextIndexes
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
@@ -99,6 +100,6 @@ def caught_up(store: OpenStore, indexes: TextIndexes) -> None:
 
 def contents(indexes: TextIndexes, embedder: Embedder, query: str) -> tuple[dict[str, float], dict[str, float]]:
     """Return everything that both indexes find for a query, with comparable scores."""
-    words = {hit.id: round(hit.score, 4) for hit in indexes.keyword.search(query, 10_000)}
+    words = {hit.id: round(hit.score, 4) for hit in indexes.keyword.search(KeywordQuery(query), 10_000)}
     near = indexes.vector.search(embedder.embed([query])[0], 10_000)
     return words, {hit.id: round(hit.similarity, 4) for hit in near}

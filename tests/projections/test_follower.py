@@ -13,6 +13,7 @@ import pytest
 
 from kgserve.embedding.embedder import HashingEmbedder
 from kgserve.errors import Conflict, Unavailable
+from kgserve.projections.keyword_query import KeywordQuery
 from kgserve.projections.text_indexes import IndexSyncNotifier, KeywordProjection, VectorProjection
 from kgserve.storage.changefeed import ChangeFeedReader
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
@@ -211,7 +212,7 @@ def test_closing_after_halt_does_not_wait_for_an_endless_step(tmp_path: Path, mo
         embedder.let_go.set()
     with followed(tmp_path, HashingEmbedder()) as (store, indexes):
         assert indexes.keyword.wait(1, PATIENCE)
-        assert len(indexes.keyword.search("fox", 10)) == 3
+        assert len(indexes.keyword.search(KeywordQuery("fox"), 10)) == 3
 
 
 def test_another_model_is_rejected_until_reindex(tmp_path: Path) -> None:
@@ -225,7 +226,7 @@ def test_another_model_is_rejected_until_reindex(tmp_path: Path) -> None:
         assert not indexes.wait(0, 20 * PATIENCE)
         assert time.monotonic() - started < 10 * PATIENCE
         assert indexes.wait(1, PATIENCE, words_alone=True)
-        assert len(indexes.keyword.search("fox", 50)) == 20
+        assert len(indexes.keyword.search(KeywordQuery("fox"), 50)) == 20
         with pytest.raises(Conflict, match=f"kgserve reindex {NAME}"):
             indexes.vector.search(other.embed(["fox"])[0], 5)
         state = indexes.vector.state()
@@ -267,7 +268,7 @@ def test_closing_does_not_wait_for_the_backlog(tmp_path: Path) -> None:
     assert embedder.asked == 1
     with followed(tmp_path) as (store, indexes):
         indexes.keyword.wait(1, PATIENCE)
-        assert len(indexes.keyword.search("fox", 10_000)) == 8000
+        assert len(indexes.keyword.search(KeywordQuery("fox"), 10_000)) == 8000
 
 
 def test_eviction_of_a_store_closes_its_indexes(tmp_path: Path) -> None:
@@ -295,7 +296,7 @@ def test_a_closed_store_is_not_indexed(tmp_path: Path) -> None:
         with pytest.raises(Unavailable):
             indexer.of(store)
         with pytest.raises(Unavailable):
-            indexes.keyword.search("fox", 1)
+            indexes.keyword.search(KeywordQuery("fox"), 1)
 
 
 def test_listeners_receive_sync_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from kgserve.embedding.embedder import HashingEmbedder
 from kgserve.projections.indexed_text import IndexedText, extract_attribute_words
+from kgserve.projections.keyword_query import KeywordQuery
 from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.storage.model.fields import NodeExtras
 from kgserve.storage.model.rows import NodeRow
@@ -50,7 +51,7 @@ def found(there: ModelCheckedStore, query: str) -> list[set[str]]:
     """Return the hits of the current indexes by words, and by vector above a minimum similarity."""
     there.settle()
     near = there.indexes.vector.search(there.embedder.embed([query])[0], 100)
-    words = {hit.id for hit in there.indexes.keyword.search(query, 100)}
+    words = {hit.id for hit in there.indexes.keyword.search(KeywordQuery(query), 100)}
     return [words, {hit.id for hit in near if hit.similarity > 0.3}]
 
 

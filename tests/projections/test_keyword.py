@@ -10,6 +10,7 @@ from kgserve.errors import InvalidInput
 from kgserve.projections import keyword
 from kgserve.projections.indexed_text import IndexedText, IndexFilter
 from kgserve.projections.keyword import KeywordIndex
+from kgserve.projections.keyword_query import KeywordQuery
 from kgserve.projections.manifest import INDEX_MANIFEST_FILE
 from tests.stores.writing import flip
 
@@ -39,7 +40,7 @@ def text(node_id: str, content: str, node_type: str = "t") -> IndexedText:
 
 
 def found(index: KeywordIndex, query: str, only: IndexFilter | None = None, *, limit: int = 50) -> list[str]:
-    return [hit.id for hit in index.search(query, limit, only or IndexFilter())]
+    return [hit.id for hit in index.search(KeywordQuery(query), limit, only or IndexFilter())]
 
 
 def test_words_match_after_stemming(index: KeywordIndex) -> None:
@@ -57,15 +58,15 @@ def test_words_of_an_id_match(index: KeywordIndex) -> None:
 def test_irregular_forms_match_in_the_forms_reading(index: KeywordIndex) -> None:
     index.write([text("a", "She went to the lake"), text("b", "go now"), text("c", "two mice")], (), 1)
     assert found(index, "go") == ["b"]
-    assert [hit.id for hit in index.search("go", 9, reading="forms")] == ["b", "a"]
-    assert [hit.id for hit in index.search("mouse", 9, reading="forms")] == ["c"]
+    assert [hit.id for hit in index.search(KeywordQuery("go", "forms"), 9)] == ["b", "a"]
+    assert [hit.id for hit in index.search(KeywordQuery("mouse", "forms"), 9)] == ["c"]
 
 
 def test_term_scores_equal_those_of_the_index(index: KeywordIndex) -> None:
     texts = {"1": "a kiln for clay and clay pots", "2": "clay", "3": "the lake", "4": "she went where kilns are"}
     index.write([text(*each) for each in texts.items()], (), 1)
     query = "what clay goes into the kiln"
-    scores = {hit.id: hit.score for hit in index.search(query, 9, reading="forms")}
+    scores = {hit.id: hit.score for hit in index.search(KeywordQuery(query, "forms"), 9)}
     worths = index.bm25_scores(query, texts)
     assert {key: sum(each.values()) for key, each in worths.items()} == pytest.approx(scores | {"3": scores["3"]})
     assert worths["1"]["clay"] > worths["1"]["kiln"]
@@ -75,7 +76,8 @@ def test_term_scores_equal_those_of_the_index(index: KeywordIndex) -> None:
 def test_function_words_weigh_less(index: KeywordIndex) -> None:
     index.write([text("a", "what did she do and where was it then"), text("b", "the violin")], (), 1)
     assert found(index, "what did she do with the violin") == ["b", "a"]
-    assert index.terms("what did she play")["play"] > index.terms("what did she play")["what"]
+    terms = index.terms(KeywordQuery("what did she play"))
+    assert terms["play"] > terms["what"]
 
 
 def test_updates_and_deletes_are_searchable(index: KeywordIndex) -> None:
@@ -130,8 +132,8 @@ def test_id_prefix_excludes_the_next_prefix(index: KeywordIndex) -> None:
 
 def test_filters_do_not_change_scores(index: KeywordIndex) -> None:
     index.write([text("a", "fox fox hen"), text("b", "fox")], (), 1)
-    free = {hit.id: hit.score for hit in index.search("fox", 9)}
-    narrow = {hit.id: hit.score for hit in index.search("fox", 9, IndexFilter(frozenset({"t"}), "a"))}
+    free = {hit.id: hit.score for hit in index.search(KeywordQuery("fox"), 9)}
+    narrow = {hit.id: hit.score for hit in index.search(KeywordQuery("fox"), 9, IndexFilter(frozenset({"t"}), "a"))}
     assert narrow["a"] == pytest.approx(free["a"])
 
 
@@ -141,16 +143,16 @@ SYNTAX = ['"', "(((", "a AND", "nofield:x", "content:/a.*/", "id:*", "\\", "-fox
 @pytest.mark.parametrize("query", SYNTAX)
 def test_plain_text_is_never_parsed_as_syntax(index: KeywordIndex, query: str) -> None:
     index.write([text("a", "fox")], (), 1)
-    index.search(query, 10)
+    index.search(KeywordQuery(query), 10)
     with pytest.raises(InvalidInput, match="query"):
-        index.search(query, 10, reading="syntax")
+        index.search(KeywordQuery(query, "syntax"), 10)
 
 
 def test_syntax_reading_parses_the_query(index: KeywordIndex) -> None:
     index.write([text("a", "red fox", "x"), text("b", "brown fox", "y")], (), 1)
 
     def asked(query: str) -> list[str]:
-        return sorted(hit.id for hit in index.search(query, 10, reading="syntax"))
+        return sorted(hit.id for hit in index.search(KeywordQuery(query, "syntax"), 10))
 
     assert asked("fox -red") == ["b"]
     assert asked('"brown fox"') == ["b"]

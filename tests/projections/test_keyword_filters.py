@@ -7,6 +7,7 @@ import pytest
 
 from kgserve.projections.indexed_text import EntityFacets, IndexedText, IndexFilter, MemoryFacets
 from kgserve.projections.keyword import KeywordIndex
+from kgserve.projections.keyword_query import KeywordQuery
 from kgserve.storage.model.fields import NodeExtras
 from kgserve.storage.model.rows import NodeRow
 
@@ -71,9 +72,9 @@ def test_filtered_search_returns_the_best_matches(index: KeywordIndex, texts: li
     known = {each.id: each for each in texts}
     for _ in range(150):
         query, only, limit = " ".join(chance.sample(WORDS, 3)), filters(chance), chance.choice([1, 5, 20, 400])
-        every = index.search(query, 2 * COUNT)
+        every = index.search(KeywordQuery(query), 2 * COUNT)
         passing = [hit for hit in every if only.passes(hit.id, known[hit.id].type, known[hit.id].facets)]
-        found = index.search(query, limit, only)
+        found = index.search(KeywordQuery(query), limit, only)
         assert [hit.score for hit in found] == pytest.approx([hit.score for hit in passing[:limit]])
         assert {hit.id for hit in found} <= {hit.id for hit in passing}
 
@@ -83,12 +84,12 @@ def test_a_memory_is_found_by_its_type_source_and_context(tmp_path: Path, word: 
     index = KeywordIndex(tmp_path / "index")
     marks = EntityFacets(marks=MemoryFacets(1, 2, "rumour mill"))
     index.write([IndexedText("m1", "decision", "Paris it is", facets=marks, name="Eve", context="gossip")], (), 1)
-    assert [hit.id for hit in index.search(word, 5)] == ["m1"]
+    assert [hit.id for hit in index.search(KeywordQuery(word), 5)] == ["m1"]
 
 
 def test_type_and_context_are_indexed_for_memories_only(tmp_path: Path) -> None:
     row = NodeRow("n1", "decision", "Paris", "{}", 1, 1, 0, 0, NodeExtras(name="Eve", source="mail", context="gossip"))
     index = KeywordIndex(tmp_path / "index")
     index.write([IndexedText.of(row)], (), 1)
-    found = [index.search(word, 5) != [] for word in ("paris", "eve", "decision", "mail", "gossip")]
+    found = [index.search(KeywordQuery(word), 5) != [] for word in ("paris", "eve", "decision", "mail", "gossip")]
     assert found == [True, True, False, False, False]

@@ -6,6 +6,7 @@ import pytest
 
 from kgserve.projections.indexed_text import IndexedText
 from kgserve.projections.keyword import KeywordIndex
+from kgserve.projections.keyword_query import KeywordQuery
 
 # Each text by the id of its node.
 TEXTS = {
@@ -233,6 +234,6 @@ def test_queries_find_words_of_every_script(
     index: KeywordIndex, query: str, first: list[str], never: list[str]
 ) -> None:
     names = list(TEXTS)
-    found = [names[int(hit.id[1:])] for hit in index.search(query, 20)]
+    found = [names[int(hit.id[1:])] for hit in index.search(KeywordQuery(query), 20)]
     assert found[: len(first)] == first
     assert set(never).isdisjoint(found)

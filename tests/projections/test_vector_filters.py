@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from kgserve.projections.indexed_text import NO_FACETS, EntityFacets, IndexedText, IndexFilter, MemoryFacets
 from kgserve.projections.keyword import KeywordIndex
+from kgserve.projections.keyword_query import KeywordQuery
 from kgserve.projections.vector import index as vector_index
 from kgserve.projections.vector import vector_rows
 from kgserve.projections.vector.index import VectorIndex
@@ -273,6 +274,6 @@ def test_a_withdrawn_memory_is_never_valid(tmp_path: Path) -> None:
     words.write([IndexedText("m1", "fact", "paris", facets=withdrawn)], (), 1)
     for moment in (-1, 4, 5, 6, 1 << 60):
         only = IndexFilter(valid_at=moment, memories=True)
-        assert (vectors.search(KNOWN[0], 5, only), words.search("paris", 5, only)) == ([], [])
+        assert (vectors.search(KNOWN[0], 5, only), words.search(KeywordQuery("paris"), 5, only)) == ([], [])
     everything = IndexFilter(memories=True)
-    assert len(vectors.search(KNOWN[0], 5, everything)) == len(words.search("paris", 5, everything)) == 1
+    assert len(vectors.search(KNOWN[0], 5, everything)) == len(words.search(KeywordQuery("paris"), 5, everything)) == 1

@@ -24,7 +24,7 @@ from kgserve.graph.search.search_index import IndexDecorator, ScoredIds, SearchI
 from kgserve.projections.catalog.attribute_index import MAX_COUNTED_ATTRIBUTE_NODES
 from kgserve.projections.catalog.catalog import NodeCatalog
 from kgserve.projections.indexed_text import IndexFilter
-from kgserve.projections.keyword import QueryInterpretation
+from kgserve.projections.keyword_query import KeywordQuery
 from kgserve.storage.model.attributes import AttributeCondition
 from kgserve.storage.model.filters import NodeFilter
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
@@ -109,19 +109,9 @@ class AttributeFilteredIndex(IndexDecorator):
         self._passing = passing
 
     @override
-    def search_keywords(
-        self,
-        query: str,
-        limit: int,
-        only: IndexFilter,
-        reading: QueryInterpretation = "plain",
-        *,
-        prefix: bool = False,
-    ) -> ScoredIds:
+    def search_keywords(self, query: KeywordQuery, limit: int, only: IndexFilter) -> ScoredIds:
         found = super().search_keywords
-        return self._search_filtered(
-            lambda pool, narrow: found(query, pool, narrow, reading, prefix=prefix), limit, only, _IDS_PER_KEYWORD_HIT
-        )
+        return self._search_filtered(lambda pool, narrow: found(query, pool, narrow), limit, only, _IDS_PER_KEYWORD_HIT)
 
     @override
     def search_vectors(self, vector: NDArray[np.float32], limit: int, only: IndexFilter) -> ScoredIds:

@@ -43,6 +43,7 @@ from kgserve.platform.metrics.telemetry import measure_request_part
 from kgserve.projections.conflict_index import ConflictIndex
 from kgserve.projections.indexed_text import IndexFilter
 from kgserve.projections.indexer import IndexWorker
+from kgserve.projections.keyword_query import KeywordQuery
 from kgserve.projections.text_indexes import TextIndexes
 from kgserve.storage.model.attributes import AttributeCondition, matches_all_conditions
 from kgserve.storage.model.batch import conflicting_versions
@@ -484,10 +485,9 @@ class NodeSearch:
 
     def _keyword_hits(self, pool: int) -> dict[str, float]:
         request = self._request
-        if request.syntax:
-            return self._index.search_keywords(request.query, pool, self._filter, "syntax")
-        reading = "plain" if request.mode == "keyword" else "forms"
-        return self._index.search_keywords(request.query, pool, self._filter, reading, prefix=request.prefix)
+        reading = "syntax" if request.syntax else "plain" if request.mode == "keyword" else "forms"
+        query = KeywordQuery(request.query, reading, request.prefix)
+        return self._index.search_keywords(query, pool, self._filter)
 
     def _semantic_hits(self, pool: int) -> dict[str, float]:
         self._searched.indexes.require(meaning=True)

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from kgserve.projections.conflict_index import ConflictIndex
 from kgserve.projections.indexed_text import IndexFilter
-from kgserve.projections.keyword import QueryInterpretation
+from kgserve.projections.keyword_query import KeywordQuery
 from kgserve.projections.text_indexes import TextIndexes
 
 ScoredIds = dict[str, float]
@@ -21,16 +21,8 @@ ScoredIds = dict[str, float]
 class SearchIndex(Protocol):
     """A keyword and vector index of the texts of nodes."""
 
-    def search_keywords(
-        self,
-        query: str,
-        limit: int,
-        only: IndexFilter,
-        reading: QueryInterpretation = "plain",
-        *,
-        prefix: bool = False,
-    ) -> ScoredIds:
-        """Return the best nodes for the words of a query, with BM25 scores; ``prefix``: the last word may continue.
+    def search_keywords(self, query: KeywordQuery, limit: int, only: IndexFilter) -> ScoredIds:
+        """Return the best nodes for the words of a query, with BM25 scores.
 
         Raises InvalidInput for a query that cannot be parsed, Unavailable while the index is behind.
         """
@@ -69,16 +61,8 @@ class IndexDecorator(SearchIndex):
         self._index = index
 
     @override
-    def search_keywords(
-        self,
-        query: str,
-        limit: int,
-        only: IndexFilter,
-        reading: QueryInterpretation = "plain",
-        *,
-        prefix: bool = False,
-    ) -> ScoredIds:
-        return self._index.search_keywords(query, limit, only, reading, prefix=prefix)
+    def search_keywords(self, query: KeywordQuery, limit: int, only: IndexFilter) -> ScoredIds:
+        return self._index.search_keywords(query, limit, only)
 
     @override
     def bm25_scores(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
@@ -105,18 +89,10 @@ class ConflictAwareIndex(IndexDecorator):
         self._heads = heads
 
     @override
-    def search_keywords(
-        self,
-        query: str,
-        limit: int,
-        only: IndexFilter,
-        reading: QueryInterpretation = "plain",
-        *,
-        prefix: bool = False,
-    ) -> ScoredIds:
-        frequencies = self._indexes.keyword.frequencies(query, reading)
-        found = self._heads.search_keywords(query, limit, only, reading, frequencies, prefix=prefix)
-        return _best(super().search_keywords(query, limit, only, reading, prefix=prefix) | found, limit)
+    def search_keywords(self, query: KeywordQuery, limit: int, only: IndexFilter) -> ScoredIds:
+        frequencies = self._indexes.keyword.frequencies(query)
+        found = self._heads.search_keywords(query, limit, only, frequencies)
+        return _best(super().search_keywords(query, limit, only) | found, limit)
 
     @override
     def search_vectors(self, vector: NDArray[np.float32], limit: int, only: IndexFilter) -> ScoredIds:

@@ -12,6 +12,7 @@ from kgserve.graph.as_of_graph import PastMoment
 from kgserve.graph.search.attribute_filter import AttributeFilteredIndex, AttributeMatcher
 from kgserve.graph.search.node_search import StoreSearch, open_store_search
 from kgserve.projections.indexed_text import NO_TEXT_FILTER
+from kgserve.projections.keyword_query import KeywordQuery
 from kgserve.storage.model.attributes import build_conditions, matches_all_conditions
 from tests.projections.looking_back import WORDS, ModelCheckedStore, ModelNodeState, watched
 
@@ -63,7 +64,7 @@ def test_attribute_filter_equals_filtering_all_hits(
     with open_store_search(sample.store, sample.indexer, past, "any") as searched:
         narrowed = among(searched, sample, wanted, tried)
         vector = searched.queries.of("fox")
-        words = searched.index.search_keywords("fox", EVERY, NO_TEXT_FILTER)
+        words = searched.index.search_keywords(KeywordQuery("fox"), EVERY, NO_TEXT_FILTER)
         meaning = searched.index.search_vectors(vector, EVERY, NO_TEXT_FILTER)
         asked = build_conditions(wanted)
         left = {
@@ -73,7 +74,7 @@ def test_attribute_filter_equals_filtering_all_hits(
         }
         for limit in (1, 7, 40, EVERY):
             kept = [score for key, score in words.items() if key in left][:limit]
-            found = narrowed.search_keywords("fox", limit, NO_TEXT_FILTER)
+            found = narrowed.search_keywords(KeywordQuery("fox"), limit, NO_TEXT_FILTER)
             assert [*found.values()] == pytest.approx(kept)
             assert found.keys() <= left
             kept = [score for key, score in meaning.items() if key in left][:limit]

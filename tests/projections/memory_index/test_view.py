@@ -9,6 +9,7 @@ import pytest
 
 from kgserve.graph.search.search_index import SearchIndex
 from kgserve.projections.indexed_text import IndexFilter, extract_facets
+from kgserve.projections.keyword_query import KeywordQuery
 from kgserve.projections.text_indexes import TextIndexesAsOf
 from kgserve.storage.model.batch import NodePut, WriteBatch
 from kgserve.storage.model.fields import NodeExtrasPut
@@ -44,7 +45,7 @@ def put(of: ModelCheckedStore, content: str) -> dict[str, NodeRow]:
 
 def found(of: ModelCheckedStore, index: SearchIndex, word: str, only: IndexFilter) -> tuple[set[str], set[str]]:
     vector = of.indexes.queries.of(word)
-    return {*index.search_keywords(word, 9, only)}, {*index.search_vectors(vector, 9, only)}
+    return {*index.search_keywords(KeywordQuery(word), 9, only)}, {*index.search_vectors(vector, 9, only)}
 
 
 def test_memory_filters_on_current_and_past_indexes(tmp_path: Path) -> None:
@@ -74,7 +75,7 @@ def test_a_name_is_searchable_by_word_and_vector(tmp_path: Path, fields: dict[st
         ]
         write(of.store, WriteBatch(nodes=nodes))
         of.settle()
-        assert set(of.indexes.search_keywords("vixen", 9, IndexFilter())) == {"n1", "n3", "Vixen"}
+        assert set(of.indexes.search_keywords(KeywordQuery("vixen"), 9, IndexFilter())) == {"n1", "n3", "Vixen"}
         near = of.indexes.vectors_of(["n1", "n2", "n3", "Vixen"])
         embedded = of.embedder.embed(["Vixen red fur", "red fur", "Vixen"])
         for node_id, place in (("n1", 0), ("n2", 1), ("n3", 2), ("Vixen", 1)):
