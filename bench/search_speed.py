@@ -157,6 +157,7 @@ _INDEX = """
 UPDATE glosses SET words = to_tsvector('english', content);
 CREATE INDEX ON glosses USING gin (words);
 CREATE INDEX ON glosses (type);
+SET maintenance_work_mem = '1GB';
 CREATE INDEX ON glosses USING hnsw (meaning vector_ip_ops);
 SET hnsw.ef_search = 200;
 SET hnsw.iterative_scan = relaxed_order;

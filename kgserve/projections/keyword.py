@@ -199,15 +199,6 @@ class KeywordIndex:
         found.pop("", None)
         return {code: found[code] for code in sorted(found, key=found.__getitem__, reverse=True) if found[code]}
 
-    def clear(self, made_of: str = "", language: LanguageSetting = "auto") -> None:
-        """Delete all texts; later texts are in a language and include the attributes that ``made_of`` identifies."""
-        self._language = language
-        self._made_of = _describe(made_of, language)
-        with self._writing(_WRITER_BYTES) as writer:
-            writer.delete_all_documents()
-        self._reload()
-        self.sequence, self.fresh = 0, True
-
     def terms(self, query: KeywordQuery) -> dict[str, float]:
         """Return the distinct terms of a query as indexed, each with its weight."""
         weights: dict[str, float] = {}

@@ -217,13 +217,6 @@ def test_a_failed_write_changes_nothing_and_releases_the_lock(folder: Path, inde
     assert caught.value is not again.value
 
 
-def test_clear_removes_all_texts(folder: Path, index: KeywordIndex) -> None:
-    index.write([text("a", "fox")], (), 3)
-    index.clear()
-    assert (found(index, "fox"), index.sequence, index.fresh) == ([], 0, True)
-    assert KeywordIndex(folder).fresh
-
-
 def test_two_thousand_entities_are_indexed(folder: Path, index: KeywordIndex) -> None:
     index.write((text(f"n{i}", f"number {i} word{i % 40}") for i in range(2000)), (), 1, bulk=True)
     assert len(index) == 2000
