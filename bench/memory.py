@@ -1,8 +1,8 @@
-"""Quality of recall: `python -m bench.memory [--only filters|evidence|tokens] [--quick] [--embedder local]`.
+"""Quality of recall: `python -m bench.memory [--only filters|evidence|irrelevant|tokens] [--quick] [--embedder local]`.
 
 `filters` compares random recalls in every mode with a scan of all memories. `evidence` retains conversations as
-messages and measures the recalled share of the evidence of questions about them. `tokens` drives ten tasks of an agent
-through the MCP client and counts what it reads and writes.
+messages and measures the recalled share of the evidence of questions about them. `irrelevant` asks about subjects that
+no memory is about. `tokens` drives ten tasks of an agent through the MCP client and counts what it reads and writes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import agent_tokens, locomo
+from bench import agent_tokens, irrelevant_queries, locomo
 from bench.locomo import Conversation, ConversationTurn
 from bench.measure import BenchmarkReport, clock, parser, run_parts, times
 from bench.memory_model import RecallModel, entities, lines, memories, sentences, some_filters, some_words
@@ -154,6 +154,7 @@ def _search(client: BenchClient, store: str, query: str) -> list[str]:
 PARTS: dict[str, Callable[..., BenchmarkReport]] = {
     "filters": filters,
     "evidence": evidence,
+    "irrelevant": irrelevant_queries.irrelevant,
     "tokens": agent_tokens.tokens,
 }
 

@@ -186,7 +186,7 @@ def leasing_history_opener(lease: StoreLease, past: PastMoment) -> HistoryOpener
 class AsOfGraph(GraphReader):
     """The graph as of a commit, read from the history of the store."""
 
-    has_memory_index = False
+    is_current = False
 
     def __init__(self, opened: HistoryOpener, sequence: int, valid_at: int | None = None, now: int = 0) -> None:
         super().__init__(sequence, valid_at, now)

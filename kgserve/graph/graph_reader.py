@@ -112,8 +112,8 @@ class GraphReader(ABC):
     not true at that time. None: everything is valid. ``now``: microseconds, the time up to which confidence decays.
     """
 
-    has_memory_index: bool
-    """True if the memory index is of this commit; if not, memories are read from their rows alone."""
+    is_current: bool
+    """True if the memory index and token vectors are of this commit; if not, memories are read from their rows."""
 
     def __init__(self, sequence: int, valid_at: int | None, now: int) -> None:
         self.sequence = sequence
@@ -203,12 +203,17 @@ class GraphReader(ABC):
     def neighbours(self, ids: Sequence[str]) -> NeighbourWeights:
         """Return the valid other ends of each node's valid edges with weights, at most `MAX_NEIGHBOURS` each."""
 
-    def turns_around(self, ids: Collection[str]) -> NeighbourWeights:  # noqa: ARG002
-        """Return the turns of conversations among `ids` and up to two steps away, each with those next to it.
-
-        Empty for a past moment, at which turns rank as other nodes do.
-        """
-        return {}
+    def turns_around(self, ids: Collection[str]) -> NeighbourWeights:
+        """Return the turns of conversations among `ids` and up to two steps away, each with those next to it."""
+        found: dict[str, list[tuple[str, float]]] = {}
+        level = [*ids]
+        for _ in range(MAX_TURN_STEPS + 1):
+            around = dict[str, list[tuple[str, float]]]()
+            for turn, edge in self.incident_of(level, NEXT_TURN_RELATION):
+                around.setdefault(turn, []).append((edge.target if edge.source == turn else edge.source, edge.weight))
+            found |= around
+            level = [*dict.fromkeys(end for near in around.values() for end, _ in near if end not in found)]
+        return {key: [(end, weight) for end, weight in near if end in found] for key, near in found.items()}
 
     # Encoded as JSON
 
@@ -358,7 +363,7 @@ class GraphReader(ABC):
 class CurrentGraph(GraphReader):
     """The graph after the last commit."""
 
-    has_memory_index = True
+    is_current = True
 
     def __init__(
         self,

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 
 from kgserve.graph.graph_reader import GraphReader
-from kgserve.graph.search.score_fusion import NeighbourWeights
 from kgserve.graph.weighted_nodes import WeightedNodes, WeightsByNodeId
 from kgserve.memory.api import MemoryEntity
 from kgserve.memory.deduplication import MemoryDraft
@@ -16,7 +15,6 @@ from kgserve.memory.presentation import group_entities
 from kgserve.platform.timestamps import parse_stored_time
 from kgserve.projections.history_follower import HistoryWorker
 from kgserve.projections.memory_index.decay import Confidence, decayed_confidence
-from kgserve.projections.memory_index.relation_types import RELATION_NEXT
 from kgserve.storage.model.entity_names import IS_ABOUT_RELATION
 from kgserve.storage.model.parents import CHILD_OF_RELATION
 from kgserve.storage.model.rows import EdgeRow, split_edge_attributes
@@ -121,13 +119,6 @@ class EntityMemoryLookup:
     def entities(self, memories: Sequence[str]) -> dict[str, list[MemoryEntity]]:
         """Return the entities that some memories are about, most relevant first."""
         return list_memory_entities(self._reader, memories)
-
-    def adjacent_turns(self, memories: Sequence[str]) -> NeighbourWeights:
-        """Return the previous and next turns of some turns of conversations, about 33 each at most."""
-        found: dict[str, list[tuple[str, float]]] = {}
-        for turn, edge in self._reader.incident_of(memories, RELATION_NEXT):
-            found.setdefault(turn, []).append((edge.target if edge.source == turn else edge.source, edge.weight))
-        return found
 
     def _find(self, name: str) -> str | None:
         """Return the id of the entity with a name; past names are not known. Raises Conflict for an ambiguous name."""

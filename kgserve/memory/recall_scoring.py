@@ -14,13 +14,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from kgserve.graph.search.score_fusion import (
-    DEFAULT_PROPAGATION_DECAY,
-    EntityMatch,
-    NeighbourWeights,
-    propagate_scores,
-    symmetrize,
-)
+from kgserve.graph.search.score_fusion import EntityMatch, ProximityGain
 from kgserve.platform.text.query_words import FUNCTION_WORDS
 from kgserve.projections.memory_index.relation_types import RELATION_NEXT
 from kgserve.storage.model.entity_names import normalize_name
@@ -97,26 +91,26 @@ def fuse_scores(
     words: Mapping[str, float],
     meaning: Mapping[str, float],
     passed: Mapping[str, MemoryScoreInputs],
+    gains: Mapping[str, tuple[ProximityGain, ...]],
 ) -> list[ScoredMemory]:
-    """Return the combined hits of both indexes, best first."""
-    found = [
-        ScoredMemory(
-            key,
-            match.score * passed[key].confidence,
-            match.score,
-            words.get(key),
-            meaning.get(key),
-            why=_why(match, passed[key].confidence),
-        )
-        for key, match in matches.items()
-    ]
+    """Return the combined hits of both indexes, best first. ``gains`` are those of turns from turns near them."""
+    found: list[ScoredMemory] = []
+    for key, match in matches.items():
+        near, confidence = gains.get(key, ()), passed[key].confidence
+        score = match.score + sum(gain.amount for gain in near)
+        hit = ScoredMemory(key, score * confidence, score, words.get(key), meaning.get(key), why=_why(match, near))
+        if near:
+            hit = msgspec.structs.replace(hit, via=near[0].via, relation=RELATION_NEXT, hops=near[0].hops)
+        found.append(msgspec.structs.replace(hit, why=f"{hit.why}, times confidence {confidence:.2f}"))
     return rank_memories(found, passed)
 
 
-def _why(match: EntityMatch, confidence: float) -> str:
+def _why(match: EntityMatch, near: Sequence[ProximityGain]) -> str:
     parts = [f"words {match.keyword:.2f}"] if match.keyword else []
     parts += [f"meaning {match.semantic:.2f}"] if match.semantic else []
-    return f"{', '.join(parts) or 'nothing in common'}, times confidence {confidence:.2f}"
+    parts += [f"tokens {match.tokens:.2f}"] if match.tokens else []
+    parts += [f"{gain.hops} turn{'s'[: gain.hops - 1]} from {gain.via}" for gain in near]
+    return ", ".join(parts) or "nothing in common"
 
 
 def count_withheld(
@@ -219,80 +213,6 @@ def has_any_name(text: str, names: Iterable[str]) -> bool:
     """Return whether a text contains any of some names as whole words."""
     possible = frozenset(list_possible_names(text))
     return any(normalize_name(name) in possible for name in names)
-
-
-CONVERSATION_SEED_HITS, CONVERSATION_REACHED_TURNS = 15, 30
-"""Numbers of best memories, and of turns next to them, whose adjacent turns are looked up."""
-QUESTION_WEIGHT = 0.9
-"""Weight of a turn that ends in a question: the answer is wanted."""
-
-WordScoresByTurn = Mapping[str, Mapping[str, float]]
-"""For each turn, the scores of the query words that it contains."""
-
-
-def spread_word_scores(
-    words: Mapping[str, float], worths: WordScoresByTurn, turns: NeighbourWeights
-) -> dict[str, float]:
-    """Return BM25 scores in which each word counts with its best score in the turn or in the turns around it.
-
-    Words one turn away count half, two turns away a quarter.
-    """
-    links, found = symmetrize(turns), dict(words)
-    for turn, own in worths.items():
-        word_scores = dict(own)
-        for other, share in _around(links, turn):
-            for word, worth in worths.get(other, {}).items():
-                word_scores[word] = max(word_scores.get(word, 0.0), share * worth)
-        own_total = sum(own.values())
-        score = words.get(turn, own_total) + sum(word_scores.values()) - own_total
-        if score > 0.0:
-            found[turn] = score
-    return found
-
-
-def _around(links: Mapping[str, Mapping[str, float]], turn: str) -> Iterator[tuple[str, float]]:
-    """Yield the turns one and two steps away, with the weight of their words."""
-    for near, weight in links.get(turn, {}).items():
-        yield near, DEFAULT_PROPAGATION_DECAY * weight
-        yield from (
-            (far, DEFAULT_PROPAGATION_DECAY * weight * DEFAULT_PROPAGATION_DECAY * more)
-            for far, more in links.get(near, {}).items()
-            if far != turn
-        )
-
-
-def boost_turns(
-    found: Sequence[ScoredMemory],
-    turns: NeighbourWeights,
-    passed: Mapping[str, MemoryScoreInputs],
-    asking: Collection[str] = (),
-) -> list[ScoredMemory]:
-    """Return the hits, best first, with a boost for turns from better ones around them; questions count less.
-
-    No turn ranks above the turn that boosts it.
-    """
-    nearby = propagate_scores({each.id: each.score for each in found}, turns)
-    boosted: list[ScoredMemory] = []
-    for each in found:
-        near = nearby.get(each.id, ())
-        share = QUESTION_WEIGHT if each.id in asking else 1.0
-        if near or share < 1.0:
-            gain = sum(one.amount for one in near)
-            reasons = (f"{one.hops} turn{'s'[: one.hops - 1]} from {one.via}" for one in near)
-            boosted.append(
-                msgspec.structs.replace(
-                    each,
-                    score=share * (each.score + gain * passed[each.id].confidence),
-                    match=share * (each.match + gain),
-                    via=near[0].via if near else None,
-                    relation=RELATION_NEXT if near else None,
-                    hops=near[0].hops if near else None,
-                    why=", ".join((each.why, *reasons, *(("asks",) if share < 1.0 else ()))),
-                )
-            )
-        else:
-            boosted.append(each)
-    return rank_memories(boosted, passed)
 
 
 MAX_BOOSTING_HITS = 10

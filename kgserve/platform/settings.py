@@ -287,7 +287,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     memory_prune_hours: PruneHours = 24.0
     memory_alpha: KeywordWeight = 0.4
     memory_min_similarity: MinSimilarity = 0.5
-    memory_min_relevance: MinRelevance = 0.3
+    memory_min_relevance: MinRelevance = 0.35
     memory_default_limit: DefaultRecallLimit = 20
     memory_extract: ExtractionEnabled = False
     shutdown_grace: Annotated[float, _doc("Time that a shutdown may take before connections are closed", gt=0)] = 20.0

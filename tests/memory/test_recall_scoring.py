@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgserve.graph.search.score_fusion import fuse_weighted
+from kgserve.graph.search.score_fusion import EntityMatch, ProximityGain, fuse_weighted
 from kgserve.memory.recall_scoring import (
     MAX_SPREAD_ENTITIES,
     MemoryScoreInputs,
@@ -30,11 +30,20 @@ FULL = MemoryScoreInputs(1.0, 0.5)
 def test_hybrid_score_is_multiplied_by_confidence() -> None:
     words, meaning = {"a": 8.0, "b": 4.0}, {"a": 0.5, "b": 0.75, "c": 1.0}
     standing = {"a": MemoryScoreInputs(0.5, 0.5), "b": FULL, "c": FULL}
-    found = fuse_scores(fuse_weighted(words, meaning, 0.4), words, meaning, standing)
+    found = fuse_scores(fuse_weighted(words, meaning, 0.4), words, meaning, standing, {})
     scores = [(each.id, each.score) for each in found]
     assert scores == [("b", pytest.approx(0.65)), ("c", pytest.approx(0.6)), ("a", pytest.approx(0.35))]
     assert (found[2].match, found[2].keyword, found[2].semantic) == (pytest.approx(0.7), 8.0, 0.5)
     assert found[2].why == "words 1.00, meaning 0.50, times confidence 0.50"
+
+
+def test_gain_from_a_turn_is_multiplied_by_the_confidence_of_the_receiver() -> None:
+    matches, standing = {"a": EntityMatch(0.8), "b": EntityMatch(0.4)}, {"a": FULL, "b": MemoryScoreInputs(0.25, 0.5)}
+    found = fuse_scores(matches, {}, {}, standing, {"b": (ProximityGain(0.2, "a", 2),)})
+    assert [each.id for each in found] == ["a", "b"]
+    assert (found[1].score, found[1].match) == (pytest.approx(0.15), pytest.approx(0.6))
+    assert (found[1].via, found[1].relation, found[1].hops) == ("a", "next", 2)
+    assert found[1].why == "2 turns from a, times confidence 0.25"
 
 
 def test_single_index_keeps_order_and_scores() -> None:

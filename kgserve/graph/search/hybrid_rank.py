@@ -53,6 +53,11 @@ class HybridFunctions(NamedTuple):
     token_scores: Callable[[Sequence[str]], TokenScores | None]
 
 
+def first_hits(*lists: Mapping[str, float]) -> dict[str, None]:
+    """Return the ids of the first hits of each list, whose conversations are looked up."""
+    return dict.fromkeys(key for found in lists for key in islice(found, MAX_TURN_SEEDS))
+
+
 class HybridRanking:
     """Ranking of the hits of one search of one store. ``top`` is the best keyword score, by which scores are scaled."""
 
@@ -83,8 +88,7 @@ class HybridRanking:
 
     def _turns_around(self, lists: HitLists) -> NeighbourWeights:
         """Return the turns among the first hits and up to two steps away, each with those next to it."""
-        first = (key for found in lists for key in islice(found, MAX_TURN_SEEDS))
-        around = self._reader.turns_around(dict.fromkeys(first))
+        around = self._reader.turns_around(first_hits(*lists))
         if self._options.neighbours:
             return around
         return {key: near for key, near in around.items() if key in lists.words or key in lists.meaning}

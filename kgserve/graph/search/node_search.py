@@ -88,6 +88,12 @@ class StoreSearch(msgspec.Struct):
 
         return AttributeFilteredIndex(self.index, AttributeMatcher(self.store, wanted, self.reader), passing)
 
+    def token_scores(self, query: str, ids: Sequence[str]) -> TokenScores | None:
+        """Return the scores of late interaction; None if the nodes have no tokens, and for a past moment."""
+        if not self.indexes.has_vectors or not self.reader.is_current:
+            return None
+        return score_tokens(self.queries.tokens_of(query), self.indexes.vector.tokens, ids)
+
     @property
     def degraded(self) -> bool:
         """True if no embedding model is available for semantic search."""
@@ -534,14 +540,10 @@ class NodeSearch:
         return [RankedEntity(hit, words.get(hit.id), meaning.get(hit.id)) for hit in ranked]
 
     def _token_scores(self, ids: Sequence[str]) -> TokenScores | None:
-        """Return the scores of late interaction; None if it is turned off, or the nodes have no tokens.
-
-        A search of the past has none, because token vectors are those of current texts.
-        """
-        searched = self._searched
-        if self._request.late is False or searched.index.has_conflicts or not searched.indexes.has_vectors:
+        """Return the scores of late interaction; None if it is turned off, or versions in conflict are searched."""
+        if self._request.late is False or self._searched.index.has_conflicts:
             return None
-        return score_tokens(self._queries.tokens_of(self._request.query), self._searched.indexes.vector.tokens, ids)
+        return self._searched.token_scores(self._request.query, ids)
 
     def _neighbours(self, keys: Sequence[str]) -> NeighbourWeights:
         if self._heads is None:

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import msgspec
 
+from kgserve.platform.text.analyzer import analyze
 from kgserve.platform.text.fold import find_exact_form, fold_run, fold_word
 from kgserve.platform.text.identifiers import Compound, Emoji, Run, list_compounds
 from kgserve.platform.text.languages import detect_language, list_stop_words
@@ -79,6 +80,16 @@ def analyze_query(
         words = {key: msgspec.structs.replace(term, weight=1.0) for key, term in words.items()}
     found = [*words.values()]
     return (*found, *(_irregular_forms(found) if irregular else ()), *others)
+
+
+def covered_share(query: str, text: str) -> float:
+    """Return the share of the content words of a query that a text contains; 1 for a script without spaces."""
+    language = detect_language(text)
+    words = [term for term in analyze_query(query, (language,), content_only=True) if term.word]
+    if not words:
+        return 1.0
+    terms = {*analyze(text, language)}
+    return sum(not terms.isdisjoint(term.stems) for term in words) / len(words)
 
 
 def list_prefixes(query: str) -> list[str]:
