@@ -581,6 +581,10 @@ class CurrentGraph(GraphReader):
             for node_id, node in numbers.items()
         }
 
+    @property
+    def _is_dated(self) -> bool:
+        return self.valid_at is not None and self.rows.has_validity_bounds
+
     def _has_few(self, node: int) -> bool:
         base, delta = self.rows.base, self.rows.delta
         out = base.degree(node, outgoing=True) + len(delta.out.get(node, ()))
@@ -602,9 +606,11 @@ class CurrentGraph(GraphReader):
         found: list[tuple[int, float]] = []
         if node < 0:
             return found
-        dated = self.valid_at is not None and rows.has_validity_bounds
+        delta = rows.delta
+        if node < rows.base.nodes and node not in delta.out and node not in delta.into and not self._is_dated:
+            return [*rows.base.weighted_ends(node, MAX_NEIGHBOURS)]
         for outgoing in (True, False):
-            few = not dated and rows.base.degree(node, outgoing=outgoing) <= MAX_EDGES_PER_DIRECTION
+            few = not self._is_dated and rows.base.degree(node, outgoing=outgoing) <= MAX_EDGES_PER_DIRECTION
             found += self._few_ends(node, outgoing=outgoing) if few else self._some_ends(node, outgoing=outgoing)
         return found[:MAX_NEIGHBOURS]
 

@@ -125,11 +125,15 @@ class HybridRanking:
         """Return what nodes gain from related ones: turns from turns near them, and all over other relations."""
         if not self._options.neighbours:
             return {}
-        scores = {key: match.score + sum(gain.amount for gain in gains.get(key, ())) for key, match in matches.items()}
+        scores = {key: match.score for key, match in matches.items()}
+        for key in gains.keys() & scores.keys():
+            scores[key] += sum(gain.amount for gain in gains[key])
         adjacent = {key: {end for end, _ in near} for key, near in turns.items()}
 
         def look_up(keys: Sequence[str]) -> NeighbourWeights:
             found = self._functions.neighbours(keys)
+            if not adjacent:
+                return found
             return {
                 key: [end for end in ends if end[0] not in adjacent.get(key, ())] if key in adjacent else ends
                 for key, ends in found.items()
@@ -137,4 +141,6 @@ class HybridRanking:
 
         neighbourhood = score_fusion.fetch_neighbourhood(scores, look_up)
         more = score_fusion.propagate_scores(scores, neighbourhood, matched_share=MATCHED_SECOND_HOP_SHARE)
+        if not gains:
+            return more
         return {key: (*gains.get(key, ()), *more.get(key, ())) for key in dict.fromkeys((*gains, *more))}

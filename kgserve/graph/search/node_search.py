@@ -511,7 +511,7 @@ class NodeSearch:
         vectors = self._index.vectors_of(list(ids)) if self._searched.indexes.has_vectors else {}
         if not vectors:
             return {}
-        near = np.stack(list(vectors.values())) @ self._query_vector()
+        near = np.concatenate([*vectors.values()]).reshape(len(vectors), -1) @ self._query_vector()
         return dict(zip(vectors, near.tolist(), strict=True))
 
     def _hybrid_until_enough(self, wanted: int) -> list[RankedEntity]:

@@ -95,15 +95,16 @@ def fuse_weighted(
     """
     top = max(top, max(keyword.values(), default=0.0))
     factor = 1.0 / top if top > 0.0 else 0.0
-    return {
-        key: _match(keyword[key] * factor if key in keyword else None, semantic.get(key), alpha)
-        for key in dict.fromkeys((*keyword, *semantic))
-    }
-
-
-def _match(keyword: float | None, semantic: float | None, alpha: float) -> EntityMatch:
-    similarity = None if semantic is None else min(max(semantic, 0.0), 1.0)
-    return EntityMatch(alpha * (keyword or 0.0) + (1.0 - alpha) * (similarity or 0.0), keyword, similarity)
+    rest = 1.0 - alpha
+    matches: dict[str, EntityMatch] = {}
+    for key in dict.fromkeys((*keyword, *semantic)):
+        words, similarity = keyword.get(key), semantic.get(key)
+        if words is not None:
+            words *= factor
+        if similarity is not None:
+            similarity = 0.0 if similarity < 0.0 else min(similarity, 1.0)
+        matches[key] = EntityMatch(alpha * (words or 0.0) + rest * (similarity or 0.0), words, similarity)
+    return matches
 
 
 def reciprocal_rank_fusion(rankings: Iterable[Sequence[str]], k: float = RRF_K) -> dict[str, float]:
@@ -131,7 +132,7 @@ def fuse_reciprocal(keyword: Mapping[str, float], semantic: Mapping[str, float])
 
 def top_ids(scores: Mapping[str, float], count: int) -> list[str]:
     """Return the ids with the highest scores, highest first; ties keep the mapping's order."""
-    return sorted(scores, key=lambda key: -scores[key])[:count]
+    return sorted(scores, key=scores.__getitem__, reverse=True)[:count]
 
 
 def propagate_scores(
@@ -154,14 +155,17 @@ def propagate_scores(
     if not 0.0 <= decay <= MAX_PROPAGATION_DECAY or hops not in (0, 1, 2):
         raise ValueError(f"decay must be within 0..{MAX_PROPAGATION_DECAY} and hops 0, 1 or 2, not {decay} and {hops}")
     links = symmetrize(neighbours) if hops else {}
-    first = {key: best for key, around in links.items() if (best := _best_of(scores, around))}
-    second = _second_hop(scores, links) if hops > 1 else {}
+    givers = {key: _list_givers(scores, around) for key, around in links.items()}
+    second = _second_hop(links, givers) if hops > 1 else {}
     found: dict[str, tuple[ProximityGain, ...]] = {}
-    for key in first.keys() | second.keys():
-        own, givers = scores.get(key, 0.0), ((first.get(key), 1), (second.get(key), 2))
-        shares = decay, decay**2 if matched_share is None or own <= 0.0 else matched_share
-        gains = ((best[0], shares[hop - 1] * (best[1] - own), hop) for best, hop in givers if best)
-        near = tuple(ProximityGain(amount, via, hop) for via, amount, hop in gains if amount > 0.0)
+    for key, offers in givers.items():
+        own, near = scores.get(key, 0.0), ()
+        if offers and (amount := decay * (offers[0][1] - own)) > 0.0:
+            near = (ProximityGain(amount, offers[0][0], 1),)
+        if (best := second.get(key)) is not None:
+            share = decay**2 if matched_share is None or own <= 0.0 else matched_share
+            if (amount := share * (best[1] - own)) > 0.0:
+                near = (*near, ProximityGain(amount, best[0], 2))
         if near:
             found[key] = near
     return found
@@ -172,7 +176,11 @@ _Giver = tuple[str, float]
 
 def symmetrize(neighbours: NeighbourWeights) -> dict[str, dict[str, float]]:
     """Return relations in both directions, each pair with its strongest weight; hubs and loops are left out."""
-    hubs = {key for key, around in neighbours.items() if len({other for other, _ in around}) > MAX_PROPAGATION_DEGREE}
+    hubs = {
+        key
+        for key, around in neighbours.items()
+        if len(around) > MAX_PROPAGATION_DEGREE and len({other for other, _ in around}) > MAX_PROPAGATION_DEGREE
+    }
     links: dict[str, dict[str, float]] = {}
     for key in neighbours.keys() - hubs:
         own = links.setdefault(key, {})
@@ -180,37 +188,38 @@ def symmetrize(neighbours: NeighbourWeights) -> dict[str, dict[str, float]]:
             near = min(weight, 1.0)
             if near > own.get(other, 0.0) and key != other and other not in hubs:
                 own[other] = near
-                links.setdefault(other, {})[key] = near
+                if (theirs := links.get(other)) is None:
+                    links[other] = {key: near}
+                else:
+                    theirs[key] = near
     return links
 
 
-def _best_of(scores: Mapping[str, float], around: Mapping[str, float]) -> _Giver | None:
-    """Return the neighbour that gives most, if any gives anything; ties by id."""
-    best, most = None, 0.0
-    for other, weight in around.items():
-        value = weight * scores.get(other, 0.0)
-        if value > most or (best is not None and value == most and other < best):
-            best, most = other, value
-    return None if best is None else (best, most)
+def _list_givers(scores: Mapping[str, float], around: Mapping[str, float]) -> list[_Giver]:
+    """Return the neighbours that give anything, and what: the best one first, ties by id. Most give nothing."""
+    givers = [(other, value) for other in around if other in scores and (value := around[other] * scores[other]) > 0.0]
+    if len(givers) > 1:
+        givers.sort(key=_falling)
+    return givers
 
 
-def _second_hop(scores: Mapping[str, float], links: Mapping[str, Mapping[str, float]]) -> dict[str, _Giver]:
+def _second_hop(links: Mapping[str, Mapping[str, float]], givers: Mapping[str, Sequence[_Giver]]) -> dict[str, _Giver]:
     """Return the best giver exactly two relations away from each entity.
 
     Each middle node offers its ends, best first, to its other ends. The first one that is neither the receiver nor
     related to it is the best of this middle node, so hardly more than one is examined.
     """
     best: dict[str, _Giver] = {}
-    for around in links.values():
-        givers = ((other, weight * scores.get(other, 0.0)) for other, weight in around.items())
-        # Most ends are no matches.
-        offers = sorted((giver for giver in givers if giver[1] > 0.0), key=_falling)
-        for receiver, weight in around.items() if offers else ():
+    for middle, offers in givers.items():
+        around = links[middle]
+        # A middle node with one end connects no other.
+        for receiver, weight in around.items() if offers and len(around) > 1 else ():
             near = links[receiver]
             for giver, value in offers:
                 if giver != receiver and giver not in near:
-                    if (-value * weight, giver) < _falling(best.get(receiver, ("", 0.0))):
-                        best[receiver] = (giver, value * weight)
+                    amount, known = value * weight, best.get(receiver)
+                    if known is None or amount > known[1] or (amount == known[1] and giver < known[0]):
+                        best[receiver] = (giver, amount)
                     break
     return best
 
@@ -224,13 +233,21 @@ def rank_matches(
 ) -> list[RankedHit]:
     """Return all matches and entities near them, best first; ties by their own match score, then by id."""
     near = nearby or {}
-    ranked = [_ranked(key, matches.get(key), near.get(key, ())) for key in dict.fromkeys((*matches, *near))]
-    return sorted(ranked, key=lambda hit: (-hit.score, -(hit.match.score if hit.match else 0.0), hit.id))
+    ranked = [
+        RankedHit(key, match.score, match) if key not in near else _ranked(key, match, near[key])
+        for key, match in matches.items()
+    ]
+    ranked += [_ranked(key, None, gains) for key, gains in near.items() if key not in matches]
+    return sorted(ranked, key=_rank_order)
 
 
 def _ranked(key: str, match: EntityMatch | None, nearby: tuple[ProximityGain, ...]) -> RankedHit:
     own = match.score if match else 0.0
     return RankedHit(key, own + sum(near.amount for near in nearby) if nearby else own, match, nearby)
+
+
+def _rank_order(hit: RankedHit) -> tuple[float, float, str]:
+    return -hit.score, -hit.match.score if hit.match else 0.0, hit.id
 
 
 def fetch_neighbourhood(
@@ -248,17 +265,23 @@ def fetch_neighbourhood(
     seeds = top_ids(scores, most_seeds)
     found.update((key, list(around)) for key, around in look_up(seeds).items())
     # Round robin over the seeds, so that a seed with many relations does not use up the limit.
-    reached = [other for around in _round_robin([found.get(seed, []) for seed in seeds]) for other, _ in around]
-    new = [key for key in dict.fromkeys(reached) if key not in found][:most_reached]
+    reached = (other for around in _round_robin([found.get(seed, []) for seed in seeds]) for other, _ in around)
+    new: dict[str, None] = {}
+    for key in reached:
+        if len(new) == most_reached:
+            break
+        if key not in found:
+            new[key] = None
     if new:
-        found.update((key, list(around)) for key, around in look_up(new).items())
+        found.update((key, list(around)) for key, around in look_up([*new]).items())
     return found
 
 
-def _round_robin(lists: Sequence[Sequence[_Giver]]) -> Iterable[list[_Giver]]:
+def _round_robin(lists: Sequence[Sequence[_Giver]]) -> Iterable[Sequence[_Giver]]:
     """Yield the first two entries of every list that is not from a hub, then the next two of every list, and so on."""
     usable = [entries for entries in lists if len(entries) <= MAX_PROPAGATION_DEGREE]
-    return ([*entries[at : at + 2]] for at in range(0, MAX_PROPAGATION_DEGREE, 2) for entries in usable)
+    longest = max(map(len, usable), default=0)
+    return (entries[at : at + 2] for at in range(0, longest, 2) for entries in usable)
 
 
 def best_paths(

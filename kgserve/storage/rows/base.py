@@ -300,6 +300,16 @@ class BaseSegment:
         numbers = self._in_edges[self.in_starts[node] : self.in_starts[node + 1]]
         return numbers, [self.sources[number] for number in numbers]
 
+    def weighted_ends(self, node: int, most: int) -> Sequence[tuple[int, float]]:
+        """Return at most ``most`` other ends of the edges of a node, with their weights; outgoing edges come first."""
+        start = self.out_starts[node]
+        end = min(self.out_starts[node + 1], start + most)
+        found = [*zip(self.targets[start:end], self.weights[start:end], strict=True)]
+        start = self.in_starts[node]
+        numbers = self._in_edges[start : min(self.in_starts[node + 1], start + most - len(found))]
+        sources, weights = self.sources, self.weights
+        return found + [(sources[number], weights[number]) for number in numbers]
+
     def edge_ends(self, numbers: NumberArray) -> tuple[NumberArray, NumberArray]:
         """Return sources and targets of edges."""
         return self.source[numbers].astype(np.int64), self.target[numbers].astype(np.int64)

@@ -111,6 +111,11 @@ def check_edges(rows: RowsSnapshot, nodes: dict[str, NodeRow], edges: dict[EdgeK
     numbers = np.array([rows.delta.number(node_id) for node_id in nodes], np.int64)
     ends = Counter(end for key in edges for end in key[:2])
     assert count_degrees(rows, numbers) == [ends[node_id] for node_id in nodes]
+    base = rows.base
+    for number in range(base.nodes):
+        around = [(base.edges_of(number, outgoing=each), base.weights) for each in (True, False)]
+        near = [(end, weights[edge]) for own, weights in around for edge, end in zip(*own, strict=True)]
+        assert [[*base.weighted_ends(number, most)] for most in (2, 1_000)] == [near[:2], near]
     leaving = rows.edges_around(numbers, outgoing=True)
     for moment in MOMENTS:
         true = {key for key, row in edges.items() if row.is_valid_at(moment)}
