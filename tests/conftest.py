@@ -11,14 +11,18 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from kgserve.platform import structured_log
+from tests.fuzzing import load_usual_profile
 from tests.platform.access.keys import client, given
 from tests.ram_tmp import move_to_memory
 from tests.server.http.serving import RunningServer, serving
 from tests.timeouts import REQUEST_SECONDS, be_patient, wait_long_for_answers
+from tests.tls_contexts import share_tls_context
 
 move_to_memory()
 be_patient()
 wait_long_for_answers()
+share_tls_context()
+load_usual_profile()
 # As in a server process: numpy's threads would spin at the expense of other tests, and garbage collection would scan
 # rows.
 threadpool_limits(1, user_api="blas")

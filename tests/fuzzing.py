@@ -9,11 +9,14 @@ from hypothesis import HealthCheck, settings
 
 Case = TypeVar("Case")
 
-settings.register_profile("thorough", max_examples=2_000, deadline=None)
-settings.register_profile("usual", derandomize=True, deadline=None)
-settings.load_profile("usual")
-
 _SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much, HealthCheck.large_base_example)
+
+
+def load_usual_profile() -> None:
+    """Register the profiles and load the usual one, before hypothesis reads `--hypothesis-profile`."""
+    settings.register_profile("thorough", max_examples=2_000, deadline=None)
+    settings.register_profile("usual", derandomize=True, deadline=None)
+    settings.load_profile("usual")
 
 
 def is_thorough() -> bool:

@@ -22,6 +22,7 @@ from kgserve.client import AsyncClient, Client
 from kgserve.errors import Conflict, NotFound
 from kgserve.platform.metrics.exposition import MetricsScrape
 from kgserve.server.mcp.resource_handlers import RESOURCE_NOT_FOUND
+from tests.cli.running import kgserve as command
 from tests.cli.running import kgserve_process
 from tests.cluster.nodes import PATIENCE, ServingNode, serving_nodes, settle
 from tests.cluster.servers import nats_servers
@@ -437,28 +438,28 @@ def test_a_node_backs_up_other_nodes_stores_from_current_replicas(
     clients[1].store(store).move("k2")
     for number, served in ((3, nodes[0]), (4, nodes[1]), (5, nodes[2])):
         assert put(clients[0], store, f"n{number}") == number
-        made = kgserve_process("backup", store, "--to", tmp_path / served.name, "--data", served.data_dir, "--json")
+        made = command("backup", store, "--to", tmp_path / served.name, "--data", served.data_dir, "--json")
         assert made.code == 0, made
         assert json.loads(made.out)["stores"][0]["sequence"] == number
-    others = kgserve_process("backup", "--to", tmp_path / "all", "--data", nodes[0].data_dir, "--json")
+    others = command("backup", "--to", tmp_path / "all", "--data", nodes[0].data_dir, "--json")
     assert others.code == 0, others
     assert store in {each["store"] for each in json.loads(others.out)["stores"]}
     for folder in tmp_path.iterdir():
-        assert kgserve_process("verify", folder).code == 0
+        assert command("verify", folder).code == 0
     # Over REST, the owner backs up a single store, and any node backs up several.
     assert clients[1].store(store).backup(store).sequence == 5
-    assert kgserve_process("verify", nodes[2].backup_dir / store).code == 0
+    assert command("verify", nodes[2].backup_dir / store).code == 0
     several = clients[1].backup_stores(f"{store}-several", stores=[store])
     assert [(each.store, each.sequence) for each in several.stores] == [(store, 5)]
-    assert kgserve_process("verify", nodes[1].backup_dir / f"{store}-several").code == 0
-    restored = kgserve_process("restore", tmp_path / "k1", "--store", store, "--data", tmp_path / "alone")
+    assert command("verify", nodes[1].backup_dir / f"{store}-several").code == 0
+    restored = command("restore", tmp_path / "k1", "--store", store, "--data", tmp_path / "alone")
     assert restored.code == 0, restored
     with kgserve.open(tmp_path / "alone", embedding_provider="hashing") as alone:
         assert {each.id for each in alone.store(store).nodes()} == {"a", "b", "n3", "n4"}
     # This is how a store returns after its times were repaired outside of the cluster.
-    refused = kgserve_process("doctor", store, "--repair-times", "--data", nodes[1].data_dir)
+    refused = command("doctor", store, "--repair-times", "--data", nodes[1].data_dir)
     assert (refused.code, "restore it into a separate data folder" in refused.out + refused.err) == (1, True), refused
-    assert kgserve_process("doctor", store, "--repair-times", "--data", tmp_path / "alone").code == 0
+    assert command("doctor", store, "--repair-times", "--data", tmp_path / "alone").code == 0
     clients[0].drop(store, confirm=store)
     place, until = nodes[1].data_dir / f"{store}_memory", time.monotonic() + PATIENCE
     while place.exists():

@@ -95,3 +95,10 @@ def _digest() -> str:
 def _version(program: str) -> tuple[int, ...]:
     answer = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
     return tuple(int(number) for number in re.findall(r"\d+", answer)[:2])
+
+
+if __name__ == "__main__":
+    BUILD.mkdir(parents=True, exist_ok=True)
+    unread = BUILD / "failure"
+    unread.unlink(missing_ok=True)
+    installed(unread)
