@@ -55,7 +55,7 @@ class WriteAcknowledgement(NamedTuple):
 
 
 class RegisterInterface(ABC):
-    """A client over one interface. Raises Refused, Unclear, and the errors of broken connections."""
+    """A client over one interface. Raises OperationRejected, OutcomeUnknown, and the errors of broken connections."""
 
     NAME: ClassVar[str]
     KINDS: ClassVar[tuple[str, ...]]

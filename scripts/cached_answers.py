@@ -57,7 +57,7 @@ class StdioMcpClient:
         return "server/discover" if self._stateless else "initialize"
 
     def open(self) -> dict[str, Any]:
-        """Start a session as editors do, and return the server's information. Raises Left."""
+        """Start a session as editors do, and return the server's information. Raises ProcessEnded."""
         about = {"protocolVersion": self._version, "capabilities": {}, "clientInfo": _CLIENT}
         answer = self.ask(self.beginning, None if self._stateless else about)
         if not self._stateless:
@@ -65,7 +65,7 @@ class StdioMcpClient:
         return answer["result"]
 
     def ask(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Send a request and return its answer, with ``result`` or ``error``. Raises Left."""
+        """Send a request and return its answer, with ``result`` or ``error``. Raises ProcessEnded."""
         self._number += 1
         meta = {"_meta": _META} if self._stateless else {}
         self._write({"id": self._number, "method": method, "params": {**(params or {}), **meta}})

@@ -1,4 +1,4 @@
-"""Check the names of classes, modules and constants against the rules in ``names.toml``.
+"""Check the names of classes, modules and constants against ``names.toml``, and the exceptions that docstrings name.
 
 Run as ``python -m scripts.check_names``; exits with 1 and lists each name with its place.
 """
@@ -6,32 +6,43 @@ Run as ``python -m scripts.check_names``; exits with 1 and lists each name with 
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from scripts.pages import TOP
 
 _PARTICIPLE = re.compile(r"(?:[^e]ed|ing)$", re.IGNORECASE)
 _OTHER_FOLDERS = ("bench", "scripts", "tests")
+_RAISED = re.compile(r"\b[Rr]aises? ((?:[A-Z]\w+)(?:(?:,| and| or|, and|, or) [A-Z]\w+)*)")
 
 
-def find_faults(top: Path, rules: dict[str, Any]) -> Iterator[str]:
-    """Yield a sentence for every name of the package below ``top`` that a rule forbids.
+def read_trees(top: Path) -> dict[str, ast.Module]:
+    """Return the syntax tree of every module below ``top`` by its path."""
+    paths = (path for folder in ("kgserve", *_OTHER_FOLDERS) for path in sorted((top / folder).rglob("*.py")))
+    return {path.relative_to(top).as_posix(): ast.parse(path.read_text()) for path in paths}
+
+
+def find_faults(trees: Mapping[str, ast.Module], rules: dict[str, Any]) -> Iterator[str]:
+    """Yield a sentence for every name that a rule forbids.
 
     In tests, benchmarks and scripts, only vague class names are forbidden.
     """
     places: defaultdict[str, list[str]] = defaultdict(list)
     constant_patterns = [re.compile(pattern) for pattern in rules["constants"]["forbidden"]]
-    for path in sorted((top / "kgserve").rglob("*.py")):
-        place = path.relative_to(top).as_posix()
+    for place, tree in trees.items():
+        if not place.startswith("kgserve/"):
+            for line, name in _classes(tree):
+                yield from _find_vague_class(place, line, name, rules["classes"])
+            continue
+        path = PurePosixPath(place)
         module = path.parent.name if path.stem == "__init__" else path.stem
         if _PARTICIPLE.search(module) and module not in rules["modules"]["nouns"]:
             yield f"{place}: name the module with a noun, or the verb of its operation"
-        tree = ast.parse(path.read_text())
         for line, name in _classes(tree):
             places[name].append(f"{place}:{line}")
             yield from _find_vague_class(place, line, name, rules["classes"])
@@ -41,10 +52,27 @@ def find_faults(top: Path, rules: dict[str, Any]) -> Iterator[str]:
     for name, found in places.items():
         if len(found) > 1:
             yield f"{found[1]}: class {name}: the name is taken by {found[0]}"
-    for path in sorted(path for folder in _OTHER_FOLDERS for path in (top / folder).rglob("*.py")):
-        place = path.relative_to(top).as_posix()
-        for line, name in _classes(ast.parse(path.read_text())):
-            yield from _find_vague_class(place, line, name, rules["classes"])
+
+
+def find_unknown_exceptions(trees: Mapping[str, ast.Module]) -> Iterator[str]:
+    """Yield a sentence for every exception that a docstring names and no module defines or uses."""
+    known = {*dir(builtins), *(name for tree in trees.values() for name in _imported_or_defined_classes(tree))}
+    for place, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                for raised in _RAISED.findall(ast.get_docstring(node) or ""):
+                    unknown = [name for name in re.findall(r"[A-Z]\w+", raised) if name not in known]
+                    yield from (f"{place}:{getattr(node, 'lineno', 1)}: no exception {name} exists" for name in unknown)
+
+
+def _imported_or_defined_classes(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.ImportFrom):
+            yield from (alias.asname or alias.name for alias in node.names)
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
 
 
 def _find_vague_class(place: str, line: int, name: str, rules: dict[str, Any]) -> Iterator[str]:
@@ -73,8 +101,10 @@ def _constants(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def main() -> int:
-    """Print every name that a rule forbids; return 1 when there are any."""
-    faults = list(find_faults(TOP, tomllib.loads((TOP / "scripts" / "names.toml").read_text())))
+    """Print every fault; return 1 when there are any."""
+    rules = tomllib.loads((TOP / "scripts" / "names.toml").read_text())
+    trees = read_trees(TOP)
+    faults = [*find_faults(trees, rules), *find_unknown_exceptions(trees)]
     print(*faults, sep="\n", end="\n" if faults else "")
     return 1 if faults else 0
 

@@ -84,7 +84,7 @@ def build_litestar_opt(operation: Operation) -> dict[str, Any]:
 
 
 class UseCase:
-    """An operation implemented by a function of a `StoreHandle` or `Graphs`, and a request.
+    """An operation implemented by a function of a `StoreHandle` or `ScopedStores`, and a request.
 
     The function's annotations define request and answer; its docstring is the description, except for paragraphs
     and sentences that begin with "Raises", which are for Python callers. Request fields named in the path come from

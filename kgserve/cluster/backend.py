@@ -34,8 +34,8 @@ class ReplicatedLog(Protocol):
 
         This is the fence: after another writer has appended, a writer that does not know the new end is rejected.
 
-        Raises Fenced if the log ends elsewhere, and Unconfirmed if the outcome is unknown. In both cases the record may
-        be in the log, unacknowledged: the caller has to read the log before it continues.
+        Raises Fenced if the log ends elsewhere, and OutcomeUnknown. In both cases the record may be in the log,
+        unacknowledged: the caller has to read the log before it continues.
         """
         ...
 
@@ -182,7 +182,7 @@ class ClusterRegistry(Protocol):
     def claim(self, store: str, owner: StoreOwner, revision: int) -> int | None:
         """Replace the claim of a revision (0 for none). Return the new revision, or None if another node was first.
 
-        Raises Unconfirmed if the outcome is unknown: the claim may be in effect, so read it again.
+        Raises OutcomeUnknown if the outcome is unknown: the claim may be in effect, so read it again.
         """
         ...
 

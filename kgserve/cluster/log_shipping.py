@@ -64,7 +64,7 @@ class LogShipper:
     def append(self, changes: list[ChangeSet]) -> None:
         """Make consecutive change sets durable in the log and the local files, all or none.
 
-        Raises Fenced, Unconfirmed, StorageFull and Unavailable.
+        Raises Fenced, OutcomeUnknown, StorageFull and Unavailable.
         """
         if self.is_over:
             raise Unavailable(f"store {self.store!r} is being taken over", retry_after=1)
@@ -107,7 +107,7 @@ class LogShipper:
 def fence_log(log: ReplicatedLog, store: str, epoch: int) -> LogPosition:
     """Fence off earlier writers of a store's log, whatever it contains, and return the position of its last record.
 
-    Raises Unconfirmed and Unavailable.
+    Raises OutcomeUnknown and Unavailable.
     """
     while True:
         try:
@@ -121,8 +121,8 @@ def take_over_log(journal: Journal, log: ReplicatedLog, store: str, owner: Store
 
     The files of a store that is ``coming`` are appended to the log.
 
-    Raises Unconfirmed, Unavailable, Fenced if an owner of a later epoch took over, ReplicatedLogCorrupt if the log
-    lacks or contradicts local frames, and CopyTooOld if the log was trimmed past the files.
+    Raises OutcomeUnknown, Unavailable, Fenced if an owner of a later epoch took over, ReplicatedLogCorrupt if the log
+    lacks or contradicts local frames, and ReplicaTooOld if the log was trimmed past the files.
     """
     reached = verify_shipped_position(journal, store, owner)
     while True:
@@ -262,7 +262,7 @@ def read_shipped_position(folder: Path) -> ShippedPosition | None:
 def verify_shipped_position(journal: Journal, store: str, owner: StoreOwner) -> ShippedPosition:
     """Return the position up to which the files are certainly a copy; the beginning if they have lost data since.
 
-    Raises CopyTooOld if the log no longer reaches back that far.
+    Raises ReplicaTooOld if the log no longer reaches back that far.
     """
     folder, fresh = journal.folder.parent, ShippedPosition(owner.begins, 0, owner.begins, owner.erasures)
     reached = read_shipped_position(folder) or fresh

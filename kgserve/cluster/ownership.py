@@ -103,7 +103,9 @@ class StoreOwnership:
     def get_or_claim_owner(
         self, store: str, made: bytes | None = None, *, coming: bool = False
     ) -> LocalOwnership | RemoteOwnership:
-        """Return the owner of a store; this node claims it if no live node owns it. Raises Unavailable and Unconfirmed.
+        """Return the owner of a store; this node claims it if no live node owns it.
+
+        Raises Unavailable and OutcomeUnknown.
 
         A missing store is created with the description ``made``, or NoStore is raised; with ``coming`` this node has
         its files. After a claim, the store's log must be taken over before the store is served.
@@ -192,7 +194,7 @@ class StoreOwnership:
     def claim_forcibly(self, store: str, begins: LogPosition) -> None:
         """Claim a store whose files only this process has; its log starts again after position ``begins``.
 
-        The previous owner loses the store. Raises NoStore, Unconfirmed and Unavailable.
+        The previous owner loses the store. Raises NoStore, OutcomeUnknown and Unavailable.
         """
         claim = self.claimed(store)
         before, own_beat = claim.owner, self._membership.beat
@@ -211,7 +213,7 @@ class StoreOwnership:
         return claim
 
     def describe(self, store: str, description: bytes) -> None:
-        """Store the description of an owned store in the registry. Raises Fenced, Unconfirmed and Unavailable."""
+        """Store the description of an owned store in the registry. Raises Fenced, OutcomeUnknown and Unavailable."""
         self._replace(store, lambda owner: msgspec.structs.replace(owner, description=description))
 
     def update_registry_entry(self, store: str, change: Callable[[StoreOwner], StoreOwner]) -> StoreOwner:

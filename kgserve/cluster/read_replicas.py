@@ -235,7 +235,7 @@ class ReadReplicaUpdater:
     def opened(self, journal: Journal, name: str, owner: StoreOwner) -> ReplicaCommitLog:
         """Return the commit log of a replica that is being opened, after applying all records of the log.
 
-        Raises CopyTooOld, ReplicatedLogCorrupt and Unavailable.
+        Raises ReplicaTooOld, ReplicatedLogCorrupt and Unavailable.
         """
         self._record_log_ends()
         reached = verify_shipped_position(journal, name, owner)
@@ -370,7 +370,7 @@ class BootstrapSnapshots:
     def upload_snapshot(self, reached: Callable[[], ShippedPosition], *, alone: bool) -> Generator[None]:
         """Upload the snapshot taken within the block, and trim the log before the previous one.
 
-        With ``alone``, nothing older than the new snapshot is kept. Raises Fenced, Unconfirmed, StorageFull and
+        With ``alone``, nothing older than the new snapshot is kept. Raises Fenced, OutcomeUnknown, StorageFull and
         Unavailable.
         """
         since = reached()

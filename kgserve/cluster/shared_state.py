@@ -167,7 +167,7 @@ class ApiKeySync:
         self._file: tuple[int, int, int] | None = None
 
     def look(self) -> None:
-        """Synchronize both sides if either has changed. Raises Unavailable and KeysDamaged."""
+        """Synchronize both sides if either has changed. Raises Unavailable and KeyFileDamaged."""
         found = {
             name: each
             for name, each in self._registry.entries(self._seen).items()

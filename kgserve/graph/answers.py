@@ -78,7 +78,7 @@ Redirected = (
     ]
     | UnsetType
 )
-"""At most `MAX_REDIRECTED` ends are listed."""
+"""At most `MAX_REPORTED_REDIRECTS` ends are listed."""
 
 
 class SkippedEdge(msgspec.Struct, kw_only=True):

@@ -220,7 +220,7 @@ class GraphReader(ABC):
     def encode_edges(self, node_id: str, limit: int, *, outgoing: bool) -> list[bytes]:
         """Encode at most `limit` valid edges of a valid node whose other ends are valid.
 
-        Raises TooLong if a non-blocking read would visit too many edges.
+        Raises TraversalTooLong if a non-blocking read would visit too many edges.
         """
 
     @abstractmethod
@@ -232,7 +232,7 @@ class GraphReader(ABC):
 
     @abstractmethod
     def encode_walk(self, wanted: TraversalRequest) -> EncodedWalk:
-        """Walk, and encode the result. Raises TooLong if a non-blocking read would visit too many edges."""
+        """Walk, and encode the result. Raises TraversalTooLong if a non-blocking read would visit too many edges."""
 
     @abstractmethod
     def list_nodes(self, wanted: NodeFilter, position: PagePosition, limit: int) -> ResultPage[NodeRow]:
@@ -371,7 +371,7 @@ class CurrentGraph(GraphReader):
     ) -> None:
         """Read ``rows``; ``links`` and ``memories``, if given, must be of the same commit.
 
-        max_edges: edges that a non-blocking read may visit before it raises TooLong.
+        max_edges: edges that a non-blocking read may visit before it raises TraversalTooLong.
         """
         super().__init__(rows.at, valid_at, time.time_ns() // 1000)
         self.rows = rows
@@ -817,7 +817,7 @@ def read_graph(
     history, for readers that outlive the caller's lease; the files of current rows and links stay open. max_edges:
     limit of a non-blocking read, as in `CurrentGraph`.
 
-    Raises InvalidInput for an invalid time, TooLong for links in a non-blocking read, and what `AsOfMoment.of` raises.
+    Raises TraversalTooLong for links in a non-blocking read, and InvalidInput for an invalid ``valid_at``.
     """
     if past is not None:
         yield past.open(store, valid_at, lease)
@@ -844,7 +844,7 @@ def resolve_valid_at(text: str | None, left_out: int | None) -> int | None:
 def query_hierarchy(store: OpenStore, past: GraphOpener | None, question: Callable[[GraphReader], Found]) -> Found:
     """Run a query on the hierarchy of memories; indexes and rows are of the same commit.
 
-    A damaged memory index is rebuilt. Raises what `AsOfMoment.of` raises.
+    A damaged memory index is rebuilt.
     """
     if past is None:
         return store.memories.ask(lambda memories, rows: question(CurrentGraph(store, rows, None, None, memories)))

@@ -330,7 +330,7 @@ class StoreEraser:
                 return
 
     def _check(self) -> None:
-        """Raise FollowerStopped if the store is closing."""
+        """Raise ProjectionStopped if the store is closing."""
         if self._stopping.is_set():
             raise ProjectionStopped
 

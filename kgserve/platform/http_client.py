@@ -35,7 +35,7 @@ class HttpResponseHead:
     """Head of a response. The names in ``headers`` are in lower case."""
 
     def __init__(self, head: bytes) -> None:
-        """Parse the head. Raises NoAnswer."""
+        """Parse the head. Raises InvalidHttpResponse."""
         first, *lines = head.decode("latin-1").split("\r\n")
         version, _, rest = first.partition(" ")
         status, _, self.reason = rest.partition(" ")
@@ -194,7 +194,7 @@ class HttpClientConnection:
             rest = rest[self._with_timeout(lambda: self._socket.send(rest)) :]  # noqa: B023 - it is called at once
 
     def _receive(self, *, end: bool = False) -> bytes:
-        """Return the next bytes. Raises NoAnswer at the end of the connection, unless ``end`` allows it."""
+        """Return the next bytes. Raises InvalidHttpResponse at the end of the connection, unless ``end`` allows it."""
         piece = self._with_timeout(lambda: self._socket.recv(_SOCKET_READ_BYTES))
         if not piece and not end:
             raise InvalidHttpResponse("the connection was closed before the response was complete")

@@ -139,7 +139,7 @@ class BackgroundProjection(Projection):
         return super()._read(after, last)
 
     def _continue(self) -> None:
-        """Raise FollowerStopped when the projection is closing."""
+        """Raise ProjectionStopped when the projection is closing."""
         if self._stopping.is_set():
             raise ProjectionStopped
 

@@ -107,7 +107,7 @@ class Projection(ABC):
     """Files derived from a store's journal, as of a commit. Only one thread at a time may advance it.
 
     A subclass opens its files, applies change sets, rebuilds from all rows, erases nodes and closes. It derives from
-    one of two drivers: a reader brings an `on_demand.OnDemandProjection` up to date, a thread brings a
+    one of two drivers: a reader brings an `OnDemandProjection` up to date, a thread brings a
     `follower.BackgroundProjection` up to date. Applying change sets must be idempotent: after a crash, those since the
     last save are applied again.
     """

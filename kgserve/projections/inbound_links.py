@@ -211,7 +211,7 @@ class _StoreLinkProjection(Projection):
 
     @override
     def close(self) -> None:
-        pass  # `InboundLinks.close` releases the file
+        pass  # `InboundLinkIndex.close` releases the file
 
     @override
     def _open(self) -> int:

@@ -67,7 +67,7 @@ class CallerQuota:
 
     @contextmanager
     def take_one(self, caller: str) -> Generator[None]:
-        """Take one for a caller until the end of the block. Raises Limited."""
+        """Take one for a caller until the end of the block. Raises RateLimited."""
         if self._taken[caller] >= self._most:
             self.refused += 1
             raise RateLimited(f"{self._most} {self._refusal}", RETRY_AFTER_SECONDS)
@@ -178,7 +178,7 @@ class WriteThrottle:
 
     @asynccontextmanager
     async def one(self, caller: str) -> AsyncGenerator[None]:
-        """Run the block as a write of a caller, once it has a slot. Raises Limited when too many requests wait."""
+        """Run the block as a write of a caller, once it has a slot. Raises RateLimited when too many requests wait."""
         if self._must_wait(caller):
             await self._wait(caller)
         else:
@@ -263,7 +263,7 @@ class FairThreadPool:
     async def run(self, work: Callable[[], T], caller: str | None = None) -> T:
         """Run ``work`` in a thread and return its result; ``caller`` defaults to the current one.
 
-        Raises Limited when too many of the caller's requests wait.
+        Raises RateLimited when too many of the caller's requests wait.
         """
         if caller is None:
             caller = current_caller.get()
@@ -292,7 +292,7 @@ class FairThreadPool:
 
 
 async def _retry_until_caught_up(attempt: Callable[[], Awaitable[T]], waits: CallerQuota, caller: str) -> T:
-    """Return the result of ``attempt``, repeated each time an index that it waits for has advanced. Raises Limited."""
+    """Repeat ``attempt`` each time an index that it waits for has advanced. Raises RateLimited."""
     token = request_waits.set({})
     try:
         while True:
@@ -337,7 +337,7 @@ class AdmissionControl:
         }
 
     async def run(self, kind: ExecutorName, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run ``work`` for the current caller in a thread of a kind, and return its result. Raises Limited.
+        """Run ``work`` for the current caller in a thread of a kind, and return its result. Raises RateLimited.
 
         Reads are repeated while they wait for an index. Cancellation does not interrupt a write.
         """
@@ -350,16 +350,16 @@ class AdmissionControl:
         return await self.run("reads", work)
 
     def transfer_slot(self) -> AbstractContextManager[None]:
-        """Count one more import or export of the current caller, until the end of the block. Raises Limited."""
+        """Count one more import or export of the current caller, until the end of the block. Raises RateLimited."""
         return self.transfers.take_one(current_caller.get())
 
     def write_slot(self) -> AbstractAsyncContextManager[None]:
-        """Return the context for a write of the current caller, throttled by `WriteThrottle`. Raises Limited."""
+        """Return the context for a write of the current caller, throttled by `WriteThrottle`. Raises RateLimited."""
         return self.turns.one(current_caller.get())
 
 
 async def retry_while_opening(attempt: Callable[[], Awaitable[T]]) -> T:
-    """Return the result of ``attempt``, repeated while another caller opens the store; raises Opening after 20 s."""
+    """Repeat ``attempt`` while another caller opens the store. Raises StoreOpening after 20 s."""
     deadline = time.monotonic() + OPENING_TIMEOUT_SECONDS
     pause = MIN_OPENING_POLL_SECONDS
     while True:

@@ -72,7 +72,7 @@ class StoreRegistry(Protocol):
         ...
 
     def acquire_open(self, name: str, *, at_least: int | None = None) -> OpenStore:
-        """Return an open store like `acquire`, without blocking. Raises NotOpen if the store is not open."""
+        """Return an open store like `acquire`, without blocking. Raises StoreNotOpen if the store is not open."""
         ...
 
     def release(self, store: OpenStore) -> None:

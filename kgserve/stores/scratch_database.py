@@ -123,7 +123,7 @@ class ScratchStatement:
     def difference(self, reach: WriteScope = FULL_WRITE_SCOPE) -> RowChanges:
         """Return what the statement changed. Only rows that it can ``reach`` are compared.
 
-        Raises Doubtful if the copy is unreliable; a new copy never is.
+        Raises ScratchCopyUnreliable if the copy is unreliable; a new copy never is.
         """
         copy, state = self._copy, self._copy.state
         asked = CompareRowsRequest(reach, state.nodes, state.edges, str(copy.folder), copy.is_new)

@@ -46,10 +46,21 @@ def test_vague_class_module_and_constant_names_are_found(tmp_path: Path) -> None
     (package / "taking.py").write_text("MOST_ROWS = 3\nclass Taken: ...\nclass Row: ...\n")
     (package / "rows.py").write_text("MAX_ROWS = 3\nclass Row: ...\nclass RowReader: ...\n")
     rules = tomllib.loads((TOP / "scripts" / "names.toml").read_text())
-    faults = list(check_names.find_faults(tmp_path, rules))
+    faults = list(check_names.find_faults(check_names.read_trees(tmp_path), rules))
     found = " ".join(faults)
     assert len(faults) == 4
     assert all(name in found for name in ("taking.py", "MOST_ROWS", "class Taken", "class Row"))
+
+
+def test_exceptions_in_docstrings_exist(tmp_path: Path) -> None:
+    package = tmp_path / "kgserve"
+    package.mkdir()
+    (package / "rows.py").write_text(
+        'class RowLost(Exception): ...\ndef read() -> None:\n    """Read. Raises RowLost, Gone and OSError."""\n'
+    )
+    assert [*check_names.find_unknown_exceptions(check_names.read_trees(tmp_path))] == [
+        "kgserve/rows.py:2: no exception Gone exists"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -70,4 +81,4 @@ def test_bare_participles_are_allowed_for_exported_errors_only(
     file.parent.mkdir(parents=True)
     file.write_text(f"class {name}(Exception): ...\n")
     rules = tomllib.loads((TOP / "scripts" / "names.toml").read_text())
-    assert (list(check_names.find_faults(tmp_path, rules)) == []) == is_allowed
+    assert (list(check_names.find_faults(check_names.read_trees(tmp_path), rules)) == []) == is_allowed

@@ -43,7 +43,7 @@ class LivenessCheck:
         self._last_success: tuple[server_discovery.DiscoveredServer, float] | None = None
 
     def check(self, server: server_discovery.DiscoveredServer) -> None:
-        """Check that ``server`` is alive. Raises Unresponsive when it hangs.
+        """Check that ``server`` is alive. Raises ServerUnresponsive when it hangs.
 
         A server that has exited passes the check; the connection reports it.
         """
@@ -78,7 +78,7 @@ class AnswerDeadline:
         return max(self._last_progress + self._limit - time.monotonic(), 0.0)
 
     def wait(self, server: server_discovery.DiscoveredServer) -> float:
-        """Return the seconds that the caller may wait now; call it before each wait. Raises Unresponsive."""
+        """Return the seconds that the caller may wait now; call it before each wait. Raises ServerUnresponsive."""
         left = self.remaining_seconds
         if not left:
             raise ServerUnresponsive(
@@ -140,7 +140,7 @@ class McpExchange:
         self.finish()
 
     def send(self, method: str, headers: dict[str, str], body: bytes | None = None) -> None:
-        """Send the request and read the answer's status and headers. Raises OSError and Unresponsive."""
+        """Send the request and read the answer's status and headers. Raises OSError and ServerUnresponsive."""
         headers = self._connections.headers | self._server.headers | headers
         connection = self._connection = self._connections.get(self._server)
         if self._aborted:
@@ -160,11 +160,11 @@ class McpExchange:
         return self._answer
 
     def body(self) -> bytes:
-        """Return the whole body of the answer. Raises OSError and Unresponsive."""
+        """Return the whole body of the answer. Raises OSError and ServerUnresponsive."""
         return self._open.body()
 
     def events(self) -> Iterator[bytes]:
-        """Yield the data of each event of a stream. Raises OSError and Unresponsive."""
+        """Yield the data of each event of a stream. Raises OSError and ServerUnresponsive."""
         for event in self._open.events():
             if self._patience is not None:
                 self._patience.record_progress()
@@ -208,7 +208,7 @@ class ConnectionPool:
         )
 
     def get(self, server: server_discovery.DiscoveredServer) -> HttpClientConnection:
-        """Return an open connection. Raises OSError, and Unresponsive when the server does not accept one."""
+        """Return an open connection. Raises OSError, and ServerUnresponsive when the server does not accept one."""
         while self._idle:
             with suppress(IndexError):
                 owner, kept = self._idle.pop()
@@ -380,7 +380,7 @@ class SessionHandshake:
     def session(self, server: server_discovery.DiscoveredServer) -> McpSession | None:
         """Return the session on ``server``, creating it if necessary; None before the handshake.
 
-        Raises HandshakeRefused, OSError and Unresponsive.
+        Raises HandshakeRefused, OSError and ServerUnresponsive.
         """
         with self._lock:
             if self._initialize is None:

@@ -216,7 +216,7 @@ class MessageForwarder:
     def _exchange(self, request: PendingRequest, server: DiscoveredServer, patience: AnswerDeadline | None) -> None:
         """Send a request and write its answer, and the notifications before it.
 
-        Raises NotDone, HandshakeRefused, OSError and Unresponsive.
+        Raises TemporarilyRefused, HandshakeRefused, OSError and ServerUnresponsive.
         """
         message = request.message
         handshake = message.version is None and message.method != INITIALIZE

@@ -68,7 +68,7 @@ class EditorMessage(NamedTuple):
 
 
 def parse_message(line: bytes) -> EditorMessage:
-    """Parse a line into a message. Raises Malformed."""
+    """Parse a line into a message. Raises MalformedMessage."""
     try:
         given: object = json.loads(line)
     except (ValueError, RecursionError) as error:

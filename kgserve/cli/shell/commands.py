@@ -56,7 +56,7 @@ SHELL_COMMANDS: dict[str, ShellCommand] = {}
 def run_script(session: ShellSession, text: str, source: str | None = None) -> None:
     """Execute all statements and commands of a text.
 
-    Raises CommandStopped after reporting the first failure, and Left when the user leaves.
+    Raises CommandStopped after reporting the first failure, and ShellExit when the user leaves.
     """
     for entry in split_script(text):
         try:
@@ -67,7 +67,7 @@ def run_script(session: ShellSession, text: str, source: str | None = None) -> N
 
 
 def execute_entry(session: ShellSession, entry: ScriptEntry) -> None:
-    """Execute one statement or command. Raises KgserveError, Left, and CommandStopped from a sourced file."""
+    """Execute one statement or command. Raises KgserveError, ShellExit, and CommandStopped from a sourced file."""
     if not entry.text.startswith(":"):
         session.statement(entry.text)
         return

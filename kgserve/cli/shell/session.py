@@ -41,7 +41,7 @@ class ServerConnection:
     def __init__(
         self, url: str | None, data_dir: Path, starting: Callable[[str], None], key: str | None = None
     ) -> None:
-        """Connect and wait until the server answers. Raises NoServer.
+        """Connect and wait until the server answers. Raises NoServerAvailable.
 
         ``starting`` is called with a message when a server is started.
         """

@@ -87,7 +87,7 @@ class JetStreamStream:
     def put(self, subject: str, data: bytes, after: int) -> int:
         """Publish to a subject whose last message is ``after``. Return the new sequence.
 
-        Raises Fenced if the last message is another one, and Unconfirmed if the outcome is unknown.
+        Raises Fenced if the last message is another one, and OutcomeUnknown if the outcome is unknown.
         """
         identity = token_hex(16)
         return self._connection.call(

@@ -56,7 +56,7 @@ def apply_ending(
 ) -> tuple[RowChanges, CypherAnswer]:
     """Return the changes of a statement, computed from the result of its query, and at most ``most`` returned rows.
 
-    Raises InvalidInput, UnsupportedEnding and StaleRows.
+    Raises InvalidInput, UnsupportedEndingError and StaleRowsError.
     """
     _check_types(ending, cursor)
     returned = list[list[Any]]()

@@ -194,7 +194,7 @@ def _changed_members(rows: RowsSnapshot, cluster: ClusterPlan) -> list[str]:
 
 
 def _build_merge(rows: RowsSnapshot, run: RunInProgress, cluster: ClusterPlan) -> WriteBatch:
-    """Return the write that merges a cluster. Raises PlanOutdated, Nested and TooManyEdges."""
+    """Return the write that merges a cluster. Raises PlanOutdated, NestedMembers and TooManyEdges."""
     if changed := _changed_members(rows, cluster):
         raise PlanOutdated(changed)
     if _is_nested(rows, cluster.ids):

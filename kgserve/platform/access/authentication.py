@@ -80,7 +80,7 @@ class Caller(msgspec.Struct, frozen=True):
             raise Forbidden(f"{act} needs a key for all stores; the key {self.name!r} is limited to some stores")
 
     def require_store(self, store: str) -> None:
-        """Raise Hidden, a NoStore, if the caller may not access a store.
+        """Raise HiddenStore, a NoStore, if the caller may not access a store.
 
         The message is the same as for a missing store.
         """
@@ -243,7 +243,7 @@ class KeyFileDamaged(KgserveError):
 
 
 def read_keys(data_dir: Path) -> list[ApiKey]:
-    """Return the keys of a data folder, oldest first; an empty list if it has no file. Raises KeysDamaged."""
+    """Return the keys of a data folder, oldest first; an empty list if it has no file. Raises KeyFileDamaged."""
     path = data_dir / KEY_FILE
     try:
         return _decoded(path.read_bytes())
@@ -260,7 +260,7 @@ def read_keys(data_dir: Path) -> list[ApiKey]:
 
 
 def add_key(data_dir: Path, key: ApiKey) -> None:
-    """Store a new key. Raises KeysDamaged, and Conflict if an active key has the same name."""
+    """Store a new key. Raises KeyFileDamaged, and Conflict if an active key has the same name."""
     with _editing_keys(data_dir) as keys:
         for other in keys:
             if other.name == key.name and other.state(key.created_at) == "active":
@@ -273,7 +273,7 @@ def add_key(data_dir: Path, key: ApiKey) -> None:
 def revoke_key(data_dir: Path, id_or_name: str, now: int) -> ApiKey:
     """Revoke a key permanently, and return it as stored.
 
-    Raises NotFound, KeysDamaged, and Conflict if it is already revoked or the name is ambiguous.
+    Raises NotFound, KeyFileDamaged, and Conflict if it is already revoked or the name is ambiguous.
     """
     with _editing_keys(data_dir) as keys:
         place = _index_of(keys, id_or_name, now)
@@ -284,7 +284,7 @@ def revoke_key(data_dir: Path, id_or_name: str, now: int) -> ApiKey:
 def merge_keys(data_dir: Path, others: Iterable[ApiKey]) -> list[ApiKey]:
     """Merge keys of other nodes into the stored ones, and return all keys. Revocations are kept.
 
-    Raises KeysDamaged.
+    Raises KeyFileDamaged.
     """
     with _editing_keys(data_dir) as keys:
         known = {key.id: key for key in keys}
@@ -450,7 +450,7 @@ class Authenticator:
 
 
 def _forwarded_caller(header: bytes) -> Caller:
-    """Return the caller for whom another node forwards a request. Raises WrongKey if the header is invalid."""
+    """Return the caller for whom another node forwards a request. Raises InvalidCredentials."""
     try:
         return msgspec.structs.replace(decode_json(header, Caller), key_id=None, trusted=True)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

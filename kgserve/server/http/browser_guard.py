@@ -45,7 +45,7 @@ class CrossSiteGuard:
         self._origins = origins or AllowedOrigins()
 
     def check(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Check the Host and Origin headers. Raises InvalidInput, Misdirected or Forbidden."""
+        """Check the Host and Origin headers. Raises InvalidInput, MisdirectedRequest or Forbidden."""
         hosts: list[bytes] = []
         origins: list[bytes] = []
         for name, value in headers:

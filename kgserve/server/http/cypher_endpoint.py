@@ -134,7 +134,10 @@ def _media(accept: str) -> str | None:
 
 
 async def _while_present(receive: Receive, control: StatementCancellation, work: Awaitable[WorkResult]) -> WorkResult:
-    """Return the result of work in a thread. If the client disconnects, interrupt the statement; raise ClientLeft."""
+    """Return the result of work in a thread.
+
+    If the client disconnects, the statement is interrupted. Raises ClientDisconnected.
+    """
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(wait_for_disconnect(receive))
     try:

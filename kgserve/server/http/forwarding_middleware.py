@@ -59,7 +59,7 @@ class ForwardingMiddleware:
         self._forwarder = forwarder
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle an ASGI request. Raises Unavailable when a node does not answer, and ClientLeft."""
+        """Handle an ASGI request. Raises Unavailable when a node does not answer, and ClientDisconnected."""
         if scope["type"] != ScopeType.HTTP or not must_forward(headers := dict(scope["headers"])):
             await self._app(scope, receive, send)
             return
@@ -96,7 +96,7 @@ class ForwardingMiddleware:
     async def _forward_to_cached(self, owner: ServedElsewhere, scope: HTTPScope, receive: Receive, send: Send) -> bool:
         """Forward a request to the cached owner; return False, with nothing sent, if it is not available.
 
-        Raises ClientLeft.
+        Raises ClientDisconnected.
         """
         began = False
 
@@ -136,7 +136,7 @@ class ForwardedRequest(NamedTuple):
 async def forward_request(
     forwarder: NodeHttpClient, served: ServedElsewhere, passed: ForwardedRequest, receive: Receive, send: Send
 ) -> None:
-    """Forward a request to the node that serves its store, and send the response. Raises Unavailable and ClientLeft."""
+    """Forward a request to the store's node, and send the response. Raises Unavailable and ClientDisconnected."""
     outcome: Exception | None = ClientDisconnected()
     async with anyio.create_task_group() as tasks:
         read = anyio.Event()

@@ -254,7 +254,7 @@ class Gateway:
         return self._proxies.client(address, scope["headers"]) if self._proxies.networks else address
 
     def _authenticate(self, scope: HTTPScope, context: RequestContext, headers: Mapping[bytes, bytes]) -> None:
-        """Authenticate the caller, and apply the rate limits. Raises Unauthenticated, Limited."""
+        """Authenticate the caller, and apply the rate limits. Raises Unauthenticated, RateLimited."""
         try:
             caller = self._authenticator.authenticate(scope["path"], scope["query_string"], scope["headers"])
         except InvalidCredentials:

@@ -65,7 +65,7 @@ class RateLimiter:
         self._failures = TokenBuckets(FAILURES_PER_SECOND, FAILURE_BURST, clock)
 
     def admit(self, caller: Caller, address: str) -> None:
-        """Count a request of an API key, or of an address without a key. Raises Limited."""
+        """Count a request of an API key, or of an address without a key. Raises RateLimited."""
         if self._requests is None:
             return
         if caller.key_id is not None:
@@ -76,7 +76,7 @@ class RateLimiter:
             raise RateLimited(f"more than {self.rate:g} requests per second from {who}; slow down", math.ceil(wait))
 
     def count_wrong_key(self, address: str) -> None:
-        """Count a request with a wrong key. Raises Limited when an address sends too many.
+        """Count a request with a wrong key. Raises RateLimited when an address sends too many.
 
         The limit never applies to valid keys, so that one program with an old key cannot lock out others behind the
         same router or proxy.

@@ -248,7 +248,7 @@ async def decode_json_body(
 ) -> Into:
     """Decode the JSON body as ``into``; if ``optional``, an empty body yields the defaults.
 
-    Raises Unsupported, TooLarge, InvalidInput, or ClientLeft when the client disconnects before the end.
+    Raises Unsupported, TooLarge, InvalidInput, or ClientDisconnected when the client disconnects before the end.
     """
     if not optional:
         _check_headers(headers, _is_json)
@@ -263,7 +263,7 @@ async def decode_json_body(
 def iter_body_chunks(request: Request[Any, Any, Any], media: frozenset[str]) -> AsyncIterator[bytes]:
     """Return an iterator over the chunks of a body of one of these media types, without a limit of its length.
 
-    Raises Unsupported immediately. The iterator raises ClientLeft when the client disconnects before the end.
+    Raises Unsupported immediately. The iterator raises ClientDisconnected when the client disconnects before the end.
     """
     _check_headers(request.scope["headers"], media.__contains__)
     return _chunks(request.receive)

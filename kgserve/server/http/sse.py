@@ -118,7 +118,7 @@ class EventStreamRegistry:
         """Register a stream until the end of the block.
 
         owner: API key or address; None for another node of the cluster, which counts the streams of its own callers.
-        Raises Limited when too many streams are open, Unavailable while the server is stopping.
+        Raises RateLimited when too many streams are open, Unavailable while the server is stopping.
         """
         if self._stopped:
             raise Unavailable("the server is stopping")

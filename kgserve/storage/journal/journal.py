@@ -136,7 +136,7 @@ def _build_frame(magic: bytes, payload: bytes, changes: list[ChangeSet]) -> byte
 
 
 def read_frame(file: BinaryIO, offset: int, end: int) -> JournalFrame:
-    """Return the frame at ``offset`` of a file of ``end`` bytes. Raises FrameError."""
+    """Return the frame at ``offset`` of a file of ``end`` bytes. Raises JournalFrameError."""
     if end - offset < FRAME_HEADER_BYTES:
         raise JournalFrameError(offset, "a cut-off header")
     file.seek(offset)
@@ -158,7 +158,7 @@ def read_frame(file: BinaryIO, offset: int, end: int) -> JournalFrame:
 def read_frames(file: BinaryIO, offset: int, end: int, due: int | None) -> Iterator[JournalFrame]:
     """Yield the frames from ``offset`` on; the first must begin with sequence ``due`` unless that is None.
 
-    Raises FrameError at the first frame that is not whole, OutOfOrder at one that is not consecutive.
+    Raises JournalFrameError at the first frame that is not whole, FrameOutOfOrder at one that is not consecutive.
     """
     while offset < end:
         frame = read_frame(file, offset, end)
@@ -171,7 +171,7 @@ def read_frames(file: BinaryIO, offset: int, end: int, due: int | None) -> Itera
 def skip_frames(file: BinaryIO, offset: int, end: int, sequence: int) -> int:
     """Return the offset of the first frame that reaches at least ``sequence``, or ``end``.
 
-    Reads only headers of the frames before it. Raises FrameError.
+    Reads only headers of the frames before it. Raises JournalFrameError.
     """
     with mmap.mmap(file.fileno(), end, access=mmap.ACCESS_READ) as data:
         while end - offset >= FRAME_HEADER_BYTES:
@@ -255,7 +255,7 @@ def list_segments(folder: Path) -> list[JournalSegment]:
 
 
 def read_segment(segment: JournalSegment, expected: int | None) -> Iterator[JournalFrame]:
-    """Yield the frames of one segment. Raises FrameError at the first that is not whole or not consecutive."""
+    """Yield the frames of one segment. Raises JournalFrameError at the first that is not whole or not consecutive."""
     with segment.path.open("rb") as file:
         yield from read_frames(file, 0, segment.size, expected)
 

@@ -45,7 +45,7 @@ class NumberedLevels(msgspec.Struct, frozen=True):
 def traverse_rows(rows: RowsSnapshot, wanted: TraversalRequest, allowed: int | None = None) -> NumberedLevels:
     """Traverse one snapshot. An unknown start reaches nothing.
 
-    Raises TooLong when it meets more than ``allowed`` edges.
+    Raises TraversalTooLong when it meets more than ``allowed`` edges.
     """
     start = rows.number(wanted.start)
     if start < 0 or not _is_valid(rows, start, wanted.valid_at):

@@ -113,7 +113,7 @@ def read_history_extent(path: Path) -> HistoryExtent | None:
 
 @contextmanager
 def open_segments_from(layout: StoreLayout, sequence: int) -> Generator[list[tuple[JournalSegment, BinaryIO]]]:
-    """Open the segments from the one that holds a sequence. Raises JournalTooShort and FileMoved."""
+    """Open the segments from the one that holds a sequence. Raises JournalStartMissing and SourceFileRemoved."""
     segments = list_segments(layout.journal)
     if not segments or segments[0].first > sequence:
         raise JournalStartMissing
@@ -497,7 +497,7 @@ class _BackupJob:
     def _new_base(self, folder: Path, described: StoreDescription) -> BackupBase:
         """Copy the starting rows, the journal since then, and the history if the journal cannot replace it.
 
-        Raises FileMoved, JournalDamaged, StorageFull.
+        Raises SourceFileRemoved, JournalDamaged, StorageFull.
         """
         folder.mkdir(parents=True)
         history, made = self._history(described, folder)

@@ -98,7 +98,7 @@ def read_verified_frames(folder: Path, piece: JournalPiece) -> Iterator[JournalF
 
 
 def _frames(path: Path, piece: JournalPiece) -> Iterator[JournalFrame]:
-    """Yield the frames of a piece. Raises FrameError at the first that is damaged or out of sequence."""
+    """Yield the frames of a piece. Raises JournalFrameError at the first that is damaged or out of sequence."""
     due, offset = piece.first, 0
     with path.open("rb") as file:
         for frame in read_frames(file, 0, path.stat().st_size, due):

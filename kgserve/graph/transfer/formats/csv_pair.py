@@ -200,7 +200,7 @@ def _value(column: str, text: str) -> Any:
 
 
 def parse_integer(column: str, text: str) -> int:
-    """Parse an integer. Raises BadCell."""
+    """Parse an integer. Raises InvalidCell."""
     try:
         return int(text)
     except ValueError:
@@ -208,7 +208,7 @@ def parse_integer(column: str, text: str) -> int:
 
 
 def parse_finite_float(column: str, text: str) -> float:
-    """Parse a number that JSON can represent. Raises BadCell."""
+    """Parse a number that JSON can represent. Raises InvalidCell."""
     try:
         value = float(text)
     except ValueError:

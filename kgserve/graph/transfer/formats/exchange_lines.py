@@ -252,7 +252,7 @@ def row_record(kind: str, number: int, values: dict[str, Any]) -> ImportRecord:
 
 
 def parse_json_cell(name: str, text: str, wanted: type[dict[str, Any] | list[Any]]) -> Any:
-    """Return the JSON value of a cell. Raises BadCell."""
+    """Return the JSON value of a cell. Raises InvalidCell."""
     try:
         value = _decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:

@@ -180,7 +180,7 @@ def _present_values(row: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def _stored_attributes(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the attributes that Graphiti stores as JSON text. Raises BadCell."""
+    """Return the attributes that Graphiti stores as JSON text. Raises InvalidCell."""
     text = row.get("attributes")
     return parse_json_cell("attributes", text, dict) if text else {}
 

@@ -258,7 +258,7 @@ class GraphMLElement(msgspec.Struct):
 
 
 ElementDialect = Callable[[GraphMLElement], dict[str, Any]]
-"""Converts an element to the fields of a line. Raises BadCell."""
+"""Converts an element to the fields of a line. Raises InvalidCell."""
 
 DEFAULT_NODE_TYPE = "node"
 DEFAULT_RELATION_TYPE = "RELATED_TO"
@@ -332,7 +332,7 @@ def _by_name(data: Iterable[tuple[GraphMLKey, str]]) -> dict[str, tuple[GraphMLK
 
 
 def parse_typed_text(key: GraphMLKey, text: str) -> Any:
-    """Return a text as a value of its key's type. Raises BadCell; numbers that JSON cannot represent stay text."""
+    """Return a text as a value of its key's type. Raises InvalidCell; numbers that JSON cannot represent stay text."""
     try:
         if key.type in _INTEGER_KEY_TYPES:
             return int(text)

@@ -157,7 +157,7 @@ def _link_records(rows: Callable[[], Iterator[_Row]]) -> Iterator[ImportRecord]:
 
 
 def _names(column: str, text: str) -> list[str]:
-    """Return the texts in a JSON array; none for an empty cell. Raises BadCell."""
+    """Return the texts in a JSON array; none for an empty cell. Raises InvalidCell."""
     if not text.strip():
         return []
     found: list[Any] = parse_json_cell(column, text, list)

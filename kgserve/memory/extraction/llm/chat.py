@@ -113,7 +113,7 @@ class ChatClient:
     def ask(self, question: ChatQuestion, unwanted: Callable[[], bool]) -> ChatReply:
         """Ask and wait for the answer, until `unwanted` returns true.
 
-        Raises Unanswered, and ChatInterrupted once it is unwanted or the client is closed.
+        Raises NoUsableAnswer, and ChatInterrupted once it is unwanted or the client is closed.
         """
         call = asyncio.run_coroutine_threadsafe(self._ask_with_timeout(question), self._get_loop())
         while True:
@@ -202,7 +202,7 @@ class ChatClient:
                 return body
 
     async def _post(self, body: bytes) -> tuple[int, float, bytes]:
-        """Return status, requested pause, and body; long error bodies are truncated. Raises Unanswered."""
+        """Return status, requested pause, and body; long error bodies are truncated. Raises NoUsableAnswer."""
         if self._client is None:
             self._client = httpx.AsyncClient(
                 base_url=self._base,

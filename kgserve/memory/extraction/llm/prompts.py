@@ -35,7 +35,7 @@ def list_schema(kind: dict[str, Any]) -> dict[str, Any]:
 
 
 def split_lists(text: str, known: Sequence[str]) -> tuple[dict[str, list[msgspec.Raw]], int]:
-    """Return the known lists of an answer, undecoded, and the number of other keys. Raises Unanswered."""
+    """Return the known lists of an answer, undecoded, and the number of other keys. Raises NoUsableAnswer."""
     try:
         found = decode_json(extract_json_object(text), dict[str, msgspec.Raw])
         lists = {name: decode_json(bytes(found[name]), list[msgspec.Raw] | None) for name in known if name in found}
@@ -127,7 +127,7 @@ def build_advice_question(concepts: dict[str, list[str]], contradictions: dict[s
 
 
 def parse_advice(text: str) -> list[ProposalAdvice]:
-    """Return the advice in an answer. Raises Unanswered if it is malformed."""
+    """Return the advice in an answer. Raises NoUsableAnswer if it is malformed."""
     lists, _ = split_lists(text, ("advice",))
     return decode_items(lists["advice"], ProposalAdvice, MAX_ADVICE_PROPOSALS)[0]
 
@@ -139,7 +139,7 @@ def build_answer_question(asked: str, memories: dict[str, dict[str, str]]) -> Ch
 
 
 def parse_answer(text: str) -> LlmAnswerWithCitations:
-    """Return the decoded answer to a question. Raises Unanswered if it is malformed or empty."""
+    """Return the decoded answer to a question. Raises NoUsableAnswer if it is malformed or empty."""
     try:
         found = decode_json(extract_json_object(text), LlmAnswerWithCitations)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -257,7 +257,7 @@ def build_extraction_question(material: ExtractionMaterial) -> ChatQuestion:
 
 
 def parse_extraction(text: str) -> ExtractionProposal:
-    """Return the valid items of an answer. Raises Unanswered if it is malformed."""
+    """Return the valid items of an answer. Raises NoUsableAnswer if it is malformed."""
     lists, dropped = split_lists(text, ("facts", "entities", "relations"))
     facts, bad_facts = decode_items(lists["facts"], ProposedFact, MAX_PROPOSED_FACTS)
     entities, bad_entities = decode_items(lists["entities"], ProposedEntity, MAX_PROPOSED_ENTITIES)

@@ -172,7 +172,7 @@ class RowComparison:
         self._is_sound = True
 
     def find_row_changes(self) -> CompareRowsReply:
-        """Return the changes. Raises Doubtful if the file is unreliable, which a new file never is."""
+        """Return the changes. Raises ScratchCopyUnreliable if the file is unreliable, which a new file never is."""
         reach = self._asked.reach
         nodes, nodes_gone = _compare(*self._tables(NODE_LOOKUP, reach, self._asked.nodes), _NODE_KEY)
         before, now = self._tables(EDGE_LOOKUP, reach, self._asked.edges)
