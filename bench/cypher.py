@@ -13,8 +13,8 @@ from typing import Any
 from urllib.parse import quote
 
 from bench import graphs
-from bench.measure import BenchmarkReport, parser, run_parts, times
-from bench.server import HASHING, scratch_folder, serving
+from bench.measure import BenchmarkReport, parser, rounded, run_parts, times
+from bench.server import HASHING, ServerProcess, scratch_folder, serving
 from bench.wire import RawConnection, request
 
 SEED = 45
@@ -24,6 +24,10 @@ STATUSES = 10
 RARE_TASKS = 10
 POINT_BY_INTERPRETER = "MATCH (n {id: $id}) RETURN n.content"
 POINT_BY_ENGINE = "MATCH (n:Entity {id: $id}) RETURN n.content LIMIT 1"
+NODE = "MATCH (n:Entity {id: $id}) RETURN n"
+PATHS_BY_ROWS = "MATCH (a {id: $id})-->()-->(c) RETURN count(*)"
+PATHS_BY_ENGINE = "MATCH (a {id: $id})-->()-->(c) RETURN count(*) LIMIT 1"
+HEALTH = request("GET", "/health")
 BY_STATUS = "MATCH (n:task {status: $status}) RETURN n.id"
 TWO_STEPS = "MATCH (a {id: $id})-[:KNOWS]->()-[:KNOWS]->(c) RETURN DISTINCT c.id"
 MOST_FRIENDS = (
@@ -111,7 +115,22 @@ def lookups(*, quick: bool) -> BenchmarkReport:
             lambda: wire.ask(request("GET", f"/api/memory/tasks/nodes/{next(pending)}")).milliseconds,
         )
         _compare(report, "by the interpreter, or GET", sides, len(ids), 4.0)
+        node = [_statement("tasks", NODE, id=each) for each in ids]
+        cost, base = _processor_milliseconds(server, wire, node), _processor_milliseconds(server, wire, [HEALTH] * 500)
+        report.compare(
+            "server's processor time for a node, or /health", rounded(cost), rounded(base), cost / base, ("≤", 4.0)
+        )
     return report
+
+
+def _processor_milliseconds(server: ServerProcess, wire: RawConnection, asked: Sequence[bytes]) -> float:
+    """Return the server's processor time for one of some requests, in milliseconds."""
+    for ready in asked[:20]:
+        wire.ask(ready)
+    start = server.processor_seconds()
+    for ready in asked:
+        wire.ask(ready)
+    return (server.processor_seconds() - start) * 1000 / len(asked)
 
 
 def filters(*, quick: bool) -> BenchmarkReport:
@@ -161,6 +180,15 @@ def expansions(*, quick: bool) -> BenchmarkReport:
 
         sides = (lambda: wire.ask(_statement("people", TWO_STEPS, id=next(pending))).milliseconds, walk)
         _compare(report, "two steps from a node, or a traversal", sides, len(ids), 4.0)
+        counted = [_rows(wire, _statement("people", PATHS_BY_ROWS, id=each)) for each in ids[:50]]
+        expected = [_rows(wire, _statement("people", PATHS_BY_ENGINE, id=each)) for each in ids[:50]]
+        report.check("paths of two relationships", "as the engine counts them", counted == expected)
+        pending = iter(ids * 2)
+        sides = (
+            lambda: wire.ask(_statement("people", PATHS_BY_ROWS, id=next(pending))).milliseconds,
+            lambda: wire.ask(_statement("people", PATHS_BY_ENGINE, id=next(pending))).milliseconds,
+        )
+        _compare(report, "paths counted from the rows, or by the engine", sides, len(ids), 1.0)
         ready, bare = _statement("people", MOST_FRIENDS), _statement("people", MOST_FRIENDS_BY_ENGINE)
         report.check("people with most friends", "as the engine has them", _rows(wire, ready) == _rows(wire, bare))
         sides = (lambda: wire.ask(ready).milliseconds, lambda: wire.ask(bare).milliseconds)

@@ -38,7 +38,7 @@ from kgserve.errors import FieldError, InvalidInput, TimedOut
 from kgserve.graph.answers import CypherAnswer
 from kgserve.graph.cypher.engine_names import names_links, uses_own_names
 from kgserve.graph.cypher.optimistic_write import OptimisticWrite
-from kgserve.graph.cypher.point_lookup import PointLookup, find_point_lookup
+from kgserve.graph.cypher.point_lookup import PointLookup, accepts_parameters, find_point_lookup
 from kgserve.graph.cypher.read_statements import StatementCancellation, collect_answer
 from kgserve.graph.cypher.row_properties import build_edge_change, build_node_change
 from kgserve.graph.cypher.rows_graph import ReadRecord, RowsGraph, open_rows_graph
@@ -71,7 +71,7 @@ class InterpretedStatement(NamedTuple):
     plan: PlanRequest = ""
     """Prefix of the statement: its plan is shown instead of its rows."""
     lookup: PointLookup | None = None
-    """The lookup of one node that the statement consists of, if the rows answer it as the engine would."""
+    """The lookup that the statement consists of, if the rows answer it as the engine would."""
 
 
 def prepare_interpreted(text: str, parameters: Mapping[str, Any], plan: PlanRequest = "") -> InterpretedStatement:
@@ -101,7 +101,7 @@ def prepare_interpreted(text: str, parameters: Mapping[str, Any], plan: PlanRequ
         parameters = {**dict.fromkeys(parsed.parameters), **parameters}
     elif missing:
         raise InvalidInput(missing[0].message, tuple(missing))
-    lookup = parsed.lookup if parsed.lookup and not plan and parsed.lookup.accepts(parameters) else None
+    lookup = parsed.lookup if parsed.lookup and not plan and accepts_parameters(parsed.lookup, parameters) else None
     return InterpretedStatement(parsed.query, parsed.info, text, parameters, parsed.needs_interpreter, plan, lookup)
 
 
@@ -204,8 +204,17 @@ def open_interpreted(
     """Yield the open result of a reading statement, with at most ``most`` rows."""
     limits = statement_limits(control, seconds)
     with graph.lease() as store, store.reading() as rows, locate_faults():
-        result = run_interpreted(statement, open_rows_graph(store, rows), limits)
-        yield InterpretedCursor(result, most, statement.lookup and statement.lookup.types)
+        yield InterpretedCursor(run_interpreted(statement, open_rows_graph(store, rows), limits), most)
+
+
+@contextmanager
+def open_lookup(
+    graph: StoreHandle, lookup: PointLookup, columns: Sequence[str], parameters: Mapping[str, Any], most: int | None
+) -> Generator[InterpretedCursor]:
+    """Yield the result of a lookup, with at most ``most`` rows. Raises PathCountTooLong if the engine must count."""
+    with graph.lease() as store, store.reading() as rows:
+        found = lookup.read(rows, parameters)
+    yield InterpretedCursor(QueryResult((*columns,), iter(found)), most, lookup.types)
 
 
 def run_interpreted(statement: InterpretedStatement, graph: GraphView, limits: ExecutionLimits) -> QueryResult:

@@ -7,6 +7,7 @@ import io
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from itertools import islice
 from typing import IO, Any, Literal, NamedTuple
 
@@ -14,6 +15,7 @@ import msgspec
 
 from kgserve.errors import InvalidInput, TimedOut
 from kgserve.graph.answers import CypherAnswer
+from kgserve.graph.cypher.point_lookup import PathCountTooLong
 from kgserve.graph.cypher.read_statements import (
     DEFAULT_RESULT_ROWS,
     MAX_RESULT_BYTES,
@@ -22,11 +24,12 @@ from kgserve.graph.cypher.read_statements import (
     first_row_too_large,
     time_limit_seconds,
 )
-from kgserve.graph.cypher.statement_execution import read_statement
+from kgserve.graph.cypher.statement_execution import is_known_lookup, read_statement
 from kgserve.graph.request_bodies import CypherRequest
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.durable_files import translate_os_error
+from kgserve.stores.pool import StoreNotOpen
 
 MAX_RESULT_MEMORY_BYTES = 4 << 20
 MAX_RESULT_STREAM_BYTES = 1 << 30
@@ -89,6 +92,18 @@ def stream_statement(
         file.close()
         raise
     return ResultTextStream(file)
+
+
+def answer_known_lookup(graph: StoreHandle, request: CypherRequest) -> bytes | None:
+    """Return the JSON that `stream_statement` gives, without blocking; None if it is no known lookup or would block."""
+    if not is_known_lookup(request):
+        return None
+    with (
+        suppress(StoreNotOpen, PathCountTooLong),
+        closing(stream_statement(graph.nonblocking_handle(), request, "json")) as text,
+    ):
+        return b"".join(text)
+    return None
 
 
 def _write_result(

@@ -20,11 +20,14 @@ from kgserve.cypher.guard import GuardedStatement, guard_statement
 from kgserve.errors import Forbidden, InvalidInput
 from kgserve.graph.answers import CypherAnswer
 from kgserve.graph.cypher.interpreted_statements import (
+    MAX_CACHED_QUERIES,
     InterpretedStatement,
     InterpretedWrite,
     open_interpreted,
+    open_lookup,
     prepare_interpreted,
 )
+from kgserve.graph.cypher.point_lookup import PathCountTooLong
 from kgserve.graph.cypher.read_statements import (
     DEFAULT_RESULT_ROWS,
     ResultCursor,
@@ -39,6 +42,11 @@ from kgserve.graph.cypher.write_transaction import EngineWrite
 from kgserve.graph.request_bodies import CypherRequest
 from kgserve.graph.store_handle import StoreHandle
 
+MAX_LOOKUP_CHARS = 500
+"""Characters of a lookup that the event loop may parse, which takes about a millisecond."""
+MAX_LOOKUP_PARAMETERS = 8
+MAX_LOOKUP_PARAMETER_CHARS = 4_000
+
 _Answer = TypeVar("_Answer")
 
 _ENGINE_WORDS = re.compile(r"\b(Entity|RELATES_TO|Elsewhere|LINKS_TO)\b")
@@ -52,6 +60,8 @@ class StatementRouter:
         self._text = blank_code_fences(request.query)
         self._parameters = request.params
         self._writable = request.mode == "write"
+        self.guarded: GuardedStatement | None = None
+        """The statement for the engine, once a statement is chosen; None if the engine does not accept it."""
         self.columns: Sequence[str] = ()
         """Names of the columns as typed, once a statement is chosen; empty if unknown."""
 
@@ -69,6 +79,7 @@ class StatementRouter:
             return self._interpret_call(refusal)
         if guarded.names_links:
             return guarded
+        self.guarded = guarded
         with suppress(InvalidInput):
             statement = self._interpreted()
             self.columns = statement.info.columns
@@ -139,6 +150,10 @@ def _read(
     use: Callable[[ResultCursor], _Answer],
 ) -> _Answer:
     statement, seconds = router.statement, time_limit_seconds(graph, router.request)
+    if isinstance(statement, InterpretedStatement) and statement.lookup is not None:
+        with suppress(*([PathCountTooLong] if graph.most_edges is None else [])):
+            return _look_up(graph, router, statement, most, use)
+        statement = router.guarded or statement
     if isinstance(statement, GuardedStatement):
         try:
             return _read_from_engine(graph, statement, seconds, most, control, router.named(use))
@@ -146,6 +161,40 @@ def _read(
             statement = router.interpret(refusal)
     with open_interpreted(graph, statement, seconds, most, control) as cursor:
         return use(cursor)
+
+
+def _look_up(
+    graph: StoreHandle,
+    router: StatementRouter,
+    statement: InterpretedStatement,
+    most: int | None,
+    use: Callable[[ResultCursor], _Answer],
+) -> _Answer:
+    assert statement.lookup is not None  # noqa: S101
+    with open_lookup(graph, statement.lookup, statement.info.columns, statement.parameters, most) as cursor:
+        answer = use(cursor)
+    _note_lookup(router.request.query)
+    return answer
+
+
+_known_lookups: dict[str, None] = {}
+
+
+def _note_lookup(text: str) -> None:
+    if len(text) <= MAX_LOOKUP_CHARS:
+        _known_lookups[text] = None
+    while len(_known_lookups) > MAX_CACHED_QUERIES:
+        _known_lookups.pop(next(iter(_known_lookups)), None)
+
+
+def is_known_lookup(request: CypherRequest) -> bool:
+    """Return whether a request is a lookup whose text is cached, with few and small parameters."""
+    values = request.params.values()
+    is_known = request.mode == "read" and request.query in _known_lookups and len(values) <= MAX_LOOKUP_PARAMETERS
+    return is_known and all(
+        len(value) <= MAX_LOOKUP_PARAMETER_CHARS if isinstance(value, str) else isinstance(value, int | float | None)
+        for value in values
+    )
 
 
 def _read_from_engine(

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import nullcontext, suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import quote
 
 import msgspec
 import msgspec.inspect
 from litestar import Request, Response
 
-from kgserve.api.operation import STORE_PARAMETER, UseCase
+from kgserve.api.operation import STORE_PARAMETER, Operation, UseCase
 from kgserve.errors import NoStore
 from kgserve.graph.compat.versioned_nodes_field_names import VERSIONED_JSON_MEDIA_TYPE, rename_json_fields
 from kgserve.platform.codecs import unwrap_type
@@ -41,6 +41,7 @@ from kgserve.storage.rows.traversal import TraversalTooLong
 from kgserve.stores.pool import StoreNotOpen
 
 if TYPE_CHECKING:
+    from litestar.response.base import ASGIResponse
     from litestar.types import HTTPScope, Receive
 
     from kgserve.platform.access.authentication import RequestContext
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 MAX_INLINE_WRITE_ROWS = 50
 """Rows of the largest write that is validated on the event loop."""
 ENDPOINT_OPT_KEY = "endpoint"
-"""Key of a handler's ``opt`` for its endpoint."""
+"""Key of a handler's ``opt`` for the `DirectEndpoint` that gives its answers."""
 _STATUS_CREATED = 201
 
 
@@ -61,12 +62,23 @@ class EmptyQuery(msgspec.Struct, forbid_unknown_fields=True):
     """Query that allows no parameters except those that other code reads: the store and ``field_names``."""
 
 
+class DirectEndpoint(Protocol):
+    """Endpoint that `RouteTable` calls without Litestar."""
+
+    operation: Operation
+    path: str
+
+    async def answer(self, scope: HTTPScope, receive: Receive, service: RequestServices) -> bytes | ASGIResponse:
+        """Return the answer as JSON, or another response."""
+        ...
+
+
 class OperationEndpoint:
     """Endpoint of one operation: decodes the request, runs the operation and encodes the answer."""
 
     def __init__(self, case: UseCase) -> None:
         self.case = case
-        self.operation = case.operation
+        self.operation, self.path = case.operation, case.path
         self._request, self._sent, self._in_path = case.request, case.sent, case.path_fields
         query = None if case.in_body else self._sent
         self._query = query

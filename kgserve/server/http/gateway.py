@@ -60,7 +60,7 @@ from kgserve.server.http.connection import (
     encode_header_lines,
     ensure_task,
 )
-from kgserve.server.http.endpoints import ENDPOINT_OPT_KEY, OperationEndpoint
+from kgserve.server.http.endpoints import ENDPOINT_OPT_KEY, DirectEndpoint, OperationEndpoint
 from kgserve.server.http.error_responses import (
     CLIENT_DISCONNECTED_STATUS,
     ERROR_CODE_STATE_KEY,
@@ -213,10 +213,7 @@ class Gateway:
             is_short = not is_passed and FIELD_NAMES_PARAMETER_BYTES not in scope["query_string"]
             if is_short and (found := self.routes.find(scope["method"], scope["path"])):
                 endpoint, scope["path_params"] = found
-                scope["path_template"] = endpoint.case.path
-                service = authorize_request(scope, endpoint.operation, self._service)
-                body = await endpoint.answer(scope, cycle.receive, service)
-                await cycle.send_complete(HttpResponse(_OK, [_JSON_TYPE, (b"content-length", b"%d" % len(body))], body))
+                await self._answer_directly(endpoint, scope, cycle)
             else:
                 await ensure_task()
                 await self._app(scope, cycle.receive, cycle.send)
@@ -234,6 +231,16 @@ class Gateway:
                 log.exception("answer_broken_off")  # uvicorn closes the connection: the client sees a partial response
         finally:
             cycle.log()
+
+    async def _answer_directly(self, endpoint: DirectEndpoint, scope: HTTPScope, cycle: RequestCycle) -> None:
+        scope["path_template"] = endpoint.path
+        service = authorize_request(scope, endpoint.operation, self._service)
+        answer = await endpoint.answer(scope, cycle.receive, service)
+        if isinstance(answer, bytes):
+            headers: list[Header] = [_JSON_TYPE, (b"content-length", b"%d" % len(answer))]
+            await cycle.send_complete(HttpResponse(_OK, headers, answer))
+        else:
+            await answer(scope, cycle.receive, cycle.send)
 
     def _check_path(self, path: str) -> None:
         if "//" in path or (path.endswith("/") and path != "/"):
@@ -552,7 +559,7 @@ class RouteTable:
         paths = sorted({path for handler in self.handlers for path in handler.paths})
         return (*(self._options(path) for path in paths), *self.handlers)
 
-    def find(self, method: str, path: str) -> tuple[OperationEndpoint, dict[str, str]] | None:
+    def find(self, method: str, path: str) -> tuple[DirectEndpoint, dict[str, str]] | None:
         """Return the endpoint at an encoded path, and its path parameters; None if Litestar must route the request."""
         node, given = self._tree, list[str]()
         for segment in path.split("/"):
@@ -571,8 +578,8 @@ class RouteTable:
         for segment in template.split("/"):
             node = node.setdefault(_PARAMETER if segment.startswith("{") else segment, {})
         methods = node.setdefault(_METHODS_KEY, {})
-        endpoint: OperationEndpoint | None = handler.opt.get(ENDPOINT_OPT_KEY)
-        if endpoint is not None and endpoint.case.status is None:
+        endpoint: DirectEndpoint | None = handler.opt.get(ENDPOINT_OPT_KEY)
+        if endpoint is not None:
             names = tuple(segment[1:-1] for segment in template.split("/") if segment.startswith("{"))
             methods.update(dict.fromkeys(handler.http_methods, (endpoint, names)))
 
@@ -590,7 +597,9 @@ class RouteTable:
 
 def _handler(endpoint: OperationEndpoint, method: Method) -> HTTPRouteHandler:
     case = endpoint.case
-    opt = build_litestar_opt(case.operation) | {ENDPOINT_OPT_KEY: endpoint, ALIAS_OPT_KEY: method != case.method}
+    opt = build_litestar_opt(case.operation) | {ALIAS_OPT_KEY: method != case.method}
+    if case.status is None:
+        opt[ENDPOINT_OPT_KEY] = endpoint
     path, status = case.path.replace("}", ":str}"), case.operation.statuses[0]
     route = HTTPRouteHandler(path, http_method=method, status_code=status, opt=opt)
 

@@ -18,7 +18,7 @@ from kgserve.api.table import USE_CASES
 from kgserve.errors import NotFound
 from kgserve.graph.answers import BrowserKey, BrowserKeyRequest
 from kgserve.platform.timestamps import format_time
-from kgserve.server.http import events, memories, openapi, streaming_endpoints
+from kgserve.server.http import cypher_endpoint, events, memories, openapi, streaming_endpoints
 from kgserve.server.http.compression import compute_etag
 from kgserve.server.http.endpoints import json_response
 from kgserve.server.http.gateway import RouteTable
@@ -188,7 +188,7 @@ ROUTES = RouteTable(
         memories.children,
         memories.descendants,
         memories.ancestors,
-        streaming_endpoints.cypher,
+        cypher_endpoint.cypher,
         streaming_endpoints.import_store,
         streaming_endpoints.export_store,
         events.store_events,

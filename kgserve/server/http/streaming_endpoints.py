@@ -1,13 +1,13 @@
-"""Streaming endpoints: import and export of stores, and Cypher statements."""
+"""Streaming endpoints: import and export of stores."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import anyio
 import msgspec
@@ -18,16 +18,8 @@ from typing_extensions import override
 from kgserve.api import examples
 from kgserve.api.operation import READ_ERRORS, WRITE_ERRORS, ExampleBody, Operation, build_litestar_opt
 from kgserve.errors import Unsupported
-from kgserve.graph.answers import CypherAnswer, ImportAnswer
-from kgserve.graph.cypher.read_statements import StatementCancellation
-from kgserve.graph.cypher.result_streams import (
-    MAX_RESULT_MEMORY_BYTES,
-    ResultTextFormat,
-    ResultTextStream,
-    stream_statement,
-)
-from kgserve.graph.cypher.statement_execution import run_cypher_request
-from kgserve.graph.request_bodies import NODES_VALID_AT_HELP, AsOfText, CypherRequest
+from kgserve.graph.answers import ImportAnswer
+from kgserve.graph.request_bodies import NODES_VALID_AT_HELP, AsOfText
 from kgserve.graph.transfer.import_export import (
     ARCHIVE_FORMAT,
     ConvertedExport,
@@ -38,30 +30,23 @@ from kgserve.graph.transfer.import_export import (
 )
 from kgserve.platform.gil_yield import fair_pause_seconds
 from kgserve.platform.media_types import (
-    CSV_MEDIA_TYPE,
-    JSON_MEDIA_TYPE,
     NDJSON_MEDIA_TYPE,
     XML_MEDIA_TYPE,
     ZIP_MEDIA_TYPE,
 )
 from kgserve.projections.cypher_engine.engine.fair_pool import current_caller
 from kgserve.server.http.endpoints import json_response
-from kgserve.server.http.error_responses import ClientDisconnected
 from kgserve.server.http.request_decoding import (
     NDJSON_TYPES,
     RequestServices,
-    decode_json_body,
     decode_path_parameter,
     decode_query,
-    get_caller,
     get_services,
     iter_body_chunks,
     wait_for_disconnect,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
     from litestar.types import Receive, Scope, Send
 
     from kgserve.server.http.gateway import Gateway
@@ -262,12 +247,15 @@ def _accepted(accept: str) -> str:
     return "ndjson"
 
 
-class _BlockStreamResponse(ASGIResponse):
+class BlockStreamResponse(ASGIResponse):
     """Response that sends the blocks of a stream until it ends or the client disconnects."""
 
     _should_set_content_length = False
-    _service: RequestServices
-    _stream: Iterable[bytes]
+
+    def __init__(self, service: RequestServices, stream: Iterable[bytes], media: str, headers: dict[str, str]) -> None:
+        super().__init__(media_type=media, headers=headers)
+        self._service = service
+        self._stream = stream
 
     @override
     async def send_body(self, send: Send, receive: Receive) -> None:
@@ -291,7 +279,7 @@ class _BlockStreamResponse(ASGIResponse):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-class ExportResponse(_BlockStreamResponse):
+class ExportResponse(BlockStreamResponse):
     """Streams an export, and closes it in any case."""
 
     def __init__(self, service: RequestServices, store: str, stream: OpenExport, kind: str = "ndjson") -> None:
@@ -299,9 +287,8 @@ class ExportResponse(_BlockStreamResponse):
             "content-disposition": f'attachment; filename="{store}.{_FILE_SUFFIXES[kind]}"',
             "kgserve-sequence": str(stream.sequence),
         }
-        super().__init__(media_type=_EXPORT_MEDIA_TYPES[kind], headers=headers)
-        self._service = service
-        self._stream = self._export = stream
+        super().__init__(service, stream, _EXPORT_MEDIA_TYPES[kind], headers)
+        self._export = stream
 
     @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -311,111 +298,3 @@ class ExportResponse(_BlockStreamResponse):
         finally:
             with anyio.CancelScope(shield=True):
                 await self._service.admission.run("transfers", self._export.__exit__, None, None, None)
-
-
-WorkResult = TypeVar("WorkResult")
-
-CYPHER_INTERRUPT_SECONDS = 0.05
-_encode = msgspec.json.Encoder().encode
-_FORMATS: dict[str, ResultTextFormat] = {NDJSON_MEDIA_TYPE: "ndjson", CSV_MEDIA_TYPE: "csv"}
-_ANY_FORM = {JSON_MEDIA_TYPE, "application/*", "*/*"}
-
-_CYPHER = Operation(
-    id="cypher",
-    role="read",
-    tag="cypher",
-    summary="Run one Cypher statement",
-    note="Syntax and limits: [Cypher](cypher.md).",
-    request=ExampleBody(CypherRequest, examples.CYPHER_REQUEST_EXAMPLE),
-    answer=ExampleBody(CypherAnswer, examples.CYPHER_ANSWER_EXAMPLE),
-    others=(
-        ExampleBody(None, examples.CYPHER_NDJSON_EXAMPLE, NDJSON_MEDIA_TYPE),
-        ExampleBody(None, examples.CYPHER_CSV_EXAMPLE, CSV_MEDIA_TYPE),
-    ),
-    errors=(*READ_ERRORS, "conflict", "too_large", "unsupported", "storage_full"),
-)
-
-
-@post("/api/memory/{store:str}/cypher", status_code=200, opt=build_litestar_opt(_CYPHER))
-async def cypher(request: Request[Any, Any, Any]) -> ASGIResponse:
-    """Run a Cypher statement that reads or, with `"mode": "write"`, changes the graph in one atomic write.
-
-    With `Accept: application/x-ndjson` or `text/csv` the rows of a reading statement are streamed. Files, settings,
-    transactions and data definition are not available. A statement is interrupted when its client disconnects.
-    """
-    service, control = get_services(request), StatementCancellation()
-    asked = await decode_json_body(request.scope["headers"], request.receive, service, CypherRequest)
-    if asked.mode == "write":
-        get_caller(request).require("write")
-    graph, media = (
-        service.graphs.graph(decode_path_parameter(request, "store")),
-        _media(request.headers.get("accept", "")),
-    )
-    if asked.mode == "write" and media is None:
-        written = service.admission.run("writing_statements", run_cypher_request, graph, asked, control)
-        return _json(_encode(await _while_present(request, control, written)))
-    form = "json" if media is None else _FORMATS[media]
-    reading = service.admission.run("statements", stream_statement, graph, asked, form, control)
-    rows = await _while_present(request, control, reading)
-    if media is None and rows.size <= MAX_RESULT_MEMORY_BYTES:
-        with closing(rows):
-            return _json(b"".join(rows))
-    return RowStreamResponse(service, rows, media or JSON_MEDIA_TYPE)
-
-
-def _json(body: bytes) -> ASGIResponse:
-    return ASGIResponse(body=body, media_type=JSON_MEDIA_TYPE)
-
-
-def _media(accept: str) -> str | None:
-    """Return the first supported media type of an Accept header; None means JSON."""
-    wanted = (part.partition(";")[0].strip().lower() for part in accept.split(","))
-    known = next((media for media in wanted if media in _FORMATS or media in _ANY_FORM), JSON_MEDIA_TYPE)
-    return known if known in _FORMATS else None
-
-
-async def _while_present(
-    request: Request[Any, Any, Any], control: StatementCancellation, work: Awaitable[WorkResult]
-) -> WorkResult:
-    """Return the result of work in a thread.
-
-    If the client disconnects, the statement is interrupted. Raises ClientDisconnected.
-    """
-    working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(wait_for_disconnect(request.receive))
-    try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            return working.result()
-        await _stop(control, working)
-        raise ClientDisconnected
-    except asyncio.CancelledError:
-        with anyio.CancelScope(shield=True):
-            await _stop(control, working)
-        raise
-    finally:
-        leaving.cancel()
-
-
-async def _stop(control: StatementCancellation, working: asyncio.Future[Any]) -> None:
-    while not working.done():
-        control.interrupt()
-        await asyncio.wait({working}, timeout=CYPHER_INTERRUPT_SECONDS)
-    if not working.cancelled() and working.exception() is None and isinstance(working.result(), ResultTextStream):
-        working.result().close()
-
-
-class RowStreamResponse(_BlockStreamResponse):
-    """Streams the rows of a statement, and closes it in any case."""
-
-    def __init__(self, service: RequestServices, rows: ResultTextStream, media: str) -> None:
-        super().__init__(media_type=media)
-        self._service = service
-        self._stream = self._rows = rows
-
-    @override
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._rows.close()

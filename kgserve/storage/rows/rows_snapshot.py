@@ -286,6 +286,16 @@ class RowsSnapshot:
         ]
         return AdjacentEdges([number for number, _ in own], [end for _, end in own], changed)
 
+    def unchanged_degree(self, node: int, *, outgoing: bool) -> int | None:
+        """Return the number of edges of one node; None if any of them has changed since the base was written."""
+        changed = node in (self.delta.out if outgoing else self.delta.into)
+        return None if changed else self.base.degree(node, outgoing=outgoing)
+
+    def max_degree(self, node: int, *, outgoing: bool) -> int:
+        """Return a number that the edges of one node do not exceed, without reading them."""
+        noted = (self.delta.out if outgoing else self.delta.into).get(node, ())
+        return self.base.degree(node, outgoing=outgoing) + len(noted)
+
     def outgoing(self, node_id: str) -> Iterator[EdgeRow]:
         """Yield the edges that start at a node."""
         return self._edges_of(node_id, outgoing=True)

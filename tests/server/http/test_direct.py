@@ -59,6 +59,13 @@ ASKED: tuple[tuple[str, str, bytes | None, dict[str, str]], ...] = (
     ("POST", "/inject", msgspec.json.encode(BODY), JSON),
     ("POST", "/inject", b'{"nodes":[{"id":""}]}', JSON),
     ("POST", "/nodes", b'{"type":"x"', JSON),
+    ("POST", "/cypher", b'{"query":"MATCH (n {id: \'c\'}) RETURN n.id"}', JSON),
+    ("POST", "/cypher", b'{"query":"MATCH (n:Entity {type: \'y\'}) RETURN n.id"}', JSON),
+    ("POST", "/cypher", b'{"query":"MATCH (n:Entity) RETURN n.id ORDER BY n.id"}', JSON | {"accept": "text/csv"}),
+    ("POST", "/cypher", b'{"query":"RETURN 1"', JSON),
+    ("POST", "/cypher", b'{"query":"MATCH (n:Entity) RETURN"}', JSON),
+    ("POST", "/cypher", b"{\"query\":\"MERGE (n:Entity {id: 'c', type: 'y'}) RETURN n.id\"}", JSON),
+    ("GET", "/cypher", None, {}),
     ("DELETE", "/nodes/nobody", None, {}),
     ("DELETE", "/edges/a~R~b", None, {}),
     ("DELETE", "/edges/retire", None, {}),
@@ -83,9 +90,10 @@ def routed(served: RunningServer) -> Generator[None]:
 
 
 def shown(response: httpx.Response) -> tuple[int, dict[str, str], bytes]:
-    headers = {name: value for name, value in response.headers.items() if name not in OWN}
+    own = OWN | {"content-length"} if b"took_ms" in response.content else OWN
+    headers = {name: value for name, value in response.headers.items() if name not in own}
     identity = response.headers["x-request-id"].encode()
-    body = re.sub(rb'"sequence":\d+', b'"sequence":N', response.content.replace(identity, b"ID"))
+    body = re.sub(rb'"(sequence|took_ms)":[0-9.]+', rb'"\1":N', response.content.replace(identity, b"ID"))
     return response.status_code, headers, body
 
 
@@ -144,7 +152,7 @@ def test_idle_wait_has_a_time_limit(served: RunningServer, http: httpx.Client) -
 def test_route_table_path_matching() -> None:
     found = ROUTES.find("GET", "/api/memory/s/nodes/a%2Fb")
     assert found is not None
-    assert (found[0].case.path, found[1]) == ("/api/memory/{store}/nodes/{id}", {"store": "s", "id": "a%2Fb"})
+    assert (found[0].path, found[1]) == ("/api/memory/{store}/nodes/{id}", {"store": "s", "id": "a%2Fb"})
     for method, path in (("GET", "/"), ("GET", "*"), ("POST", "/health"), ("DELETE", "/api/memory/s/edges/retire")):
         assert ROUTES.find(method, path) is None
 

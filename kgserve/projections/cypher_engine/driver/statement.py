@@ -129,8 +129,8 @@ MAX_NODE_ID_LOOKUPS = 3_000
 MAX_CACHED_NODE_IDS = 500_000
 MAX_TIMED_ROWS = 1_000_000
 _TIME_TYPES = ("DATE", "TIMESTAMP", "INTERVAL")
-# Types whose values need further lookups in the same transaction.
-_ELEMENTS = ("NODE", "REL")
+# Type whose values need further lookups in the same transaction; that of paths contains its name.
+_RELATION_TYPE = "REL"
 
 
 class StatementResult:
@@ -292,7 +292,7 @@ def open_read_result(session: DriverSession, statement: GuardedStatement) -> Gen
         cursor = StatementResult(session, statement, result)
         yield cursor
     session.run("COMMIT")
-    if not any(element in kind for kind in cursor.types for element in _ELEMENTS):
+    if not any(_RELATION_TYPE in kind for kind in cursor.types):
         session.cache_statement(statement)
 
 
