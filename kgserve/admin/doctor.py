@@ -10,6 +10,8 @@ import msgspec
 
 from kgserve.admin.stamp_repair import find_future_stamps, repair_stamps
 from kgserve.errors import Conflict, JournalDamaged, KgserveError, NoStore
+from kgserve.platform.access.audit import count_damaged_audit_lines
+from kgserve.platform.access.authentication import KeyFileDamaged, read_keys
 from kgserve.platform.permissions import PermissionRepair, restrict_data_folder
 from kgserve.platform.settings import MEBIBYTE, Settings
 from kgserve.projections.cypher_engine.engine import files
@@ -44,19 +46,30 @@ class StoreReport(msgspec.Struct, frozen=True):
 
 
 def examine_folder(settings: Settings, mended: PermissionRepair) -> Iterator[StoreReport]:
-    """Yield a report if other users had access to the data folder; ``mended`` is what was just closed to them.
+    """Yield a report if files next to the stores are damaged, or if other users had access to the data folder.
 
-    Files within a closed folder are unreachable whatever their modes are; they are closed here without a report.
+    ``mended`` is what was just closed to them. Files within a closed folder are unreachable whatever their modes are;
+    they are closed here without a report.
     """
     within = restrict_data_folder(settings.data_dir, whole=True)
+    faults: list[tuple[str, str]] = []
     if within.still_open:
         first, number = within.still_open[0], len(within.still_open)
-        detail = f"other users may have access: the modes of {first} and {number - 1} more cannot be changed"
+        faults.append(
+            ("modes", f"other users may have access: the modes of {first} and {number - 1} more cannot be changed")
+        )
     elif mended.closed:
-        detail = f"other users had access; removed it from {mended.closed} files and folders"
-    else:
-        return
-    yield StoreReport(DATA_FOLDER_REPORT_NAME, ok=False, findings=[DoctorFinding("modes", ok=False, detail=detail)])
+        faults.append(("modes", f"other users had access; removed it from {mended.closed} files and folders"))
+    try:
+        read_keys(settings.data_dir)
+    except KeyFileDamaged as error:
+        faults.append(("keys", str(error)))
+    if damaged := count_damaged_audit_lines(settings.data_dir):
+        counts = ", ".join(f"{count} of {name}" for name, count in damaged.items())
+        faults.append(("audit log", f"lines are incomplete or damaged and are left out: {counts}"))
+    if faults:
+        findings = [DoctorFinding(part, ok=False, detail=detail) for part, detail in faults]
+        yield StoreReport(DATA_FOLDER_REPORT_NAME, ok=False, findings=findings)
 
 
 class RepairOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -375,6 +375,12 @@ def _summarise(store: str, answer: ImportAnswer, conversion: ImportConversion | 
         texts = [f"line {fault.line}: {fault.message}" if conversion is None else fault.message for fault in faults]
         _list_faults(f"{unit if count == 1 else f'{unit}s'} {what}", count, texts)
     _list_merged(answer, unit, has_places=conversion is not None)
+    if answer.settings_kept is True:
+        click.echo(
+            f"{store} was made or written to before and keeps its settings, which differ from the imported ones; "
+            f"`kgserve settings {store}` shows and changes them",
+            err=True,
+        )
 
 
 def _list_merged(answer: ImportAnswer, unit: str, *, has_places: bool) -> None:

@@ -250,6 +250,10 @@ class ImportAnswer(msgspec.Struct, kw_only=True):
         list[RepeatedLine], Meta(description="Lines that repeat an earlier node or edge; at most the first 100")
     ] = []
     merged_count: int = 0
+    settings_kept: Annotated[
+        bool | UnsetType,
+        Meta(description="True if the store existed before and kept settings that differ from those of the import"),
+    ] = UNSET
 
 
 def empty_import_answer(sequence: int = 0) -> ImportAnswer:

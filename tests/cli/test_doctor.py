@@ -119,3 +119,14 @@ def test_a_missing_folder_or_store_is_reported(folder: Path, tmp_path: Path) -> 
     assert missing.code == 1
     assert str(tmp_path / "none") in missing.err
     assert not (tmp_path / "none").exists()
+
+
+def test_damage_next_to_the_stores_is_reported(folder: Path) -> None:
+    assert kgserve("keys", "create", "--name", "ann", "--role", "read", "--data", folder).code == 0
+    for name in ("keys.json", "audit.log"):
+        file = folder / name
+        file.write_bytes(file.read_bytes().replace(b"ann", b"eve"))
+    examined = kgserve("doctor", "--data", folder)
+    assert examined.code == 1, examined
+    assert "its checksum does not match its keys" in examined.out
+    assert "lines are incomplete or damaged and are left out: 1 of audit.log" in examined.out

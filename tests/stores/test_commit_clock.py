@@ -10,13 +10,23 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from kgserve.admin.stamp_repair import find_future_stamps, repair_stamps
 from kgserve.errors import Conflict
 from kgserve.platform.codecs import decode_json
-from kgserve.storage.commit_clock import CLOCK_TRUST_MICROSECONDS, MAX_PLAUSIBLE_IDLE_MICROSECONDS, RetentionClock
+from kgserve.storage.commit_clock import (
+    CLOCK_TRUST_MICROSECONDS,
+    MAX_PLAUSIBLE_IDLE_MICROSECONDS,
+    CommitClock,
+    RetentionClock,
+    wall_time,
+)
+from kgserve.storage.model.batch import EdgePut, LinkPut, NodePut, WriteBatch
 from kgserve.storage.model.change import StoreState
+from kgserve.storage.model.fields import EdgeExtrasPut, NodeExtrasPut
 from kgserve.storage.plan import MAX_CLOCK_DRIFT_MICROSECONDS, MIN_COMMIT_TIME_MICROSECONDS, choose_commit_time
 from tests.cli.running import environment, kgserve
 from tests.project.reading import TOP
+from tests.stores.writing import opened, write
 
 YEAR = 365 * 86_400
 NOW = MIN_COMMIT_TIME_MICROSECONDS + YEAR * 1_000_000
@@ -152,6 +162,34 @@ def test_commits_with_future_timestamps_are_part_of_the_current_state(shifted_cl
     found = commit(data, shifted_clock, ("c", 0))
     assert found.events == ["stamps_of_the_future"]
     assert found.seen == 3
+
+
+def test_repair_ends_what_a_clock_ahead_ended_and_keeps_the_bounds_of_callers(tmp_path: Path) -> None:
+    ahead = wall_time() + 2 * YEAR * 1_000_000
+    ended, given = NodeExtrasPut(valid_to=ahead - 20), NodeExtrasPut(valid_to=ahead + YEAR * 1_000_000)
+    with opened(tmp_path, check_interval=0) as store:
+        store.clock = CommitClock("s", 0, lambda: ahead)
+        nodes = [NodePut(0, "ended", "t", extras=ended), NodePut(1, "given", "t", extras=given)]
+        edge = EdgePut(0, ("ended", "given", "r"), extras=EdgeExtrasPut(valid_from=ahead - 20))
+        write(store, WriteBatch(nodes=nodes, edges=[edge], links=[LinkPut("other", edge)]))
+        # The stamp of the commit that ended it is then only in the history.
+        write(store, WriteBatch(nodes=[NodePut(0, "ended", "t", "changed")]))
+        store.clock = CommitClock("s", 0)
+        assert find_future_stamps(store).count == 4
+        assert repair_stamps(store) == 4
+        assert find_future_stamps(store).count == 0
+        assert store.check_rows()
+        assert store.links.check()
+        with store.reading_links() as (rows, links):
+            found = {row.id: row for row in rows.all_nodes()}
+            assert links is not None
+            edges = [*rows.all_edges(), *(row.edge for row in links.outgoing("ended", 9))]
+        assert {row.extras.valid_from for row in edges if row.extras is not None} == {found["ended"].updated_at}
+        assert len(edges) == 2
+        assert {name: row.extras.valid_to for name, row in found.items() if row.extras is not None} == {
+            "ended": found["ended"].updated_at,
+            "given": given.valid_to,
+        }
 
 
 class PruneCounts(msgspec.Struct):

@@ -202,14 +202,22 @@ class StreamingImport:
             self._queue_block(block)
             while self._in_flight:
                 self._settle_oldest()
-            # Settings come last, because they may not allow the types of all rows.
-            if self._imported_settings is not None and self._is_new:
-                self._store.change_settings(self._imported_settings)
+            self._apply_settings()
             self._succeeded = not (faults or self._answer.error_count or self._answer.edges_skipped_count)
         finally:
             self.abort()
         self._answer.ok = self._answer.error_count == 0
         return self._answer
+
+    def _apply_settings(self) -> None:
+        """Change the settings of a new store. Runs last, because the settings may not allow the types of all rows."""
+        if self._imported_settings is None:
+            return
+        current = self._store.description.settings
+        if self._is_new:
+            self._store.change_settings(self._imported_settings)
+        elif self._imported_settings(current) != current:
+            self._answer.settings_kept = True
 
     def abort(self) -> None:
         """Release the store; remove it if it was created for this import and nothing was written to it."""

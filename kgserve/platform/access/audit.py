@@ -1,5 +1,7 @@
 """Audit log of refusals and administrative actions: audit.log of a data folder, one JSON record per line.
 
+Each line ends with a checksum of its record. Lines of older versions have none and are accepted.
+
 Refusals are rate-limited, so that an attacker can neither fill the disk nor hide among other refusals. Per source
 (address, or /64 network of IPv6, and key), the first ten refusals in a minute are written, then only their number. The
 same applies to failed administrative actions; successful ones are always written.
@@ -8,11 +10,13 @@ same applies to failed administrative actions; successful ones are always writte
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -42,6 +46,7 @@ _MAX_REFUSAL_SOURCES = 1_024
 _MAX_AUDITED_TEXT_CHARS = 200
 
 _decode = json_decoder(AuditRecord).decode
+_CHECKED_LINE_PATTERN = re.compile(rb'(.*),"check":"([0-9a-f]{16})"}')
 _AUDIT_READ_BLOCK_BYTES = 256 << 10
 _MAX_FIRST_LINE_BYTES = 8192
 
@@ -120,15 +125,15 @@ class AuditLog:
     def _write(self, records: list[AuditRecord]) -> None:
         if not records:
             return
-        text = b"".join(msgspec.json.encode(record) + b"\n" for record in records)
+        text = b"".join(map(_encode_line, records))
         try:
             if aside := set_aside_obstacle(self._path):
                 log.error("audit_set_aside", file=self._path.name, set_aside=aside.name)
             if self._rotating:
                 self._rotate(len(text))
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
             try:
-                os.write(descriptor, text)
+                os.write(descriptor, text if _ends_with_whole_line(descriptor) else b"\n" + text)
             finally:
                 os.close(descriptor)
         except OSError as error:
@@ -144,6 +149,32 @@ class AuditLog:
             older = self._path.with_name(f"{AUDIT_FILE}.{number - 1}") if number > 1 else self._path
             if older.exists():
                 older.replace(self._path.with_name(f"{AUDIT_FILE}.{number}"))
+
+
+def _ends_with_whole_line(descriptor: int) -> bool:
+    """Return whether a file is empty or ends with a line break, which it does unless a write was cut off."""
+    size = os.fstat(descriptor).st_size
+    return not size or os.pread(descriptor, 1, size - 1) == b"\n"
+
+
+def _encode_line(record: AuditRecord) -> bytes:
+    text = msgspec.json.encode(record)
+    return b'%b,"check":"%b"}\n' % (text[:-1], _checksum(text))
+
+
+def _checksum(text: bytes) -> bytes:
+    return xxhash.xxh3_64_hexdigest(text).encode()
+
+
+def _decode_line(line: bytes) -> AuditRecord | None:
+    """Return the record of a line, or None if the line is incomplete or damaged."""
+    checked = _CHECKED_LINE_PATTERN.fullmatch(line)
+    if checked is not None and _checksum(checked[1] + b"}") != checked[2]:
+        return None
+    try:
+        return _decode(line)
+    except msgspec.MsgspecError:
+        return None
 
 
 def _record(kind: str, act: str, outcome: str, details: dict[str, str | None]) -> AuditRecord:
@@ -177,14 +208,19 @@ def read_newest_audit_records(data_dir: Path, limit: int) -> list[AuditRecord]:
 
 
 def decode_audit_records(lines: bytes, limit: int) -> list[AuditRecord]:
-    """Return the last ``limit`` records of some lines. Incomplete lines, left by a crash, are skipped."""
-    found: list[AuditRecord] = []
-    for line in reversed(lines.splitlines()):
-        if len(found) == limit:
-            break
-        with suppress(msgspec.MsgspecError):
-            found.append(_decode(line))
-    return found[::-1]
+    """Return the last ``limit`` records of some lines. Incomplete and damaged lines are skipped."""
+    decoded = map(_decode_line, reversed(lines.splitlines()))
+    return [*islice((each for each in decoded if each is not None), limit)][::-1]
+
+
+def count_damaged_audit_lines(data_dir: Path) -> dict[str, int]:
+    """Return the number of incomplete and damaged lines of each audit file that has any."""
+    counts = dict[str, int]()
+    for path in _paths(data_dir):
+        with suppress(FileNotFoundError, IsADirectoryError):
+            lines = path.read_bytes().splitlines()
+            counts[path.name] = sum(_decode_line(line) is None for line in lines)
+    return {name: count for name, count in counts.items() if count}
 
 
 def read_audit_lines_after(data_dir: Path, place: AuditPosition | None) -> tuple[AuditPosition, bytes] | None:

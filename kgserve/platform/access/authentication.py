@@ -25,6 +25,7 @@ from urllib.parse import unquote
 
 import msgspec
 import structlog
+import xxhash
 
 from kgserve.errors import Conflict, Forbidden, InvalidInput, KgserveError, NoStore, NotFound, Unauthenticated
 from kgserve.platform.access.audit import AuditLog
@@ -101,7 +102,9 @@ ANONYMOUS_CALLER = Caller("nobody", "read", ())
 
 KEY_FILE = "keys.json"
 KEYS_LOCK_FILE = "keys.lock"
-KEYS_FORMAT = 1
+KEYS_FORMAT = 2
+_UNCHECKED_KEYS_FORMAT = 1
+"""Format of files without a checksum."""
 MAX_API_KEYS = 10_000
 
 API_KEY_PREFIX = "kgs_"
@@ -234,6 +237,7 @@ DUMMY_API_KEY = ApiKey("00000000", "nobody", "read", (), 0, "00" * 16, "00" * 32
 class _KeyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: int
     keys: list[ApiKey]
+    checksum: str | None = None
 
 
 class KeyFileDamaged(KgserveError):
@@ -331,7 +335,8 @@ def _write(data_dir: Path, keys: list[ApiKey]) -> None:
     try:
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(_KeyFile(KEYS_FORMAT, keys))) + b"\n")
+            content = _KeyFile(KEYS_FORMAT, keys, _checksum(keys))
+            file.write(msgspec.json.format(msgspec.json.encode(content)) + b"\n")
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(data_dir / KEY_FILE)
@@ -346,9 +351,16 @@ def _write(data_dir: Path, keys: list[ApiKey]) -> None:
 
 def _decoded(text: bytes) -> list[ApiKey]:
     content = decode_json(text, _KeyFile)
-    if content.format != KEYS_FORMAT:
+    if content.format not in {KEYS_FORMAT, _UNCHECKED_KEYS_FORMAT}:
         raise ValueError(f"its format is {content.format}, but this version of kgserve supports {KEYS_FORMAT}")
+    expected = _checksum(content.keys) if content.format == KEYS_FORMAT else None
+    if content.checksum != expected:
+        raise ValueError("its checksum does not match its keys")
     return content.keys
+
+
+def _checksum(keys: list[ApiKey]) -> str:
+    return xxhash.xxh3_64_hexdigest(msgspec.json.encode(keys))
 
 
 log = structlog.get_logger()

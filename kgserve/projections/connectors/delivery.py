@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 import structlog
+import xxhash
 from typing_extensions import override
 
 from kgserve.errors import KgserveError, NoStore
@@ -48,10 +49,21 @@ _Pages = Iterator[tuple[tuple[ContentChange, ...], bool]]
 
 
 class SinkPosition(msgspec.Struct, frozen=True):
-    """Last commit delivered to the ``target``."""
+    """Last commit delivered to the ``target``. Files of older versions have no ``checksum``."""
 
     sequence: int
     target: str = ""
+    checksum: str = ""
+
+    @classmethod
+    def of(cls, sequence: int, target: str) -> SinkPosition:
+        """Return a position with its checksum."""
+        return cls(sequence, target, xxhash.xxh3_64_hexdigest(f"{sequence}\0{target}".encode()))
+
+    @property
+    def is_whole(self) -> bool:
+        """False if the checksum does not match. An altered position would skip commits silently."""
+        return not self.checksum or self == self.of(self.sequence, self.target)
 
 
 def read_sink_position(layout: StoreLayout, plug: ConfiguredSink) -> SinkPosition | None:
@@ -60,7 +72,7 @@ def read_sink_position(layout: StoreLayout, plug: ConfiguredSink) -> SinkPositio
         found = decode_json(layout.syncer_progress_file(plug.name).read_bytes(), SinkPosition)
     except (OSError, ValueError):
         return None
-    return found if found.target == plug.target else None
+    return found if found.is_whole and found.target == plug.target else None
 
 
 class SinkDelivery(BackgroundProjection):
@@ -206,7 +218,7 @@ class SinkDelivery(BackgroundProjection):
     def _save(self, sequence: int) -> None:
         write_file_atomically(
             self.store.layout.syncer_progress_file(self.name),
-            msgspec.json.encode(SinkPosition(sequence, self._plug.target)),
+            msgspec.json.encode(SinkPosition.of(sequence, self._plug.target)),
         )
         self._saved = sequence
 

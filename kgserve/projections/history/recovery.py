@@ -137,7 +137,7 @@ def _describe_older_copy(path: Path, seen: int, sealed: PageChecksumHeader) -> s
 def find_row_fault(path: Path) -> str | None:
     """Return the damage of a file's rows, without the use of page checksums; None if they are intact."""
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+        with _reading(path) as connection:
             return next(_faults(connection), None)
     except (sqlite3.Error, msgspec.MsgspecError, ValueError) as error:
         return str(error)
@@ -196,10 +196,20 @@ def remove_history(path: Path) -> None:
 
 def read_history_gaps(path: Path) -> list[MissingRange]:
     """Return the gaps of an otherwise intact file, which may be open. Raises sqlite3.Error."""
-    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+    with _reading(path) as connection:
         if not connection.execute(sql.SELECT_HAS_GAP_TABLE).fetchone()[0]:
             return []
         return merge_gaps(MissingRange(*found) for found in connection.execute(sql.SELECT_GAPS))
+
+
+def read_commit_times_after(path: Path, time: int) -> list[int]:
+    """Return the times of commits after a time, in microseconds. The file may be open. Raises sqlite3.Error."""
+    with _reading(path) as connection:
+        return [found for (found,) in connection.execute(sql.SELECT_COMMIT_TIMES_AFTER, {"time": time})]
+
+
+def _reading(path: Path) -> closing[sqlite3.Connection]:
+    return closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True))
 
 
 def describe_gap(gap: MissingRange) -> str:
@@ -226,7 +236,7 @@ def _name(path: Path | None) -> str | None:
 
 def _last_sequence(path: Path) -> int:
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+        with _reading(path) as connection:
             return connection.execute(sql.SELECT_EXTENT).fetchone()[0]
     except (sqlite3.Error, TypeError):
         return -1

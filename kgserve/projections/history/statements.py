@@ -78,6 +78,7 @@ SELECT_LAST_COMMIT_AT_TIME = "SELECT max(sequence) FROM moment WHERE time <= :ti
 SELECT_NEXT_COMMIT_BEFORE_TIME = (
     "SELECT sequence FROM moment WHERE sequence > :after AND +time <= :now ORDER BY sequence LIMIT 1"
 )
+SELECT_COMMIT_TIMES_AFTER = "SELECT time FROM moment WHERE time > :time"
 SELECT_COMMIT_BEFORE = "SELECT max(sequence) FROM moment WHERE sequence < :until"
 SELECT_NODE_AT = f"{SELECT_NODE_STATES} WHERE id = :id AND first <= :at ORDER BY first DESC LIMIT 1"
 SELECT_NODE_STATES_BEFORE = f"{SELECT_NODE_STATES} WHERE id = :id AND first < :before ORDER BY first DESC LIMIT :limit"

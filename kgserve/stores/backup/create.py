@@ -361,8 +361,12 @@ class _BackupJob:
                 retry_after=30,
             )
         kept = before.bases if reason else before.bases[:-1]
-        bases = [*kept, base]
-        after = msgspec.structs.replace(before, bases=bases[-self._options.keep :] if self._options.keep else bases)
+        if reason and not self._options.full and kept and base.last.sequence < kept[-1].last.sequence:
+            reason += (
+                f"; the store is at sequence {base.last.sequence}, behind the {kept[-1].last.sequence} of the previous "
+                "backup, so older bases stay until a backup with --full"
+            )
+        after = msgspec.structs.replace(before, bases=self._bases_to_keep([*kept, base]))
         sync_folder(self._backup.folder)
         self._backup.write(after)
         self._backup.clear_leftovers(after)
@@ -462,6 +466,17 @@ class _BackupJob:
         # Replaces the last mark if only the time differs.
         same = msgspec.structs.replace(marked, taken=base.last.taken) == base.last
         return msgspec.structs.replace(base, runs=runs, marks=[*(base.marks[:-1] if same else base.marks), marked])
+
+    def _bases_to_keep(self, bases: list[BackupBase]) -> list[BackupBase]:
+        """Return the bases that the backup folder is to have.
+
+        If an older base reaches further than the newest one, the store may have lost commits, so only a full backup
+        removes bases.
+        """
+        is_behind = max(each.last.sequence for each in bases) > bases[-1].last.sequence
+        if self._options.keep is None or (is_behind and not self._options.full):
+            return bases
+        return bases[-self._options.keep :]
 
     def _require_files(self, base: BackupBase) -> None:
         for file in base.files:

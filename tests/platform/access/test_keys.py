@@ -1,17 +1,24 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from kgserve.errors import Forbidden, InvalidInput
 from kgserve.platform.access.authentication import (
+    KEY_FILE,
     MAX_STORE_PATTERNS,
     Caller,
     HiddenStore,
+    KeyFileDamaged,
+    add_key,
     create_api_key,
     parse_api_key,
     parse_duration,
+    read_keys,
     validate_store_patterns,
 )
 from kgserve.platform.structured_log import mask_api_keys
@@ -49,6 +56,28 @@ def test_malformed_keys_are_rejected(text: str) -> None:
 def test_invalid_store_patterns_are_rejected(patterns: list[str]) -> None:
     with pytest.raises(InvalidInput):
         validate_store_patterns(patterns)
+
+
+def test_no_altered_byte_of_the_key_file_changes_a_key(tmp_path: Path) -> None:
+    key, _ = create_api_key("n", "read", ["team-a", "team-b*"], 0, 1_700_000_000_000_000)
+    add_key(tmp_path, key)
+    path = tmp_path / KEY_FILE
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        for bit in (0x01, 0x10):
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ bit]) + whole[at + 1 :])
+            with suppress(KeyFileDamaged):
+                assert read_keys(tmp_path) == [key]
+
+
+def test_a_key_file_without_a_checksum_is_read_and_gets_one(tmp_path: Path) -> None:
+    key, _ = create_api_key("n", "read", ["*"], 0)
+    (tmp_path / KEY_FILE).write_bytes(msgspec.json.encode({"format": 1, "keys": [key]}))
+    assert read_keys(tmp_path) == [key]
+    other, _ = create_api_key("m", "read", ["*"], 1)
+    add_key(tmp_path, other)
+    assert read_keys(tmp_path) == [key, other]
+    assert b'"checksum"' in (tmp_path / KEY_FILE).read_bytes()
 
 
 def test_store_patterns_are_deduplicated() -> None:

@@ -10,6 +10,7 @@ from kgserve.platform.access.audit import (
     AUDIT_FILE,
     AuditLog,
     AuditPosition,
+    count_damaged_audit_lines,
     read_audit_lines_after,
     read_newest_audit_records,
 )
@@ -39,6 +40,30 @@ def test_an_incomplete_audit_line_is_skipped(tmp_path: Path) -> None:
     assert found is not None
     assert found[1].count(b"\n") == 1
     assert read_audit_lines_after(tmp_path, found[0]) is None
+
+
+def test_an_altered_audit_line_is_left_out_and_counted(tmp_path: Path) -> None:
+    audit = AuditLog(tmp_path)
+    path = tmp_path / AUDIT_FILE
+    path.write_bytes(b'{"time":"2026-01-01T00:00:00Z","kind":"admin","act":"older","outcome":"done"}\n')
+    for act in ("first", "second"):
+        audit.record_admin_action(act, "done", caller="boss", store="s")
+    records, whole = read_newest_audit_records(tmp_path, 9), path.read_bytes()
+    assert [each.act for each in records] == ["older", "first", "second"]
+    begin = whole.index(b"\n") + 1
+    for at in range(begin, len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        found = read_newest_audit_records(tmp_path, 9)
+        assert [each for each in found if each not in records] == []
+        assert len(found) == 3 or count_damaged_audit_lines(tmp_path) != {}
+
+
+def test_a_record_after_a_cut_line_is_whole(tmp_path: Path) -> None:
+    audit = AuditLog(tmp_path)
+    (tmp_path / AUDIT_FILE).write_bytes(b'{"time":"2026')
+    audit.record_admin_action("next", "done")
+    assert [each.act for each in read_newest_audit_records(tmp_path, 5)] == ["next"]
+    assert count_damaged_audit_lines(tmp_path) == {AUDIT_FILE: 1}
 
 
 def test_audit_lines_are_read_once_and_in_order_during_rotation(

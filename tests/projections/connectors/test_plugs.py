@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import kgserve
 from kgserve.errors import Conflict, InvalidInput
+from kgserve.projections.connectors.delivery import SinkPosition
 from kgserve.syncing import SyncBatch
 from tests.projections.connectors.test_webhook import awaited
 
@@ -99,6 +101,21 @@ def test_missed_changes_are_delivered_exactly_once(tmp_path: Path) -> None:
     [batch] = batches.batches[before:]
     assert [change.id for change in batch.changes] == ["b"]
     assert (batch.after, batch.sequence, batch.anew) == (1, 2, False)
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["altered", "without checksum"])
+def test_a_damaged_position_sends_everything_again(tmp_path: Path, *, old: bool) -> None:
+    batches = Batches()
+    with kgserve.open(tmp_path, embedding_provider="hashing") as library:
+        for name in "abc":
+            library.store("s").inject(nodes(**{name: name}))
+    position = tmp_path / "s_memory" / "syncing-all.json"
+    sound = msgspec.json.encode(SinkPosition(1) if old else SinkPosition.of(3, ""))
+    position.write_bytes(sound if old else sound.replace(b":3", b":1"))
+    with kgserve.open(tmp_path, embedding_provider="hashing", syncers={"all": batches}):
+        awaited(lambda: batches.batches and batches.batches[-1].sequence == 3)
+    sent = [change.id for batch in batches.batches for change in batch.changes]
+    assert sent == (["b", "c"] if old else ["a", "b", "c"])
 
 
 def test_dropping_a_store_calls_forget_store(tmp_path: Path) -> None:

@@ -179,7 +179,11 @@ def test_settings_of_an_import_are_for_a_new_store(http: httpx.Client, torn: str
     copy = f"{torn}-own"
     accepted(http.put(copy, json={"name": "Mine"}), 201)
     done = accepted(http.post(f"{copy}/import", content=lines, headers={"content-type": NDJSON}))
-    assert (done["errors"], accepted(http.get(copy))["name"]) == ([], "Mine")
+    assert (done["errors"], done["settings_kept"], accepted(http.get(copy))["name"]) == ([], True, "Mine")
+    twin = f"{torn}-twin"
+    for _ in range(2):
+        done = accepted(http.post(f"{twin}/import", content=lines, headers={"content-type": NDJSON}))
+        assert "settings_kept" not in done
     assert node(http, copy)["conflicts"] == [2]
     header = b'{"kind":"store","conflict_policy":"manual","history":"none"}\n'
     wrong = accepted(http.post(f"{copy}-2/import", content=header, headers={"content-type": NDJSON}))
