@@ -125,7 +125,7 @@ class UseCase:
         optional: bool = False,
         errors: tuple[str, ...] = READ_ERRORS,
         threads: ExecutorName = "reads",
-        short: Callable[[Any], int] | Literal[0] | None = None,
+        short: Callable[[Any], int | None] | Literal[0] | None = None,
         statuses: tuple[int, ...] = (200,),
         status: Callable[[Any], int] | None = None,
         repeatable: bool = True,
