@@ -243,13 +243,15 @@ USE_CASES = (
     UseCase(
         *("outgoing", "GET", f"{_NODE_PATH}/outgoing", node_reads.list_outgoing_edges),
         id="outgoing", tag="nodes", role="read", summary="List the edges that start at a node, in order",
-        example=examples.EDGE_LIST_EXAMPLE, errors=(*READ_ERRORS, "conflict", "gone"), short=0,
+        example=examples.EDGE_LIST_EXAMPLE, errors=(*READ_ERRORS, "conflict", "gone"),
+        short=node_reads.estimate_edges_cost,
     ),
     UseCase(
         *("incoming", "GET", f"{_NODE_PATH}/incoming", node_reads.list_incoming_edges),
         id="incoming", tag="nodes", role="read", summary="List the edges that end at a node, in order",
         note="`follow_symlinks` adds the edges of [other stores](links.md).",
-        example=examples.EDGE_LIST_EXAMPLE, errors=(*READ_ERRORS, "conflict", "gone"), short=0,
+        example=examples.EDGE_LIST_EXAMPLE, errors=(*READ_ERRORS, "conflict", "gone"),
+        short=node_reads.estimate_edges_cost,
     ),
     UseCase(
         *("put_node", "POST", f"{STORE_PATH}/nodes", versioned_writes.put_node),

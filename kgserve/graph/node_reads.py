@@ -221,6 +221,11 @@ def list_outgoing_edges(graph: StoreHandle, request: EdgesRequest) -> EncodedAns
     return encode_edge_list(graph, request, outgoing=True)
 
 
+def estimate_edges_cost(request: EdgesRequest | IncomingEdgesRequest) -> int:
+    """Return the number of edges of a page; 200 at most, because edges are read from memory."""
+    return min(request.limit, 200)
+
+
 def list_incoming_edges(graph: StoreHandle, request: IncomingEdgesRequest) -> EncodedAnswer[EdgeList]:
     """Return the edges that end at a node, by `ordinal`, those without one last, then by `created_at`.
 

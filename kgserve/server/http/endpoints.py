@@ -48,6 +48,8 @@ MAX_INLINE_WRITE_ROWS = 50
 """Rows of the largest write that is validated on the event loop."""
 MAX_INLINE_READ_ROWS = 200
 """Rows of the largest read that runs on the event loop, where it takes about half a millisecond."""
+MAX_UNQUEUED_READ_ROWS = 10
+"""Rows of the largest read that never waits for a turn of the event loop."""
 ENDPOINT_OPT_KEY = "endpoint"
 """Key of a handler's ``opt`` for its endpoint."""
 _STATUS_CREATED = 201
@@ -124,21 +126,24 @@ class OperationEndpoint:
         return service.admission.write_slot() if self.case.threads == "writes" else nullcontext()
 
     async def _run(self, target: Any, request: Any, service: RequestServices) -> bytes:
-        found = self._run_inline(target, request)
+        found = await self._run_inline(target, request, service)
         if found is None:
             found = await service.admission.run(self.case.threads, self._ask_encoded, target, request)
         if isinstance(found, Future):
             found = await service.callbacks.result(found)
         return found if isinstance(found, bytes) else msgspec.json.encode(found)
 
-    def _run_inline(self, target: Any, request: Any) -> bytes | Future[Any] | None:
+    async def _run_inline(self, target: Any, request: Any, service: RequestServices) -> bytes | Future[Any] | None:
         """Return JSON, or the future of a queued write; None if the operation is not short or would block."""
         case = self.case
         rows = case.short(request) if callable(case.short) else case.short
-        if rows is None or rows > (MAX_INLINE_WRITE_ROWS if case.threads == "writes" else MAX_INLINE_READ_ROWS):
+        is_write = case.threads == "writes"
+        if rows is None or rows > (MAX_INLINE_WRITE_ROWS if is_write else MAX_INLINE_READ_ROWS):
             return None
+        waits = not is_write and rows > MAX_UNQUEUED_READ_ROWS
         with suppress(WouldBlock):
-            return self._ask_encoded(target.nonblocking_handle() if case.of_store else target, request)
+            async with service.admission.loop_reads.one() if waits else nullcontext():
+                return self._ask_encoded(target.nonblocking_handle() if case.of_store else target, request)
         return None
 
     def _ask(self, target: Any, request: Any) -> Any:
