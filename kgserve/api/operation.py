@@ -92,8 +92,8 @@ class UseCase:
 
     - ``name``: name of the client's method.
     - ``answer``: type in the API description, if it differs from the example's.
-    - ``short``: function from a request to the number of rows that it writes, or 0. With few rows, the request runs in
-      the event loop if it need not wait, else in one of the ``threads``.
+    - ``short``: function from a request to the number of rows that it reads or writes, None for many, or 0. With few
+      rows, the request runs in the event loop if it need not wait, else in one of the ``threads``.
     - ``status``: function from an answer to its status, if that is not always 200.
     - ``repeatable``: the operation is idempotent.
     - ``long``: clients wait for the answer without a time limit.
