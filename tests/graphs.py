@@ -25,9 +25,7 @@ def node_of(of: StoreHandle, node_id: str, **wanted: Any) -> NodeAnswer:
 
 
 def nodes_of(of: StoreHandle, wanted: NodesQuery) -> NodePage:
-    found = list_nodes(of, wanted)
-    assert isinstance(found, NodePage)
-    return found
+    return to_answer_struct(list_nodes(of, wanted), NodePage)
 
 
 def walked(of: StoreHandle, request: TraverseRequest) -> TraverseAnswer:

@@ -92,8 +92,8 @@ class UseCase:
 
     - ``name``: name of the client's method.
     - ``answer``: type in the API description, if it differs from the example's.
-    - ``short``: function from a request to the number of rows that it writes, or 0. With few rows, the request runs in
-      the event loop if it need not wait, else in one of the ``threads``.
+    - ``short``: function from a request to the number of rows that it reads or writes, None for many, or 0. With few
+      rows, the request runs in the event loop if it need not wait, else in one of the ``threads``.
     - ``status``: function from an answer to its status, if that is not always 200.
     - ``repeatable``: the operation is idempotent.
     - ``long``: clients wait for the answer without a time limit.
@@ -125,7 +125,7 @@ class UseCase:
         optional: bool = False,
         errors: tuple[str, ...] = READ_ERRORS,
         threads: ExecutorName = "reads",
-        short: Callable[[Any], int] | Literal[0] | None = None,
+        short: Callable[[Any], int | None] | Literal[0] | None = None,
         statuses: tuple[int, ...] = (200,),
         status: Callable[[Any], int] | None = None,
         repeatable: bool = True,

@@ -201,6 +201,7 @@ USE_CASES = (
             "nodes: continue while there is a `next_cursor`."
         ),
         example=examples.NODE_PAGE_EXAMPLE, answer=ListedNodePage, errors=(*READ_ERRORS, "conflict", "gone"),
+        short=node_reads.estimate_list_cost,
     ),
     UseCase(
         *("node", "GET", _NODE_PATH, node_reads.get_node),
@@ -213,13 +214,13 @@ USE_CASES = (
         id="getNodes", tag="nodes", role="read", summary="Get many nodes by id",
         note="In the order of `ids`, without edges. `missing` lists the ids that do not exist.",
         sent=examples.GET_NODES_REQUEST_EXAMPLE, example=examples.GET_NODES_ANSWER_EXAMPLE,
-        errors=(*_SEARCH_ERRORS, "gone"),
+        errors=(*_SEARCH_ERRORS, "gone"), short=node_reads.count_requested_ids,
     ),
     UseCase(
         *("count", "POST", f"{STORE_PATH}/count", node_reads.count_matching_nodes),
         id="countNodes", tag="nodes", role="read", summary="Count the nodes that match a filter",
         sent=examples.COUNT_REQUEST_EXAMPLE, optional=True, example=examples.COUNT_ANSWER_EXAMPLE,
-        errors=_SEARCH_ERRORS,
+        errors=_SEARCH_ERRORS, short=node_reads.estimate_count_cost,
     ),
     UseCase(
         *("delete_nodes", "POST", f"{STORE_PATH}/delete", node_reads.delete_nodes),
@@ -237,18 +238,20 @@ USE_CASES = (
     UseCase(
         *("list_tags", "GET", f"{STORE_PATH}/tags", node_reads.list_tags),
         id="listTags", tag="nodes", role="read", summary="List the most frequent tags",
-        example=examples.TAG_LIST_EXAMPLE, positional=("prefix",),
+        example=examples.TAG_LIST_EXAMPLE, positional=("prefix",), short=node_reads.estimate_tags_cost,
     ),
     UseCase(
         *("outgoing", "GET", f"{_NODE_PATH}/outgoing", node_reads.list_outgoing_edges),
         id="outgoing", tag="nodes", role="read", summary="List the edges that start at a node, in order",
         example=examples.EDGE_LIST_EXAMPLE, errors=(*READ_ERRORS, "conflict", "gone"),
+        short=node_reads.estimate_edges_cost,
     ),
     UseCase(
         *("incoming", "GET", f"{_NODE_PATH}/incoming", node_reads.list_incoming_edges),
         id="incoming", tag="nodes", role="read", summary="List the edges that end at a node, in order",
         note="`follow_symlinks` adds the edges of [other stores](links.md).",
         example=examples.EDGE_LIST_EXAMPLE, errors=(*READ_ERRORS, "conflict", "gone"),
+        short=node_reads.estimate_edges_cost,
     ),
     UseCase(
         *("put_node", "POST", f"{STORE_PATH}/nodes", versioned_writes.put_node),
@@ -296,6 +299,7 @@ USE_CASES = (
     UseCase(
         *("edge", "GET", f"{STORE_PATH}/edges/{{id}}", node_reads.get_edge),
         id="getEdge", tag="graph", role="read", summary="Get one edge by id", example=examples.EDGE_ANSWER_EXAMPLE,
+        short=0,
     ),
     UseCase(
         *("delete_edge_by_id", "DELETE", f"{STORE_PATH}/edges/{{id}}", mutations.delete_edge_by_id),

@@ -29,6 +29,7 @@ from kgserve.graph.graph_reader import (
     MAX_NEIGHBOURS,
     OVERVIEW_OVERFETCH_NODES,
     EdgePageRequest,
+    EncodedNode,
     EncodedWalk,
     ExportBlock,
     GraphReader,
@@ -266,8 +267,14 @@ class AsOfGraph(GraphReader):
 
     @override
     def encode_node(self, node_id: str) -> bytes | None:
-        found = self.to_nodes([*self.valid_nodes((node_id,)).values()], row_conversion.to_node)
-        return msgspec.json.encode(found[0]) if found else None
+        return self.encode_nodes((node_id,)).get(node_id)
+
+    @override
+    def encode_nodes(self, ids: Collection[str]) -> dict[str, bytes]:
+        return dict(self._encode([*self.valid_nodes(ids).values()]))
+
+    def _encode(self, rows: Sequence[NodeRow]) -> list[EncodedNode]:
+        return [(node.id, msgspec.json.encode(node)) for node in self.to_nodes(rows, row_conversion.to_node)]
 
     @override
     def encode_edges(self, node_id: str, limit: int, *, outgoing: bool) -> list[bytes]:
@@ -304,12 +311,14 @@ class AsOfGraph(GraphReader):
         return EncodedWalk(encoded, b",".join(map(encode_edge, found.edges)), len(nodes), found.truncated)
 
     @override
-    def list_nodes(self, wanted: NodeFilter, position: PagePosition, limit: int) -> ResultPage[NodeRow]:
+    def list_nodes(self, wanted: NodeFilter, position: PagePosition, limit: int) -> ResultPage[EncodedNode]:
         type_ = wanted.types[0] if len(wanted.types) == 1 else None
         # Enough rows if all match, without tiny steps if few do.
         step = min(max(limit + position.skip + 1, MIN_LIST_BATCH_NODES), MAX_LIST_BATCH_NODES)
         pages = self._pages(partial(_nodes_at, self.sequence, type_), position.after, step)
-        return take_result_page(((row.id, row, wanted.matches(row)) for rows in pages for row in rows), position, limit)
+        found = ((row.id, row, wanted.matches(row)) for rows in pages for row in rows)
+        items, end = take_result_page(found, position, limit)
+        return ResultPage(self._encode(items), end)
 
     def _pages(
         self, read: Callable[[K, int, HistoryFile], list[tuple[K, R]]], after: K, step: int

@@ -21,6 +21,7 @@ from kgserve.graph.as_of_resolution import MAX_EDGES_PER_DIRECTION, VALID_AT_ANY
 from kgserve.graph.search.score_fusion import MAX_PROPAGATION_DEGREE, NeighbourWeights
 from kgserve.graph.search.search_index import CommitIndex
 from kgserve.graph.weighted_nodes import WeightedNodes, WeightsByNodeId, WeightsByRowNumber
+from kgserve.platform.event_loop_reads import WouldBlock
 from kgserve.projections.catalog.catalog import NodeCatalog
 from kgserve.projections.catalog.projection import CatalogDamaged
 from kgserve.projections.links.links import NO_LINK_LIMIT, LinkReader
@@ -45,6 +46,7 @@ from kgserve.storage.rows.encoding import (
     build_link_line,
     decode_edge_line,
     decode_node_line,
+    matches_filter,
 )
 from kgserve.storage.rows.format import NumberArray
 from kgserve.storage.rows.hierarchy import find_merged_ids, find_outgoing_edges, find_parents, find_redirects
@@ -70,6 +72,10 @@ MAX_NEIGHBOURS = MAX_PROPAGATION_DEGREE + 1
 """Neighbours read per node; one more than the hub limit, to detect hubs."""
 MAX_TURN_STEPS = 2
 """Steps along a conversation within which turns share words and scores."""
+MAX_NONBLOCKING_READ_BYTES = 256 << 10
+"""Bytes of nodes that a non-blocking read may return; it reads them from disk where they are not in memory."""
+MAX_NONBLOCKING_SCANNED_NODES = 1_000
+"""Nodes of the catalog that a non-blocking read may scan; about half a millisecond."""
 MAX_DESCENDANTS = 10_000
 """Memories visited to list the descendants of a memory as of a commit."""
 MAX_EDGES_SCANNED = 500_000
@@ -96,6 +102,10 @@ class EncodedWalk(NamedTuple):
     edges: bytes
     node_count: int
     truncated: bool
+
+
+EncodedNode = tuple[str, bytes]
+"""The id and the JSON of a node."""
 
 
 class ExportBlock(NamedTuple):
@@ -222,6 +232,13 @@ class GraphReader(ABC):
         """Encode a node; None if no valid one exists."""
 
     @abstractmethod
+    def encode_nodes(self, ids: Collection[str]) -> dict[str, bytes]:
+        """Encode the valid nodes of `ids`, by id.
+
+        Raises WouldBlock if a non-blocking read would read too much.
+        """
+
+    @abstractmethod
     def encode_edges(self, node_id: str, limit: int, *, outgoing: bool) -> list[bytes]:
         """Encode at most `limit` valid edges of a valid node whose other ends are valid.
 
@@ -240,8 +257,11 @@ class GraphReader(ABC):
         """Walk, and encode the result. Raises TraversalTooLong if a non-blocking read would visit too many edges."""
 
     @abstractmethod
-    def list_nodes(self, wanted: NodeFilter, position: PagePosition, limit: int) -> ResultPage[NodeRow]:
-        """Return a page of matching nodes, ordered by id; scans at most `MAX_SCANNED_NODES` nodes."""
+    def list_nodes(self, wanted: NodeFilter, position: PagePosition, limit: int) -> ResultPage[EncodedNode]:
+        """Return a page of matching nodes, ordered by id; scans at most `MAX_SCANNED_NODES` nodes.
+
+        Raises WouldBlock if a non-blocking read would wait, or read too much.
+        """
 
     @abstractmethod
     def export(self) -> Iterator[ExportBlock]:
@@ -432,6 +452,21 @@ class CurrentGraph(GraphReader):
             return None
         return self.rows.node_text(number, self.now)
 
+    @override
+    def encode_nodes(self, ids: Collection[str]) -> dict[str, bytes]:
+        numbers = {node_id: number for node_id in ids if (number := self.rows.number(node_id)) >= 0}
+        if self.valid_at is not None and self.rows.has_validity_bounds:
+            numbers = {node_id: number for node_id, number in numbers.items() if self._numbered_valid(number)}
+        return {
+            node_id: text + b"}" for node_id, text in zip(numbers, self._open_texts([*numbers.values()]), strict=True)
+        }
+
+    def _open_texts(self, numbers: list[int]) -> list[bytes]:
+        """Return the open JSON of existing nodes."""
+        if self._max_edges is not None and self.rows.node_bytes(numbers) > MAX_NONBLOCKING_READ_BYTES:
+            raise WouldBlock
+        return self.rows.node_texts(np.array(numbers, np.int64), self.now)
+
     def _numbered_valid(self, number: int) -> bool:
         return self.valid_at is None or self.rows.is_node_valid_at(number, self.valid_at)
 
@@ -458,18 +493,35 @@ class CurrentGraph(GraphReader):
         return EncodedWalk(nodes, edges, found.count, found.truncated)
 
     @override
-    def list_nodes(self, wanted: NodeFilter, position: PagePosition, limit: int) -> ResultPage[NodeRow]:
+    def list_nodes(self, wanted: NodeFilter, position: PagePosition, limit: int) -> ResultPage[EncodedNode]:
         if wanted == NO_NODE_FILTER:
-            ids = ((node_id, node_id, True) for node_id in self.rows.ids_after(position.after))
-            return _with_rows(self.rows, take_result_page(ids, position, limit))
+            nodes = ((found[0], found, True) for found in self.rows.numbered_ids_after(position.after))
+            items, end = take_result_page(nodes, position, limit)
+            texts = self._open_texts([number for _, number in items])
+            return ResultPage([(node_id, text + b"}") for (node_id, _), text in zip(items, texts, strict=True)], end)
+        return self._store.query_catalog(
+            lambda catalog, rows: self.with_rows(rows).list_from(catalog, wanted, position, limit),
+            by_attributes=bool(wanted.attributes),
+            block=self._max_edges is None,
+        )
 
-        def look(catalog: NodeCatalog, rows: RowsSnapshot) -> ResultPage[NodeRow]:
-            page = _with_rows(rows, catalog.list_matching_ids(wanted, position, limit))
-            if not all(map(wanted.matches, page.items)):
-                raise CatalogDamaged("it lists a node that does not match")
-            return page
+    def with_rows(self, rows: RowsSnapshot) -> CurrentGraph:
+        """Return a reader of other rows of the store, without links and memories."""
+        return CurrentGraph(self._store, rows, self.valid_at, max_edges=self._max_edges)
 
-        return self._store.query_catalog(look, by_attributes=bool(wanted.attributes))
+    def list_from(
+        self, catalog: NodeCatalog, wanted: NodeFilter, position: PagePosition, limit: int
+    ) -> ResultPage[EncodedNode]:
+        """Return a page of a catalog of the same commit. Raises CatalogDamaged and WouldBlock."""
+        max_scanned = None if self._max_edges is None else MAX_NONBLOCKING_SCANNED_NODES
+        ids, end = catalog.list_matching_ids(wanted, position, limit, max_scanned)
+        numbers = [number for node_id in ids if (number := self.rows.number(node_id)) >= 0]
+        if len(numbers) != len(ids):
+            raise CatalogDamaged("it lists a node that does not exist")
+        texts = self._open_texts(numbers)
+        if not all(matches_filter(text, wanted) for text in texts):
+            raise CatalogDamaged("it lists a node that does not match")
+        return ResultPage([(node_id, text + b"}") for node_id, text in zip(ids, texts, strict=True)], end)
 
     @override
     def export(self) -> Iterator[ExportBlock]:
@@ -755,13 +807,6 @@ class CurrentGraph(GraphReader):
     @override
     def current_rows(self) -> AbstractContextManager[RowsSnapshot]:
         return nullcontext(self.rows)
-
-
-def _with_rows(rows: RowsSnapshot, page: ResultPage[str]) -> ResultPage[NodeRow]:
-    found = rows.nodes(page.items)
-    if len(found) != len(page.items):
-        raise CatalogDamaged("it lists a node that does not exist")
-    return ResultPage(list(found.values()), page.next)
 
 
 class _Descendants(WeightedNodes):

@@ -37,7 +37,15 @@ from kgserve.graph.as_of_resolution import MAX_EDGES_PER_DIRECTION, VALID_AT_ANY
 from kgserve.graph.compat.versioned_nodes_api import EdgeAnswer, EdgeList
 from kgserve.graph.cross_store_links import find_edge
 from kgserve.graph.federated_traversal import traverse_stores
-from kgserve.graph.graph_reader import CurrentGraph, EdgePageRequest, GraphReader, read_graph, resolve_valid_at
+from kgserve.graph.graph_reader import (
+    MAX_NONBLOCKING_SCANNED_NODES,
+    CurrentGraph,
+    EdgePageRequest,
+    EncodedNode,
+    GraphReader,
+    read_graph,
+    resolve_valid_at,
+)
 from kgserve.graph.history_queries import get_node_version
 from kgserve.graph.mutations import list_remaining_memories
 from kgserve.graph.query_parameters import (
@@ -60,10 +68,11 @@ from kgserve.graph.request_validation import (
 )
 from kgserve.graph.store_handle import EncodedAnswer, StoreHandle, to_encoded_answer
 from kgserve.platform.codecs import json_decoder
+from kgserve.platform.event_loop_reads import WouldBlock
 from kgserve.platform.timestamps import parse_time
 from kgserve.storage.model.batch import WriteBatch
 from kgserve.storage.model.fields import AUTHOR_FIELD
-from kgserve.storage.model.filters import NodeFilter, PagePosition
+from kgserve.storage.model.filters import NodeFilter, PagePosition, ResultPage
 from kgserve.storage.model.rows import LinkKey, LinkRow, NodeRow, edge_or_link_id, parse_edge_or_link_id
 from kgserve.storage.model.traversal import TraversalRequest, clamp_depth
 from kgserve.storage.model.type_and_tag_counts import MAX_LISTED_TAGS
@@ -133,7 +142,7 @@ def _encode_view(reader: GraphReader, wanted: NodeRequest, inbound: Sequence[_In
     )
 
 
-def list_nodes(graph: StoreHandle, request: NodesQuery) -> NodePage | ListedNodePage:
+def list_nodes(graph: StoreHandle, request: NodesQuery) -> EncodedAnswer[NodePage]:
     """Return nodes page by page in the order of their ids.
 
     Writes made while paging neither repeat a node nor hide one that is kept. A page ends after 20,000 nodes were
@@ -141,24 +150,29 @@ def list_nodes(graph: StoreHandle, request: NodesQuery) -> NodePage | ListedNode
 
     Raises InvalidInput for an invalid cursor, and Gone for a moment that is no longer in the history.
     """
-    nodes, next_cursor = _page_of_nodes(graph, request)
+    nodes, end = _page_of_nodes(graph, request)
+    next_cursor = None if end is None else _encode_cursor(end)
+    texts = [text for _, text in nodes]
     if request.compact:
-        return ListedNodePage(
-            nodes=[ListedNode(**{name: getattr(node, name) for name in _COMPACT_FIELDS}) for node in nodes],
-            next_cursor=next_cursor,
-        )
-    return NodePage(nodes=nodes, next_cursor=next_cursor)
+        compact = ListedNodePage(nodes=[*map(_to_compact_node, texts)], next_cursor=next_cursor)
+        return to_encoded_answer(msgspec.json.encode(compact))
+    return to_encoded_answer(b'{"nodes":[%b],"next_cursor":%b}' % (b",".join(texts), msgspec.json.encode(next_cursor)))
 
 
-def _page_of_nodes(graph: StoreHandle, wanted: NodesQuery) -> tuple[list[Node], str | None]:
+def estimate_list_cost(request: NodesQuery) -> int:
+    """Return how many nodes a page reads at least; a query of the catalog counts as ten."""
+    return request.limit + request.offset + 10 * (len(request.type) + len(request.kind) + len(request.tag))
+
+
+def _page_of_nodes(graph: StoreHandle, wanted: NodesQuery) -> ResultPage[EncodedNode]:
     place, past = _start_of_page(wanted), graph.resolve_as_of(wanted.as_of)
     types, tags = tuple(filter(None, (*wanted.type, *wanted.kind))), tuple(filter(None, dict.fromkeys(wanted.tag)))
     attributes = parse_attribute_filter_json(wanted.attributes, "attributes")
-    with graph.lease() as leased, read_graph(leased, past, wanted.valid_at) as reader:
-        wanted_nodes = NodeFilter(types, tags, reader.valid_at, attributes)
-        found = reader.list_nodes(wanted_nodes, place, wanted.limit)
-        nodes = reader.to_nodes(found.items, row_conversion.to_node)
-    return nodes, None if found.next is None else _encode_cursor(found.next)
+    with (
+        graph.lease() as leased,
+        read_graph(leased, past, wanted.valid_at, max_edges=graph.most_edges) as reader,
+    ):
+        return reader.list_nodes(NodeFilter(types, tags, reader.valid_at, attributes), place, wanted.limit)
 
 
 def _start_of_page(wanted: NodesQuery) -> PagePosition:
@@ -171,6 +185,12 @@ def _start_of_page(wanted: NodesQuery) -> PagePosition:
 
 _OMITTED_FIELDS = {"content", "attributes", "freshness_at", AUTHOR_FIELD, "conflicts", "superseded_by"}
 _COMPACT_FIELDS = [name for name in ListedNode.__struct_fields__ if name not in _OMITTED_FIELDS]
+_decode_node = json_decoder(Node).decode
+
+
+def _to_compact_node(text: bytes) -> ListedNode:
+    node = _decode_node(text)
+    return ListedNode(**{name: getattr(node, name) for name in _COMPACT_FIELDS})
 
 
 def _encode_cursor(place: PagePosition) -> str:
@@ -199,6 +219,11 @@ def list_outgoing_edges(graph: StoreHandle, request: EdgesRequest) -> EncodedAns
     Raises NotFound, and Gone for a moment that is no longer in the history.
     """
     return encode_edge_list(graph, request, outgoing=True)
+
+
+def estimate_edges_cost(request: EdgesRequest | IncomingEdgesRequest) -> int:
+    """Return the number of edges of a page; 200 at most, because edges are read from memory."""
+    return min(request.limit, 200)
 
 
 def list_incoming_edges(graph: StoreHandle, request: IncomingEdgesRequest) -> EncodedAnswer[EdgeList]:
@@ -240,6 +265,8 @@ def get_edge(graph: StoreHandle, request: EdgeIdRequest) -> EdgeAnswer:
     Raises InvalidInput for an invalid id, and NotFound.
     """
     key = parse_edge_or_link_id(request.edge_id)
+    if isinstance(key, LinkKey) and graph.most_edges is not None:
+        raise WouldBlock
     with graph.lease() as store:
         row = find_edge(store, key)
     if row is None:
@@ -394,7 +421,16 @@ def list_tags(graph: StoreHandle, request: TagsQuery) -> TagList:
     """Return the tags that start with `prefix`, with their number of nodes: most frequent first, then by name."""
     limit = request.limit if 0 < request.limit < MAX_LISTED_TAGS else MAX_LISTED_TAGS
     with graph.lease() as leased:
-        return TagList(tags=leased.query_catalog(lambda catalog, _: catalog.tags(request.prefix, limit)))
+        return TagList(
+            tags=leased.query_catalog(
+                lambda catalog, _: catalog.tags(request.prefix, limit), block=graph.most_edges is None
+            )
+        )
+
+
+def estimate_tags_cost(request: TagsQuery) -> int | None:
+    """Return how many tags a list reads; None with a prefix, which may examine all."""
+    return None if request.prefix else MAX_LISTED_TAGS
 
 
 MAX_EDGES_PER_DELETION = 100_000
@@ -407,24 +443,43 @@ def count_matching_nodes(graph: StoreHandle, request: CountRequest) -> CountAnsw
     Without `valid_at`, only nodes valid now are counted, as in lists. If more than 500,000 nodes would have to be
     scanned, `exact` is false, and `count` is a lower bound.
     """
+    max_scanned = None if graph.most_edges is None else MAX_NONBLOCKING_SCANNED_NODES
     with graph.lease() as store:
         wanted = _node_filter(store, request)
         found, sequence = store.query_catalog(
-            lambda catalog, rows: (catalog.count(wanted), rows.at), by_attributes=bool(wanted.attributes)
+            lambda catalog, rows: (catalog.count(wanted, max_scanned), rows.at),
+            by_attributes=bool(wanted.attributes),
+            block=graph.most_edges is None,
         )
+    if not found.exact and graph.most_edges is not None:
+        raise WouldBlock
     return CountAnswer(count=found.count, exact=found.exact, sequence=sequence)
 
 
-def get_nodes(graph: StoreHandle, request: NodesRequest) -> NodesAnswer:
+def estimate_count_cost(request: CountRequest) -> int:
+    """Return the cost of a count in nodes read; a query of the catalog counts as ten."""
+    return 10 * (len(request.types or ()) + len(request.tags or ()))
+
+
+def get_nodes(graph: StoreHandle, request: NodesRequest) -> EncodedAnswer[NodesAnswer]:
     """Return the nodes of up to 1,000 ids, without edges: now, or as of a moment. `missing` lists ids without a node.
 
     Raises Gone for a moment that is no longer in the history.
     """
     ids = _unique_ids(request.ids)
     past = graph.resolve_as_of(request.as_of)
-    with graph.lease() as store, read_graph(store, past, _valid_at_or_any(request.valid_at)) as reader:
-        nodes = {node.id: node for node in reader.to_nodes([*reader.valid_nodes(ids).values()], row_conversion.to_node)}
-    return NodesAnswer(nodes=list(nodes.values()), missing=_missing_ids(ids, nodes))
+    with (
+        graph.lease() as store,
+        read_graph(store, past, _valid_at_or_any(request.valid_at), max_edges=graph.most_edges) as reader,
+    ):
+        nodes = reader.encode_nodes(ids)
+    missing = msgspec.json.encode(_missing_ids(ids, nodes))
+    return to_encoded_answer(b'{"nodes":[%b],"missing":%b}' % (b",".join(nodes.values()), missing))
+
+
+def count_requested_ids(request: NodesRequest) -> int:
+    """Return the number of requested ids."""
+    return len(request.ids)
 
 
 def delete_nodes(graph: StoreHandle, request: DeleteNodesRequest) -> Future[DeleteNodesAnswer]:
@@ -532,7 +587,7 @@ def _candidates(store: OpenStore, wanted: NodeFilter, request: DeleteNodesReques
     while place is not None and len(found) <= request.limit:
         with store.reading() as rows:
             page = CurrentGraph(store, rows, None).list_nodes(wanted, place, request.limit + 1 - len(found))
-        found += [row.id for row in page.items]
+        found += [node_id for node_id, _ in page.items]
         place = page.next
     return found
 

@@ -130,8 +130,7 @@ class StoreHandle:
     def nonblocking_handle(self) -> StoreHandle:
         """Return a handle whose reads never block.
 
-        They raise StoreNotOpen where they would have to wait, and TraversalTooLong where they would visit more than
-        `MAX_NONBLOCKING_READ_EDGES`.
+        They raise WouldBlock where they would have to wait, or visit more than `MAX_NONBLOCKING_READ_EDGES`.
         """
         short = StoreHandle(self.graphs, self.name, is_default=self.is_default)
         short.most_edges = MAX_NONBLOCKING_READ_EDGES

@@ -13,6 +13,7 @@ import structlog
 from typing_extensions import override
 
 from kgserve.errors import Unavailable
+from kgserve.platform.event_loop_reads import WouldBlock
 from kgserve.platform.sqlite_files import remove_database_files
 from kgserve.projections.base import EraseRequest, Projection
 from kgserve.storage.journal.journal import Journal
@@ -97,6 +98,20 @@ class OnDemandProjection(DerivedFile, Projection, Generic[File]):
     def ask(self, question: Callable[[File, RowsSnapshot], Found]) -> Found:
         """Return the result of a query on the file and the rows, both as of the last commit. Raises Unavailable."""
         return self._answer(lambda: self._ask(question))
+
+    def ask_without_blocking(self, question: Callable[[File, RowsSnapshot], Found]) -> Found:
+        """Like `ask`. Raises WouldBlock if the file is in use, closed, damaged, or behind the last commit."""
+        if not self._lock.acquire(blocking=False):
+            raise WouldBlock
+        try:
+            with self._rows.reading_with_repair() as rows:
+                if self.sequence != rows.at or self.rebuild_wanted:
+                    raise WouldBlock
+                return question(self._opened, rows)
+        except sqlite3.Error as error:
+            raise WouldBlock from error
+        finally:
+            self._lock.release()
 
     def erase(self, erasure: EraseRequest) -> None:
         """Erase all traces of some nodes from the file. Blocks. Raises Unavailable."""

@@ -243,6 +243,55 @@ class WriteThrottle:
             del self._taken[caller]
 
 
+MAX_LOOP_READ_SECONDS = 0.0003
+"""Time after which further reads of several rows wait for the next turn of the event loop."""
+
+
+class LoopReadTurns:
+    """Turns of reads of several rows on the event loop, so that small requests do not wait for many of them.
+
+    Reads beyond the time of a turn wait: one of them runs between two polls for input, callers in turn.
+    """
+
+    def __init__(self) -> None:
+        self._spent = 0.0
+        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+
+    @asynccontextmanager
+    async def one(self) -> AsyncGenerator[None]:
+        """Run the block, which must not wait, once it is the current caller's turn."""
+        if self._spent >= MAX_LOOP_READ_SECONDS or self._waiting:
+            await self._wait(current_caller.get())
+        if not self._spent:
+            asyncio.get_running_loop().call_soon(self._end_turn)
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._spent += time.perf_counter() - start
+
+    async def _wait(self, caller: str) -> None:
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(caller, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._end_turn()
+            raise
+
+    def _end_turn(self) -> None:
+        self._spent = 0.0
+        while self._waiting:
+            caller, turns = self._waiting.popitem(last=False)
+            turn = turns.popleft()
+            if turns:
+                self._waiting[caller] = turns
+            if not turn.done():
+                turn.set_result(None)
+                return
+
+
 class FairThreadPool:
     """Thread pool for one kind of work, shared fairly by callers."""
 
@@ -328,6 +377,7 @@ class AdmissionControl:
         self.quotas = (queue, waited, stated, self.transfers)
         self.callers = ActiveCallers()
         self.turns = WriteThrottle(self.callers, queue)
+        self.loop_reads = LoopReadTurns()
         self.kinds: dict[ExecutorName, FairThreadPool] = {
             "reads": FairThreadPool(WORKER_POOL_THREADS, each, queue, waited),
             "writes": FairThreadPool(WORKER_POOL_THREADS, each, queue),

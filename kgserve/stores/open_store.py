@@ -17,6 +17,7 @@ import structlog
 
 from kgserve.errors import Unavailable
 from kgserve.platform.durable_files import translate_storage_errors
+from kgserve.platform.event_loop_reads import WouldBlock
 from kgserve.platform.metrics.telemetry import PhaseTimer, StoreWriteCounters, Telemetry
 from kgserve.platform.settings import Settings
 from kgserve.projections.base import EraseRequest
@@ -274,12 +275,20 @@ class OpenStore:
         )
 
     def query_catalog(
-        self, question: Callable[[NodeCatalog, RowsSnapshot], _Listed], *, by_attributes: bool = False
+        self,
+        question: Callable[[NodeCatalog, RowsSnapshot], _Listed],
+        *,
+        by_attributes: bool = False,
+        block: bool = True,
     ) -> _Listed:
         """Query the catalog, with an index on attributes if ``by_attributes``.
 
-        Raises the errors of `CatalogProjection.ask`.
+        Raises the errors of `CatalogProjection.ask`, and without ``block`` WouldBlock where it would have to wait.
         """
+        if not block:
+            if by_attributes:
+                raise WouldBlock
+            return self.catalog.ask_without_blocking(question)
         return self.catalog.ask_by_attributes(question) if by_attributes else self.catalog.ask(question)
 
     def tend(self) -> None:

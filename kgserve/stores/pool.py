@@ -19,6 +19,7 @@ from typing_extensions import override
 from kgserve.errors import Conflict, KgserveError, NoStore, OwnerUnreachable, ServedElsewhere, StoreOpening, Unavailable
 from kgserve.platform.closable import ClosableContext
 from kgserve.platform.durable_files import sync_folder, translate_storage_errors
+from kgserve.platform.event_loop_reads import WouldBlock
 from kgserve.platform.metrics.telemetry import Telemetry
 from kgserve.platform.permissions import create_private_folder
 from kgserve.platform.settings import Settings
@@ -51,7 +52,7 @@ MOVE_TIMEOUT_SECONDS = 30.0
 """Time that a move, or all moves of a drain together, wait until the new nodes have opened their stores."""
 
 
-class StoreNotOpen(Exception):
+class StoreNotOpen(WouldBlock):
     """The store is not open; retry where blocking is allowed."""
 
 

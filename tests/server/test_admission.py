@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -15,9 +16,11 @@ from kgserve.server import admission
 from kgserve.server.admission import (
     ACTIVE_CALLER_SECONDS,
     MAX_CONCURRENT_WRITES,
+    MAX_LOOP_READ_SECONDS,
     ActiveCallers,
     CallerQuota,
     FairThreadPool,
+    LoopReadTurns,
     WriteThrottle,
 )
 from tests.stores.writing import PATIENCE
@@ -272,3 +275,30 @@ def test_waiting_writes_count_to_the_queue_quota() -> None:
         assert writers.turns._taken == {}
 
     asyncio.run(run())
+
+
+def test_long_reads_on_the_event_loop_take_turns_between_other_work() -> None:
+    done: list[str] = []
+
+    async def read(turns: LoopReadTurns, caller: str) -> None:
+        current_caller.set(caller)
+        async with turns.one():
+            time.sleep(MAX_LOOP_READ_SECONDS)  # noqa: ASYNC251 - a read occupies the event loop
+            done.append(caller)
+
+    async def run() -> None:
+        turns = LoopReadTurns()
+        reads = [asyncio.create_task(read(turns, caller)) for caller in ("greedy",) * 5 + ("modest",)]
+        await asyncio.sleep(0)
+        assert done == ["greedy"]
+        reads[1].cancel()
+        while len(done) < len(reads) - 1:
+            before = len(done)
+            await asyncio.sleep(0)
+            assert len(done) - before <= 1
+        assert done.index("modest") <= 2
+        await asyncio.gather(*reads, return_exceptions=True)
+        await read(turns, "later")
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE))
+    assert done[-1] == "later"

@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from kgserve.errors import NoStore, NotFound, TooLarge
+from kgserve.graph.answers import NodePage
 from kgserve.graph.compat.memory_server_api import (
     DEFAULT_ENTITY_TYPE,
     PLACEHOLDER_ATTRIBUTES,
@@ -41,7 +42,7 @@ from kgserve.graph.query_parameters import NodesQuery
 from kgserve.graph.request_bodies import SearchRequest
 from kgserve.graph.request_validation import FaultCollector, check_label
 from kgserve.graph.search.node_search import search
-from kgserve.graph.store_handle import StoreHandle, completed_future
+from kgserve.graph.store_handle import StoreHandle, completed_future, to_answer_struct
 from kgserve.platform.access.authentication import HiddenStore
 from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.storage.model.fields import MAX_CONTENT_BYTES
@@ -310,7 +311,8 @@ def search_nodes(graph: StoreHandle, query: str) -> KnowledgeGraph:
 
 def _search_entities(graph: StoreHandle, query: str) -> KnowledgeGraph:
     spelled = list(dict.fromkeys((query, query.lower(), query.capitalize(), query.title(), query.upper())))
-    typed = [node.id for node in list_nodes(graph, NodesQuery(type=spelled, limit=MAX_NODES_PER_SEARCH)).nodes]
+    page = list_nodes(graph, NodesQuery(type=spelled, limit=MAX_NODES_PER_SEARCH))
+    typed = [node.id for node in to_answer_struct(page, NodePage).nodes]
     with_words, near, notice = _search_hits(graph, query)
 
     def found(rows: RowsSnapshot) -> KnowledgeGraph:

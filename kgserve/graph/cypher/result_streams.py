@@ -29,7 +29,7 @@ from kgserve.graph.request_bodies import CypherRequest
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.durable_files import translate_os_error
-from kgserve.stores.pool import StoreNotOpen
+from kgserve.platform.event_loop_reads import WouldBlock
 
 MAX_RESULT_MEMORY_BYTES = 4 << 20
 MAX_RESULT_STREAM_BYTES = 1 << 30
@@ -99,7 +99,7 @@ def answer_known_lookup(graph: StoreHandle, request: CypherRequest) -> bytes | N
     if not is_known_lookup(request):
         return None
     with (
-        suppress(StoreNotOpen, PathCountTooLong),
+        suppress(WouldBlock, PathCountTooLong),
         closing(stream_statement(graph.nonblocking_handle(), request, "json")) as text,
     ):
         return b"".join(text)

@@ -34,6 +34,7 @@ from kgserve.storage.model.filters import (
     NodeFilter,
     PagePosition,
     ResultPage,
+    limit_scan,
     take_result_page,
 )
 from kgserve.storage.model.rows import NodeRow
@@ -194,10 +195,13 @@ def _retag(transaction: sqlite3.Connection, before: dict[str, set[str]], after: 
     return changes
 
 
-def _list_ids(reader: sqlite3.Connection, wanted: NodeFilter, place: PagePosition, limit: int) -> ResultPage[str]:
-    """Return the next page of matching ids in order, scanning at most `MAX_SCANNED_NODES`."""
+def _scan_in_order(
+    reader: sqlite3.Connection, wanted: NodeFilter, place: PagePosition
+) -> Iterator[tuple[str, str, object]]:
+    """Yield the ids of a list in order, each twice and with a flag that says if it matches."""
     values = {"after": place.after, "limit": MAX_SCANNED_NODES + 1}
-    return take_result_page(heapq.merge(*_scan_best_index(reader, wanted, sql.build_page_query, values)), place, limit)
+    found = [*_scan_best_index(reader, wanted, sql.build_page_query, values)]
+    return heapq.merge(*found) if len(found) != 1 else iter(found[0])
 
 
 def _scan_best_index(
@@ -233,14 +237,14 @@ def _choose_access_path(reader: sqlite3.Connection, wanted: NodeFilter) -> _Acce
     return min(access_paths, key=lambda way: way[2])
 
 
-def _counted(reader: sqlite3.Connection, wanted: NodeFilter) -> MatchCount:
+def _counted(reader: sqlite3.Connection, wanted: NodeFilter, max_scanned: int) -> MatchCount:
     if wanted.valid_at is None and not wanted.attributes and len(wanted.tags) + bool(wanted.types) <= 1:
         return MatchCount(_choose_access_path(reader, wanted)[2], exact=True)
     fitting, looked_at = 0, 0
-    for each in _scan_best_index(reader, wanted, sql.build_count_query, {"limit": MAX_COUNTED_NODES + 1}):
+    for each in _scan_best_index(reader, wanted, sql.build_count_query, {"limit": max_scanned + 1}):
         fit, looked = each.fetchone()
         fitting, looked_at = fitting + fit, looked_at + looked
-        if looked_at > MAX_COUNTED_NODES:
+        if looked_at > max_scanned:
             return MatchCount(fitting, exact=False)
     return MatchCount(fitting, exact=True)
 
@@ -326,10 +330,16 @@ class NodeCatalog(ConcurrentDatabase):
                 attribute_index.drop_ended_index(transaction)
             vacuum_database(self._writer)
 
-    def list_matching_ids(self, wanted: NodeFilter, place: PagePosition, limit: int) -> ResultPage[str]:
-        """Return a page of the ids of matching nodes, in order. Raises sqlite3.Error for a damaged file."""
+    def list_matching_ids(
+        self, wanted: NodeFilter, place: PagePosition, limit: int, max_scanned: int | None = None
+    ) -> ResultPage[str]:
+        """Return a page of the ids of matching nodes, in order, scanning at most `MAX_SCANNED_NODES`.
+
+        Raises sqlite3.Error for a damaged file, and WouldBlock after scanning ``max_scanned`` nodes.
+        """
         with self._consistent_reader() as reader:
-            return _list_ids(reader, wanted, place, limit)
+            found = _scan_in_order(reader, wanted, place)
+            return take_result_page(found if max_scanned is None else limit_scan(found, max_scanned), place, limit)
 
     def find_matching_ids(self, wanted: NodeFilter, limit: int) -> list[str]:
         """Return the ids of at most ``limit`` matching nodes. Raises sqlite3.Error for a damaged file."""
@@ -337,10 +347,13 @@ class NodeCatalog(ConcurrentDatabase):
             found = _scan_best_index(reader, wanted, sql.build_ids_query, {"limit": limit})
             return [node_id for each in found for (node_id,) in islice(each, limit)][:limit]
 
-    def count(self, wanted: NodeFilter) -> MatchCount:
-        """Return the number of matching nodes, scanning at most 500,000. Raises sqlite3.Error for a damaged file."""
+    def count(self, wanted: NodeFilter, max_scanned: int | None = None) -> MatchCount:
+        """Return the number of matching nodes, scanning at most ``max_scanned``, by default 500,000.
+
+        Raises sqlite3.Error for a damaged file.
+        """
         with self._consistent_reader() as reader:
-            return _counted(reader, wanted)
+            return _counted(reader, wanted, MAX_COUNTED_NODES if max_scanned is None else max_scanned)
 
     def count_by_attribute(self, wanted: Iterable[AttributeCondition]) -> list[int]:
         """Return the number of nodes with each of the given attributes, up to `MAX_COUNTED_ATTRIBUTE_NODES`."""

@@ -164,7 +164,8 @@ def _list_entities(
     graph: StoreHandle, given: ListEntitiesArguments
 ) -> answers.ListedNodePage | answers.NodesAnswer | answers.CountAnswer:
     if given.ids:
-        return node_reads.get_nodes(graph, to_request(request_bodies.NodesRequest, given))
+        found = node_reads.get_nodes(graph, to_request(request_bodies.NodesRequest, given))
+        return to_answer_struct(found, answers.NodesAnswer)
     if given.count:
         if given.as_of:
             raise InvalidInput("count: cannot be combined with as_of; list the entities instead")
@@ -180,11 +181,7 @@ def _page(graph: StoreHandle, given: ListEntitiesArguments, limit: int) -> answe
     wanted = to_request(query_parameters.NodesQuery, given)
     wanted.type, wanted.tag, wanted.limit = given.types or [], given.tags or [], limit
     wanted.attributes = msgspec.json.encode(given.attributes).decode() if given.attributes else None
-    page = node_reads.list_nodes(graph, wanted)
-    if isinstance(page, answers.ListedNodePage):
-        return page
-    listed = [answers.ListedNode(**msgspec.structs.asdict(node)) for node in page.nodes]
-    return answers.ListedNodePage(nodes=listed, next_cursor=page.next_cursor)
+    return to_answer_struct(node_reads.list_nodes(graph, wanted), answers.ListedNodePage)
 
 
 def _list_relations(graph: StoreHandle, given: ListRelationsArguments) -> versioned_nodes_api.EdgeList:

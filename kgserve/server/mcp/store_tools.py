@@ -20,10 +20,11 @@ from kgserve.admin.api import (
 )
 from kgserve.errors import InvalidInput
 from kgserve.graph import node_reads
+from kgserve.graph.answers import ListedNodePage
 from kgserve.graph.cross_store_links import get_link_manifest
 from kgserve.graph.cypher.vocabulary import suggest_statement
 from kgserve.graph.query_parameters import DropStoreQuery, NodesQuery, TagsQuery
-from kgserve.graph.store_handle import StoreHandle
+from kgserve.graph.store_handle import StoreHandle, to_answer_struct
 from kgserve.server.mcp.argument_fields import Arguments, add_fields_of, to_request
 from kgserve.server.mcp.replies import (
     MAX_SUBJECT_CHARS,
@@ -176,7 +177,9 @@ def build_store_description(graph: StoreHandle, tags_prefix: str = "") -> StoreO
 
 
 def _examples(graph: StoreHandle, type_: str) -> list[NodeExample]:
-    page = node_reads.list_nodes(graph, NodesQuery(type=[type_], limit=_EXAMPLES_PER_TYPE))
+    page = to_answer_struct(
+        node_reads.list_nodes(graph, NodesQuery(type=[type_], limit=_EXAMPLES_PER_TYPE)), ListedNodePage
+    )
     return [NodeExample(id=node.id, content=shorten(node.content or "", MAX_TEASER_CHARS)) for node in page.nodes]
 
 

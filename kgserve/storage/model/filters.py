@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from kgserve.platform.event_loop_reads import WouldBlock
 from kgserve.storage.model.attributes import AttributeCondition, matches_all_conditions
 from kgserve.storage.model.rows import NodeRow
 
@@ -83,6 +84,17 @@ def take_result_page(
             items.append(item)
         last = node_id
     return ResultPage(items, None)
+
+
+Scanned = TypeVar("Scanned")
+
+
+def limit_scan(found: Iterable[Scanned], most: int) -> Iterator[Scanned]:
+    """Yield the items that a non-blocking read scans. Raises WouldBlock after ``most``."""
+    for number, each in enumerate(found):
+        if number == most:
+            raise WouldBlock
+        yield each
 
 
 ANY_WITHDRAWAL = "any"

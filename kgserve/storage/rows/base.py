@@ -75,7 +75,7 @@ class BaseSegment:
         # Single numbers are read through memoryviews; indexing an array takes three times as long.
         self._hashes, self._hashed = self.hashes.data, self.hashed.data
         self._id_at, self._node_at, self._edge_at = self.id_at.data, self.node_at.data, self.edge_at.data
-        self._node_sizes, self._edge_sizes = self.node_size.data, self.edge_size.data
+        self.node_sizes, self._edge_sizes = self.node_size.data, self.edge_size.data
         self.out_starts, self.in_starts = self.out_at.data, self.in_at.data
         self.sources, self.targets = self.source.data, self.target.data
         self.relations, self.weights = self.relation.data, self.weight.data
@@ -204,7 +204,7 @@ class BaseSegment:
 
     def node(self, number: int) -> bytes:
         """Return the open JSON of a node. Raises RowsDamaged."""
-        text = self._text(self._node_at[number], self._node_sizes[number])
+        text = self._text(self._node_at[number], self.node_sizes[number])
         return text + self.endings[self._node_endings[number]]
 
     def node_texts(self, numbers: NumberArray) -> list[bytes]:
@@ -213,7 +213,7 @@ class BaseSegment:
 
     def some_node_texts(self, numbers: Iterable[int]) -> list[bytes]:
         """Return the open JSON of nodes, faster than `node_texts` for a few. Raises RowsDamaged."""
-        return self._read_few_texts(self._node_at, self._node_sizes, self._node_endings, numbers)
+        return self._read_few_texts(self._node_at, self.node_sizes, self._node_endings, numbers)
 
     # Edges
 

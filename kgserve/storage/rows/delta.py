@@ -126,7 +126,8 @@ class RowDelta:
         count, found = self._sorted
         if count != len(self.node_ids):
             count = len(self.node_ids)
-            found = sorted(self.node_ids[:count])
+            # Sorted ids followed by new ones: the sort merges them in linear time.
+            found = sorted(found + self.node_ids[len(found) : count])
             self._sorted = count, found
         return found
 

@@ -22,6 +22,7 @@ from kgserve.storage.model.fields import (
     NodeExtras,
     NodeExtrasAnswer,
 )
+from kgserve.storage.model.filters import NodeFilter
 from kgserve.storage.model.rows import EdgeRow, LinkRow, NodeRow, edge_id, link_id
 
 EXTRAS, DATED, FRESH, ORDINAL, MEMORY = 1, 2, 4, 8, 16
@@ -56,6 +57,10 @@ class EncodedEdgeFields(EdgeExtrasAnswer, gc=False):
     sequence: int
     to_graph: str | msgspec.UnsetType = msgspec.UNSET
     store: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class _EncodedNodeType(msgspec.Struct):
+    type: str
 
 
 class ExportedNode(NodeExtrasAnswer, tag="node", tag_field="kind"):
@@ -105,6 +110,7 @@ class RowsFormatMismatch(RowsDamaged):
 _encode = msgspec.json.Encoder().encode
 _decode_node = json_decoder(EncodedNodeFields).decode
 _decode_edge = json_decoder(EncodedEdgeFields).decode
+_decode_type = json_decoder(_EncodedNodeType).decode
 _export_node = json_decoder(ExportedNode).decode
 _export_edge = json_decoder(ExportedEdge).decode
 # Rows written together share their times.
@@ -245,6 +251,13 @@ def decode_node(data: bytes, flags: int) -> NodeRow:
         parse_stored_time(node.updated_at),
         extras,
     )
+
+
+def matches_filter(data: bytes, wanted: NodeFilter) -> bool:
+    """Return whether an open node passes a filter. Raises RowsDamaged."""
+    if wanted.types and wanted == NodeFilter(wanted.types):
+        return _read(_decode_type, data + b"}").type in wanted.types
+    return wanted.matches(decode_node(data, EXTRAS))
 
 
 def decode_edge(data: bytes, flags: int) -> EdgeRow:

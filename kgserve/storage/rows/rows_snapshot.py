@@ -132,6 +132,15 @@ class RowsSnapshot:
             texts[at] = self._node_text(int(numbers[at]), now)
         return texts
 
+    def node_bytes(self, numbers: Sequence[int]) -> int:
+        """Return the size of some nodes as JSON, approximately."""
+        sizes, count, changed = self.base.node_sizes, self.base.nodes, self.delta.nodes
+        own = sum([sizes[number] for number in numbers if number < count])
+        if changed.keys().isdisjoint(numbers):
+            return own
+        rows = [cast("NodeRow", version.row) for number in numbers if (version := self._node_version(number))]
+        return own + sum(len(row.content) + len(row.attributes) for row in rows)
+
     def node_text(self, number: int, now: int) -> bytes:
         """Return the JSON of an existing node; ``now`` in microseconds decides on staleness."""
         return self._node_text(number, now) + b"}"
@@ -355,6 +364,10 @@ class RowsSnapshot:
 
     def ids_after(self, after: str) -> Iterator[str]:
         """Yield the ids of all nodes after an id, ordered by code point."""
+        return (node_id for node_id, _ in self.numbered_ids_after(after))
+
+    def numbered_ids_after(self, after: str) -> Iterator[tuple[str, int]]:
+        """Yield the ids of all nodes after an id with their numbers, ordered by code point."""
         new = self.delta.new_ids()
         at, own = bisect_right(new, after), self.base.position_after(after)
         count = self.base.nodes
@@ -366,7 +379,7 @@ class RowsSnapshot:
             else:
                 node_id, number, own = mine, own, own + 1
             if self.has_node_number(number):
-                yield node_id
+                yield node_id, number
 
     def node_slices(self) -> Iterator[NumberArray]:
         """Yield all nodes in batches of some thousands: first those of the base, ordered by id."""

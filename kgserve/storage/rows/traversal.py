@@ -12,6 +12,7 @@ from typing import cast
 import msgspec
 import numpy as np
 
+from kgserve.platform.event_loop_reads import WouldBlock
 from kgserve.storage.model.rows import EdgeRow
 from kgserve.storage.model.traversal import MAX_WALK_EDGES, TraversalRequest, TraversalResult
 from kgserve.storage.rows.delta import AdjacentEdges, EdgeSet, RowVersion
@@ -21,7 +22,7 @@ from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 MAX_SMALL_TRAVERSAL_EDGES = 200
 
 
-class TraversalTooLong(Exception):
+class TraversalTooLong(WouldBlock):
     """The traversal meets more edges than allowed."""
 
 
