@@ -114,6 +114,11 @@ class BaseSegment:
         self._blocks.check_range(section.offset, section.offset + section.size)
         return memoryview(self._map)[section.offset : section.offset + section.size]
 
+    def encoded_ids(self) -> list[bytes]:
+        """Return all ids in order, as UTF-8. Raises RowsDamaged."""
+        text = self.ids_text().tobytes()
+        return [text[start:end] for start, end in pairwise(self.id_at.tolist())]
+
     def sizes(self, kind: Literal["node", "edge"]) -> NumberArray:
         """Return the JSON size in bytes of each node or edge."""
         endings = np.fromiter(map(len, self.endings), np.int64)

@@ -30,14 +30,12 @@ from kgserve.storage.rows.encoding import RowsDamaged, RowsFormatMismatch
 from kgserve.storage.rows.format import read_directory
 from kgserve.storage.rows.merge import (
     TEXTS_SUFFIX,
-    BaseChanges,
-    EdgeChange,
-    NodeChange,
     build_base,
     combine_changes,
     merge_changes,
     write_empty_base,
 )
+from kgserve.storage.rows.row_columns import BaseChanges, EdgeChange, NodeChange
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
 BASE_SUFFIX = ".rows"
