@@ -163,6 +163,20 @@ class BaseSegment:
         own = zip(new, keys, numbers, strict=True)
         known.update({each: number for each, key, number in own if number < 0 or self._id(number) == key})
 
+    def find_numbers(self, ids: Sequence[str]) -> NumberArray:
+        """Return the numbers of many nodes, -1 for missing ones."""
+        if not self.nodes:
+            return np.full(len(ids), -1, np.int64)
+        keys = [node_id.encode() for node_id in ids]
+        hashed = np.fromiter(map(xxhash.xxh3_64_intdigest, keys), "<u8", len(keys))
+        places = np.minimum(np.searchsorted(self.hashes, hashed), self.nodes - 1)
+        numbers = np.where(self.hashes[places] == hashed, self.hashed[places].astype(np.int64), -1)
+        for at in np.flatnonzero(numbers >= 0).tolist():
+            # Two ids may have the same hash.
+            if self._id(numbers[at]) != keys[at]:
+                numbers[at] = self._number(ids[at])
+        return numbers
+
     def forget(self) -> None:
         """Clear the cache of looked-up ids."""
         self._cached_numbers.clear()

@@ -41,6 +41,11 @@ class BaseChanges(msgspec.Struct):
     edges_gone: list[int]
     linked: bool = False
 
+    @property
+    def is_empty(self) -> bool:
+        """True if there are no changes of rows."""
+        return not (self.nodes or self.edges or self.nodes_gone or self.edges_gone)
+
 
 class NodeColumns(NamedTuple):
     """New states of nodes, sorted by id: their numbers in the base or -1, and their open JSON.

@@ -20,8 +20,11 @@ from kgserve.graph.transfer.import_export import (
     StreamingImport,
     open_export,
 )
+from kgserve.graph.transfer.plain_lines import decode_plain_lines
 from kgserve.storage.model.batch import WriteBatch
 from kgserve.storage.model.events import MAX_SINGLE_EVENT_ROWS
+from kgserve.storage.rows.current_rows import MergeLimits
+from kgserve.stores.bulk_insert import plan_bulk_insert
 from kgserve.stores.pool import StorePool
 from tests.graphs import graph_of
 from tests.stores.writing import assert_whole, settings, write
@@ -270,3 +273,24 @@ def test_import_line_is_one_row(pool: StorePool, text: bytes, wrong: int) -> Non
     answer = imported(pool, text)
     assert answer.error_count == wrong
     assert answer.nodes_created == (0 if wrong else 2)
+
+
+@pytest.mark.parametrize(
+    ("line", "is_bulk"),
+    [
+        (NODE % b"new", True),
+        (b'{"kind":"edge","from":"a","to":"b","relation_type":"R"}', True),
+        (b'{"kind":"edge","from":"a","to":"b","relation_type":"KNOWN","weight":2}', False),
+        (NODE % b"a", False),
+        (b'{"kind":"node","id":"new","type":"t","attributes":{"n":9223372036854775808}}', False),
+        (b'{"kind":"edge","from":"a","to":"missing","relation_type":"R"}', False),
+        (b'{"kind":"edge","from":"a","to":"b","relation_type":"MERGED_INTO"}', False),
+    ],
+)
+def test_import_creates_new_rows_in_bulk(pool: StorePool, line: bytes, is_bulk: bool) -> None:
+    edge = b'{"kind":"edge","from":"a","to":"b","relation_type":"KNOWN"}'
+    imported(pool, lines(NODE % b"a", NODE % b"b", edge))
+    with pool.lease("s") as store:
+        store.rows.limits = MergeLimits(rows=1)
+        plain = decode_plain_lines(line + b"\n", 1, 0)
+        assert (plain is not None and plan_bulk_insert(store.rows, plain) is not None) == is_bulk
