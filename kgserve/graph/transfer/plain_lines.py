@@ -54,7 +54,7 @@ def decode_plain_lines(block: bytes, count: int, cost: int) -> PlainRows | None:
 
     Keys may repeat. ``cost`` is that of the rows.
     """
-    if block.count(b"}\n{") + 1 != count:
+    if not _has_an_object_per_line(block):
         return None
     try:
         lines: list[_Line] = _decoder.decode_lines(block)
@@ -78,6 +78,13 @@ def decode_plain_lines(block: bytes, count: int, cost: int) -> PlainRows | None:
         _without_negative_zero([edge.weight for edge in edges]),
         cost,
     )
+
+
+def _has_an_object_per_line(block: bytes) -> bool:
+    """Return True if every line feed is between two objects, or at the end."""
+    text = np.frombuffer(block, np.uint8)
+    ends = np.flatnonzero(text[:-1] == ord("\n"))
+    return bool((text[ends - 1] == ord("}")).all() and (text[ends + 1] == ord("{")).all())
 
 
 def _canonical_attributes(values: list[msgspec.Raw]) -> list[str | None]:

@@ -171,9 +171,11 @@ class BaseSegment:
         hashed = np.fromiter(map(xxhash.xxh3_64_intdigest, keys), "<u8", len(keys))
         places = np.minimum(np.searchsorted(self.hashes, hashed), self.nodes - 1)
         numbers = np.where(self.hashes[places] == hashed, self.hashed[places].astype(np.int64), -1)
-        for at in np.flatnonzero(numbers >= 0).tolist():
-            # Two ids may have the same hash.
-            if self._id(numbers[at]) != keys[at]:
+        found = np.flatnonzero(numbers >= 0)
+        # Two ids may have the same hash.
+        known = self.ids(numbers[found].tolist())
+        for at, node_id in zip(found.tolist(), known, strict=True):
+            if ids[at] != node_id:
                 numbers[at] = self._number(ids[at])
         return numbers
 

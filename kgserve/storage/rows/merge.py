@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, pairwise
@@ -157,9 +157,9 @@ class _ColumnSplice:
         edges = np.unique(np.concatenate((breaks, self._cuts, [0, len(self.kept)]))).tolist()
         cuts, next_ = self._cuts.tolist(), 0
         for start, end in zip(edges, (*edges[1:], None), strict=True):
-            while next_ < len(cuts) and cuts[next_] == start:
-                yield new[next_]
-                next_ += 1
+            if (following := bisect_right(cuts, start, next_)) > next_:
+                yield b"".join(new[next_:following])
+                next_ = following
             if end is not None and end > start:
                 first, last = int(self.kept[start]), int(self.kept[end - 1])
                 yield old[int(old_at[first]) : int(old_at[last + 1])]

@@ -111,21 +111,25 @@ def node_columns(nodes: NewNodes, order: Sequence[int], stamp: CommitStamp) -> N
 
 def edge_columns(edges: NewEdges, sources: NumberArray, targets: NumberArray, stamp: CommitStamp) -> EdgeColumns:
     """Return edges as columns to merge into a base; ``sources`` and ``targets`` are as in `EdgeColumns`."""
-    kinds = [*zip(edges.relation_types, edges.weights, strict=True)]
+    weights = set(edges.weights)
+    # Most imports have one weight only.
+    kinds = edges.relation_types if len(weights) == 1 else [*zip(edges.relation_types, edges.weights, strict=True)]
     attributes = f',"attributes":{_edge_attributes(stamp)},"version":{_FIRST_VERSION},"sequence":{stamp.sequence}}}'
     tail = attributes.encode()
-    common = {
-        (name, weight): b',"relation_type":' + _encode(name) + b',"weight":' + _encode(weight) + tail
-        for name, weight in _common_values(kinds)
-    }
+    common: dict[str | tuple[str, float], bytes] = {}
+    for kind in _common_values(kinds):
+        name, weight = (kind, *weights) if isinstance(kind, str) else kind
+        common[kind] = b',"relation_type":' + _encode(name) + b',"weight":' + _encode(weight) + tail
     common = {each: suffix for each, suffix in common.items() if len(suffix) <= MAX_SUFFIX_BYTES}
     names = edge_ids(edges.sources, edges.targets, edges.relation_types)
     if len(common) == len(set(kinds)):
         heads: Sequence[msgspec.Struct] = [*map(_EdgeHead, names, edges.sources, edges.targets)]
     else:
         heads = [
-            _EdgeHead(name, source, target) if kind in common else _WeightedEdgeHead(name, source, target, *kind)
-            for name, source, target, kind in zip(names, edges.sources, edges.targets, kinds, strict=True)
+            _EdgeHead(edge_id, source, target)
+            if kind in common
+            else _WeightedEdgeHead(edge_id, source, target, name, weight)
+            for edge_id, kind, source, target, name, weight in zip(names, kinds, *edges, strict=True)
         ]
     relations = list(dict.fromkeys(edges.relation_types))
     codes = dict(zip(relations, range(len(relations)), strict=True))
@@ -165,5 +169,5 @@ def _open_objects(heads: Sequence[msgspec.Struct]) -> list[bytes]:
 def _removed_suffixes(common: dict[_Value, bytes], values: Sequence[_Value], rest: bytes) -> RemovedSuffixes:
     """Return the suffixes of rows: that of a common value, or ``rest``."""
     numbers = dict(zip(common, range(1, len(common) + 1), strict=True))
-    indexes = np.fromiter((numbers.get(value, 0) for value in values), np.int64, len(values))
+    indexes = np.fromiter(map(numbers.get, values, repeat(0)), np.int64, len(values))
     return RemovedSuffixes([rest, *common.values()], indexes)
