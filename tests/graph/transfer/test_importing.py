@@ -22,6 +22,7 @@ from kgserve.graph.transfer.import_export import (
 )
 from kgserve.graph.transfer.plain_lines import decode_plain_lines
 from kgserve.storage.model.batch import WriteBatch
+from kgserve.storage.model.digest import shift_digest
 from kgserve.storage.model.events import MAX_SINGLE_EVENT_ROWS
 from kgserve.storage.rows.current_rows import MergeLimits
 from kgserve.stores.bulk_insert import plan_bulk_insert
@@ -294,3 +295,21 @@ def test_import_creates_new_rows_in_bulk(pool: StorePool, line: bytes, is_bulk: 
         store.rows.limits = MergeLimits(rows=1)
         plain = decode_plain_lines(line + b"\n", 1, 0)
         assert (plain is not None and plan_bulk_insert(store.rows, plain) is not None) == is_bulk
+
+
+def test_import_falls_back_to_delta_during_merge(pool: StorePool) -> None:
+    imported(pool, lines(NODE % b"a"))
+    before = exported(pool)
+    heard: list[None] = []
+    with pool.lease("s") as store, store.folding.stage_deletion():
+        store.rows.limits = MergeLimits(rows=1)
+        base, recorded = store.rows.base_sequence, store.feed.recorded
+        unlisten = store.feed.listen(lambda: heard.append(None))
+        answer = imported(pool, lines(NODE % b"b", b'{"kind":"edge","from":"a","to":"b","relation_type":"R"}'))
+        assert (answer.nodes_created, answer.edges_created, answer.sequence) == (1, 1, 2)
+        assert store.rows.base_sequence == base
+        assert store.feed.recorded == recorded + 2
+        assert len(exported(pool)) == len(before) + 2
+        unlisten()
+        with store.reading() as rows:
+            assert shift_digest(shift_digest(0, rows.all_nodes(), ()), rows.all_edges(), ()) == store.state.digest
