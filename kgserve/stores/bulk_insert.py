@@ -167,14 +167,16 @@ def plan_bulk_insert(projection: CurrentRowsProjection, plain: PlainRows) -> Bul
     Edges to missing nodes are left out. For the writer thread, in a store without a kind whitelist and without versions
     of deleted nodes.
     """
-    if not projection.is_bulk(len(plain.ids) + len(plain.sources)) or not projection.merge_delta():
+    ids, rows = plain.ids, projection.rows()
+    if not projection.is_bulk(len(ids) + len(plain.sources)):
         return None
-    rows = projection.rows()
     if rows.has_merges or MERGED_INTO_RELATION in plain.relation_types:
         return None
-    base, ids = rows.base, plain.ids
-    if base.nodes and (base.find_numbers(ids) >= 0).any():
+    if (rows.base.find_numbers(ids) >= 0).any() or not rows.delta.node_numbers.keys().isdisjoint(ids):
         return None
+    if not projection.merge_delta():
+        return None
+    base = projection.rows().base
     # Python compares texts by code points, which is the order of their UTF-8.
     order = sorted(range(len(ids)), key=ids.__getitem__)
     places = dict(zip((ids[at] for at in order), range(-1, -len(ids) - 1, -1), strict=True))

@@ -313,3 +313,17 @@ def test_import_falls_back_to_delta_during_merge(pool: StorePool) -> None:
         unlisten()
         with store.reading() as rows:
             assert shift_digest(shift_digest(0, rows.all_nodes(), ()), rows.all_edges(), ()) == store.state.digest
+
+
+def test_import_merges_delta_before_bulk(pool: StorePool) -> None:
+    imported(pool, lines(NODE % b"b", NODE % b"d", b'{"kind":"edge","from":"d","to":"b","relation_type":"R"}'))
+    with pool.lease("s") as store:
+        assert store.rows.base_sequence == 0
+        store.rows.limits = MergeLimits(rows=1)
+        edge = b'{"kind":"edge","from":"%s","to":"%s","relation_type":"R"}'
+        imported(pool, lines(NODE % b"c", NODE % b"a", edge % (b"d", b"c"), edge % (b"a", b"b")))
+        assert store.rows.base_sequence == 2
+        with store.reading() as rows:
+            assert [row.id for row in rows.all_nodes()] == ["a", "b", "c", "d"]
+            assert [row.key[:2] for row in rows.all_edges()] == [("a", "b"), ("d", "b"), ("d", "c")]
+            assert shift_digest(shift_digest(0, rows.all_nodes(), ()), rows.all_edges(), ()) == store.state.digest
