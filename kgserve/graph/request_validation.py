@@ -51,7 +51,7 @@ _INT64_VALUES = range(-(1 << 63), 1 << 63)
 # Any text of this length fits an id: a character takes at most four bytes.
 _MAX_SAFE_ID_CHARS = MAX_ID_BYTES // 4
 _CONTENT_TOO_LONG = f"is longer than {MAX_CONTENT_BYTES} bytes"
-_encode = msgspec.json.Encoder(order="deterministic").encode
+encode_canonical = msgspec.json.Encoder(order="deterministic").encode
 
 _WRITABLE_NODE_FIELDS, _WRITABLE_EDGE_FIELDS = (
     tuple(field for field in row.optional if not field.is_own and not field.is_kept) for row in (NODE, EDGE)
@@ -262,7 +262,7 @@ def canonicalize_attributes(attributes: dict[str, Any], fault: FaultCallback) ->
     fine = all(_check_value(value, f"attributes.{key}", 1, fault) for key, value in attributes.items())
     if not fine:
         return EMPTY_ATTRIBUTES_JSON
-    encoded = _encode(attributes)
+    encoded = encode_canonical(attributes)
     if len(encoded) > MAX_ATTRIBUTES_BYTES:
         fault("attributes", f"is longer than {MAX_ATTRIBUTES_BYTES} bytes of JSON")
     return encoded.decode()

@@ -196,6 +196,11 @@ class ChangeFeed:
         self.record((), latest)
         self.wake()
 
+    @property
+    def is_heard(self) -> bool:
+        """True if there are listeners, for whom `record` reads the rows of commits."""
+        return bool(self._wakes)
+
     def record(self, changes: Iterable[ChangeSet], latest: int) -> None:
         """Record commits that are durable and visible. Call `wake` after their callers are answered."""
         commits = [FeedCommit(self.store, change) for change in changes] if self._wakes else []

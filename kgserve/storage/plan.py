@@ -402,11 +402,10 @@ class _ChangeSetDraft:
 
     def _has_endpoints(self, put: EdgePut, ends: tuple[str, ...]) -> bool:
         """Return True if the endpoints exist; otherwise skip the edge."""
-        present = self.workspace.present
-        missing = [end for end in dict.fromkeys(ends) if end not in present]
-        if missing:
-            self.skip(put, "no such node: " + ", ".join(f'"{end}"' for end in missing))
-        return not missing
+        reason = missing_nodes_reason(ends, self.workspace.present)
+        if reason:
+            self.skip(put, reason)
+        return not reason
 
     def _next_edge(self, put: EdgePut, old: EdgeRow | None, *, touch: bool) -> EdgeRow | None:
         """Return the next state of an edge; None if nothing changes.
@@ -503,6 +502,12 @@ class _ChangeSetDraft:
     def removed(self) -> list[NodeRow | EdgeRow | LinkRow]:
         """Previous states of the rows that the change set deletes or replaces."""
         return [*self.nodes_removed, *self.edges.removed, *self.links.removed]
+
+
+def missing_nodes_reason(ends: tuple[str, ...], present: Container[str]) -> str:
+    """Return why an edge is skipped whose endpoints do not all exist; "" if they do."""
+    missing = [end for end in dict.fromkeys(ends) if end not in present]
+    return "no such node: " + ", ".join(f'"{end}"' for end in missing) if missing else ""
 
 
 def _has_memory_fields(row: NodeRow) -> bool:

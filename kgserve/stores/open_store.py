@@ -40,7 +40,7 @@ from kgserve.storage.current_rows_rebuild import (
 from kgserve.storage.journal import snapshot
 from kgserve.storage.layout import STORE_FORMAT, StoreLayout, open_journal, require_write_room
 from kgserve.storage.model.batch import WriteBatch, WriteRules
-from kgserve.storage.model.change import ChangeSet, LinksState, StoreState
+from kgserve.storage.model.change import ChangeSet, LinksState, StoreState, unpack_rows
 from kgserve.storage.model.digest import measure_rows
 from kgserve.storage.model.rows import EdgeKey
 from kgserve.storage.model.store_settings import StoreSettings
@@ -50,6 +50,7 @@ from kgserve.storage.rows.hierarchy import find_redirects
 from kgserve.storage.rows.node_edge_pages import add_former_versions
 from kgserve.storage.rows.rows_snapshot import MIN_BATCH_LOOKUPS, RowsSnapshot
 from kgserve.stores.access_buffer import AccessBuffer
+from kgserve.stores.bulk_insert import PlainRows, plan_bulk_insert
 from kgserve.stores.compaction import Compactor, DeltaMerger
 from kgserve.stores.pending_state import PendingState
 from kgserve.stores.placement import Placement
@@ -207,6 +208,19 @@ class OpenStore:
         batch in bytes. Raises the errors of `submit`; so does the future, along with those of ``decide``.
         """
         return self._writer.submit(QueuedWrite(WriteBatch(cost=cost), Future(), decide=decide), wait)
+
+    def submit_plain(self, rows: PlainRows, wait: float = 0.0) -> Future[WriteReport]:
+        """Queue checked rows, to be created in bulk where possible. Raises the errors of `submit`; so does the future.
+
+        Edges to missing nodes are left out, and existing edges are not touched.
+        """
+
+        def prepare() -> WriteBatch | PlannedWrite:
+            is_ended = not self.ended.is_empty and self.ended.versions(rows.ids, self.state.sequence)
+            insert = None if is_ended or self._rules().kinds else plan_bulk_insert(self.rows, rows)
+            return insert or rows.to_batch()
+
+        return self.submit_prepared(prepare, wait)
 
     def follow(self, changes: list[ChangeSet]) -> None:
         """Apply commits made by another server, and block until readers see them.
@@ -474,6 +488,8 @@ class OpenStore:
             self.rows_sequence = max((each.sequence for each in changes if each.size), default=self.rows_sequence)
             self.engine.record_journaled_commits(size)
             self.catalog.note_committed(size)
+            if self.feed.is_heard or self.memories.is_in_demand or self.accesses.waiting:
+                changes = [*map(unpack_rows, changes)]
             self._update_memory_index(changes)
         self.feed.record(changes, self.state.sequence)
         if changes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
@@ -24,6 +25,9 @@ from kgserve.graph.transfer.formats.exchange_lines import ImportConversion, Inpu
 from kgserve.graph.transfer.formats.files import open_parts, stream_part
 from kgserve.graph.transfer.formats.graphiti import read_graphiti
 from kgserve.graph.transfer.import_export import StreamingImport, open_export
+from kgserve.storage.model.digest import shift_digest
+from kgserve.storage.rows.current_rows import MergeLimits
+from kgserve.storage.rows.encoding import encode_node
 from kgserve.stores.pool import StorePool
 from tests.fuzzing import examples
 from tests.graphs import graph_of
@@ -246,3 +250,82 @@ def kept_texts(records: Records) -> dict[str, list[str]]:
         if isinstance(each, NodeRecord) and not each.is_broken:
             found.setdefault(each.id, []).append(each.text)
     return found
+
+
+LABELS = ("a", "b", "é", "~ %", '"\n\\', "\U0010ffff", "c" * 129)
+labels = st.sampled_from(LABELS)
+VALUES = (
+    None,
+    {},
+    {"b": 1, "a": [True, None, "é"]},
+    {"n": (1 << 63) - 1},
+    {"n": 1 << 63},
+    {"d": [[]] * 70},
+    {"x": 1e300},
+)
+plain_nodes = st.fixed_dictionaries(
+    {"kind": st.just("node"), "id": labels, "type": labels},
+    optional={"content": st.sampled_from((None, "", "x\ny}")), "attributes": st.sampled_from(VALUES)},
+)
+plain_edges = st.fixed_dictionaries(
+    {
+        "kind": st.just("edge"),
+        "from": labels,
+        "to": st.sampled_from((*LABELS, "missing")),
+        "relation_type": st.sampled_from(("R", "~", "MERGED_INTO")),
+    },
+    optional={"weight": st.sampled_from((None, 1, 0.5, -0.0, 1e-300))},
+)
+odd_lines = st.sampled_from((
+    {"kind": "node", "id": "a", "type": "t", "version": 3, "created_at": "2025-01-02T03:04:05Z"},
+    {"kind": "node", "id": "b", "content": "kept type"},
+    {"kind": "node", "id": "b", "type": "t", "tags": ["x"]},
+    {"kind": "node", "id": "", "type": "t"},
+    {"kind": "node", "id": "a", "type": "t", "unknown": 1},
+    {"kind": "edge", "from": "a", "to": "b", "relation_type": "R", "attributes": {"k": 1}},
+    {"kind": "edge", "from": "a", "to": "b", "relation_type": "R", "to_graph": "elsewhere"},
+))  # fmt: skip
+plain_blocks = st.builds(
+    lambda nodes, edges: [*nodes, *edges],
+    st.lists(plain_nodes, max_size=5, unique_by=lambda node: node["id"]),
+    st.lists(plain_edges, max_size=6, unique_by=lambda edge: (edge["from"], edge["to"], edge["relation_type"])),
+)
+mixed_blocks = st.lists(plain_nodes | plain_edges | odd_lines | st.sampled_from((b"", b"{", b"[1]")), max_size=6)
+
+
+@examples(25)
+@given(blocks=st.lists(plain_blocks | plain_blocks | mixed_blocks, min_size=1, max_size=4))
+def test_bulk_inserts_equal_planned_writes(pool: StorePool, blocks: list[list[Any]]) -> None:
+    made = [imported_by(pool, rows, blocks) for rows in (1, 1 << 40)]
+    assert made[0] == made[1]
+
+
+def imported_by(pool: StorePool, rows: int, blocks: list[list[Any]]) -> tuple[Any, ...]:
+    """Import blocks into a store where blocks of ``rows`` rows become a base; return all that may differ by it."""
+    store = f"store-{next(_numbers)}"
+    pool.create(store)
+    with pool.lease(store) as leased:
+        leased.rows.limits = MergeLimits(rows=rows)
+        importer = StreamingImport(graph_of(pool, store))
+        for block in blocks:
+            importer.feed(b"".join(each + b"\n" if isinstance(each, bytes) else line(each) for each in block))
+            importer.flush()
+        answer = importer.finish()
+        with leased.reading() as read:
+            nodes = sorted(read.all_nodes(), key=lambda row: row.id)
+            edges = sorted(read.all_edges(), key=lambda row: row.key)
+            assert shift_digest(shift_digest(0, nodes, ()), edges, ()) == leased.state.digest
+            for row in nodes:
+                assert read.node_text(read.number(row.id), 0) == encode_node(row) + b"}"
+        changes = [change for frame in leased.journal.frames(0) for change in frame.changes()]
+        assert changes[-1].state == leased.state if changes else not leased.state.sequence
+        found = (without_times(each) for each in (nodes, edges, changes))
+        result = msgspec.to_builtins(answer), leased.state.nodes, leased.state.edges, *found
+    pool.drop(store)
+    return result
+
+
+def without_times(rows: Any) -> str:
+    """Return rows as text, without the times and digests of their commits."""
+    text = msgspec.json.encode(rows).decode()
+    return re.sub(r'20[23]\d-[0-9T:.-]+Z|\b1[78]\d{14}\b|"digest":"[^"]*"', "", text)

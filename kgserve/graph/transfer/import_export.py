@@ -12,7 +12,7 @@ import tempfile
 import time
 from codecs import BOM_UTF8
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import override
 
 from kgserve.admin.api import StoreExportLine
@@ -51,6 +53,7 @@ from kgserve.graph.transfer.formats.memory_server_file import (
     relation_line,
 )
 from kgserve.graph.transfer.observation_merge import OBSERVATIONS_TOO_LONG_MESSAGE, merge_observations
+from kgserve.graph.transfer.plain_lines import decode_plain_lines, hash_keys
 from kgserve.graph.transfer.seen_import_keys import RowKey, SeenImportKeys, merge_message, row_key
 from kgserve.platform.closable import ClosableContext
 from kgserve.platform.codecs import find_lone_surrogate, json_decoder
@@ -75,6 +78,8 @@ from kgserve.stores.scoped_stores import CreateIfMissing
 
 # Size of a batch: suits the scans of the engine, and equals the maximum size of a line.
 IMPORT_BLOCK_BYTES = 8 << 20
+# Size of a block of plain lines, which become a base at once.
+BULK_BLOCK_BYTES = 16 << 20
 # Size of a batch during concurrent requests; enough rows to be reported as a bulk event.
 SMALL_IMPORT_BLOCK_BYTES = 1 << 20
 SMALL_IMPORT_BLOCK_LINES = MAX_SINGLE_EVENT_ROWS + 1
@@ -82,6 +87,7 @@ MAX_BATCHES_IN_FLIGHT = 2
 # Time that a batch waits behind other writers before the import fails.
 IMPORT_QUEUE_TIMEOUT_SECONDS = 60.0
 
+_LineNumbers = Sequence[int] | NDArray[np.int64]
 _Line = NodeLine | EdgeLine | ConflictingVersionLine | StoreExportLine
 _Imported = _Line | ObservedEntity | ServerRelation
 
@@ -151,9 +157,9 @@ class StreamingImport:
         self._creation = CreateIfMissing()
         self._store = graph.pool.acquire(graph.name, create=self._creation)
         self._parts: list[bytes] = []
-        self._size = self._remainder_bytes = self._newlines = 0
+        self._size = self._remainder_bytes = self._newlines = self._unfinished_bytes = 0
         self._lines = 0
-        self._in_flight: deque[tuple[Future[WriteReport], list[int]]] = deque()
+        self._in_flight: deque[tuple[Future[WriteReport], _LineNumbers]] = deque()
         self._too_long: deque[int] = deque()
         self._keys = SeenImportKeys()
         state = self._store.state
@@ -169,7 +175,9 @@ class StreamingImport:
         self._parts.append(data)
         self._size += len(data)
         self._newlines += data.count(b"\n")
-        if self._size >= IMPORT_BLOCK_BYTES:
+        line_end = data.rfind(b"\n")
+        self._unfinished_bytes = len(data) - 1 - line_end + (self._unfinished_bytes if line_end < 0 else 0)
+        if self._size >= BULK_BLOCK_BYTES or self._unfinished_bytes > MAX_LINE_BYTES:
             return True
         is_small_block = (
             self._size - self._remainder_bytes >= SMALL_IMPORT_BLOCK_BYTES
@@ -240,8 +248,29 @@ class StreamingImport:
         self._newlines = 0
 
     def _queue_block(self, block: bytes) -> None:
-        if not block:
+        if not block or self._queue_plain(block):
             return
+        for start, end in _pieces(block):
+            self._queue_lines(block[start:end])
+
+    def _queue_plain(self, block: bytes) -> bool:
+        """Queue a block of plain lines with new keys; return False for any other block."""
+        count = block.count(b"\n") + (not block.endswith(b"\n"))
+        if self._names_entities or not self._store.rows.is_bulk(count):
+            return False
+        rows = decode_plain_lines(block if self._lines else block.removeprefix(BOM_UTF8), count, 3 * len(block))
+        if rows is None:
+            return False
+        lines = np.arange(self._lines + 1, self._lines + 1 + count)
+        if not self._keys.add_if_new(hash_keys(rows), lines[[*rows.node_positions, *rows.edge_positions]]):
+            return False
+        self._answer.lines = self._lines = self._lines + count
+        self._make_room()
+        report = self._store.submit_plain(rows, wait=IMPORT_QUEUE_TIMEOUT_SECONDS)
+        self._note_queued(report, len(rows.ids), len(rows.sources), lines)
+        return True
+
+    def _queue_lines(self, block: bytes) -> None:
         found = self._decode(block)
         if not found.numbers:
             return
@@ -265,14 +294,20 @@ class StreamingImport:
         self, batch: WriteBatch, numbers: list[int], entities: Mapping[int, ObservedEntity] = _NO_ENTITIES
     ) -> None:
         """Queue a batch; blocks while two are in flight."""
-        while len(self._in_flight) >= MAX_BATCHES_IN_FLIGHT:
-            self._settle_oldest()
+        self._make_room()
         if self._names_entities:
             report = self._submit_entities(batch, numbers, entities)
         else:
             report = self._store.submit(batch, wait=IMPORT_QUEUE_TIMEOUT_SECONDS)
-        self._answer.nodes_sent += len(batch.nodes)
-        self._answer.edges_sent += len(batch.edges) + len(batch.links)
+        self._note_queued(report, len(batch.nodes), len(batch.edges) + len(batch.links), numbers)
+
+    def _make_room(self) -> None:
+        while len(self._in_flight) >= MAX_BATCHES_IN_FLIGHT:
+            self._settle_oldest()
+
+    def _note_queued(self, report: Future[WriteReport], nodes: int, edges: int, numbers: _LineNumbers) -> None:
+        self._answer.nodes_sent += nodes
+        self._answer.edges_sent += edges
         self._in_flight.append((report, numbers))
 
     def _newer_accesses(self, accesses: list[AccessRecord]) -> list[AccessRecord]:
@@ -422,6 +457,17 @@ class StreamingImport:
             self._answer.errors.append(LineError(line=number, message=message))
 
 
+def _pieces(block: bytes) -> Iterator[tuple[int, int]]:
+    """Yield the bounds of pieces of whole lines, of the size of a batch."""
+    start = 0
+    while start < len(block):
+        end = len(block)
+        if end - start > IMPORT_BLOCK_BYTES:
+            end = block.find(b"\n", start + IMPORT_BLOCK_BYTES) + 1 or end
+        yield start, end
+        start = end
+
+
 def _decode_block(block: bytes, count: int) -> list[_Line] | None:
     """Return all lines of a block, if each is one valid object; takes half the time."""
     if block.count(b"}\n{") + 1 == count:
@@ -449,8 +495,8 @@ def _decode_error(error: Exception, text: bytes) -> str:
 _TRUNCATED_JSON_MESSAGE = "Input data was truncated"
 
 
-def _line_errors(rows: list[OmittedRow], numbers: list[int], room: int) -> list[LineError]:
-    return [LineError(line=numbers[row.index], message=row.reason) for row in rows[: max(room, 0)]]
+def _line_errors(rows: list[OmittedRow], numbers: _LineNumbers, room: int) -> list[LineError]:
+    return [LineError(line=int(numbers[row.index]), message=row.reason) for row in rows[: max(room, 0)]]
 
 
 _encode = msgspec.json.Encoder().encode_lines

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +40,18 @@ class SeenImportKeys:
             self._keep(ordered[is_first], firsts)
         return {int(place): int(earlier[place]) for place in np.flatnonzero(earlier)}
 
+    def add_if_new(self, hashes: _Numbers, lines: _Numbers) -> bool:
+        """Add rows by the hashes of their keys, unless a key occurred before. Return whether they were added."""
+        order = np.argsort(hashes, kind="stable")
+        ordered = hashes[order]
+        if (ordered[1:] == ordered[:-1]).any():
+            return False
+        for known, _ in self._runs:
+            if (known[np.minimum(np.searchsorted(known, ordered), len(known) - 1)] == ordered).any():
+                return False
+        self._keep(ordered, lines[order])
+        return True
+
     def _keep(self, hashes: _Numbers, lines: _Numbers) -> None:
         self._runs.append((hashes, lines))
         while len(self._runs) > 1 and len(self._runs[-2][0]) <= 2 * len(self._runs[-1][0]):
@@ -57,34 +68,31 @@ def _merge(older: tuple[_Numbers, _Numbers], newer: tuple[_Numbers, _Numbers]) -
     return ordered[kept], lines[order][kept]
 
 
-class RowKey(NamedTuple):
-    """The key of an imported row; messages also use ``parts``."""
-
-    kind: Literal["node", "head", "edge"]
-    parts: tuple[Hashable, ...]
+RowKey = str | tuple[Hashable, ...]
+"""Key of an imported row: a node's id; or a tuple of two to four items for a version, an edge or a link."""
 
 
 def row_key(put: NodePut | EdgePut | LinkPut) -> RowKey:
     """Return the key of a node, version, edge or link."""
     if isinstance(put, NodePut):
-        return RowKey("head", (put.id, put.version)) if put.is_head else RowKey("node", (put.id,))
-    return RowKey("edge", (*put.edge.key, put.store)) if isinstance(put, LinkPut) else RowKey("edge", put.key)
+        return (put.id, put.version) if put.is_head else put.id
+    return (*put.edge.key, put.store) if isinstance(put, LinkPut) else put.key
 
 
 def merge_message(key: RowKey, *, is_entity: bool) -> str:
     """Return the message for a row whose key occurs on an earlier line."""
     if is_entity:
-        return f'entity "{key.parts[0]}": the observations of both are kept, and the type of the later one'
+        return f'entity "{key}": the observations of both are kept, and the type of the later one'
     return f"{_name(key)}: where both lines set a field, the later one wins"
 
 
 def _name(key: RowKey) -> str:
-    quoted = [f'"{part}"' for part in key.parts]
-    match key.kind:
-        case "edge":
-            source, target, relation_type, *store = quoted
-            return f"edge {source} {relation_type} {target}" + (f" in store {store[0]}" if store else "")
-        case "head":
-            return f"version {key.parts[1]} of node {quoted[0]}"
+    match key:
+        case str():
+            return f'node "{key}"'
+        case (node_id, version):
+            return f'version {version} of node "{node_id}"'
+        case (source, target, relation_type, *store):
+            return f'edge "{source}" "{relation_type}" "{target}"' + (f' in store "{store[0]}"' if store else "")
         case _:
-            return f"node {quoted[0]}"
+            raise AssertionError(key)

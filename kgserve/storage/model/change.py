@@ -8,6 +8,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from kgserve.platform.codecs import msgpack_decoder
 from kgserve.storage.model.fields import ColumnSet
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, column_set_of
 
@@ -130,6 +131,19 @@ class ChangeSet(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         if not nodes.isdisjoint(self.node_ids()):
             return True
         return any(key in edges or key[0] in gone or key[1] in gone for key in self.edge_keys())
+
+
+class PackedChangeSet(ChangeSet, frozen=True, omit_defaults=True, kw_only=True):
+    """Change set for the journal whose rows are MessagePack, not Structs; `unpack_rows` decodes them."""
+
+
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgpack_decoder(ChangeSet).decode
+
+
+def unpack_rows(change: ChangeSet) -> ChangeSet:
+    """Return a change set whose rows can be read."""
+    return _unpack(_pack(change)) if isinstance(change, PackedChangeSet) else change
 
 
 class NetChange:

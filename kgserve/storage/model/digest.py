@@ -73,6 +73,11 @@ def shift_digest(digest: int, added: Iterable[NodeRow | EdgeRow], removed: Itera
     return (digest + sum(map(row_hash, added)) - sum(map(row_hash, removed))) % _MODULUS
 
 
+def add_packed_rows(digest: int, packed: Iterable[bytes]) -> int:
+    """Return the digest after rows without extras were added, each as MessagePack."""
+    return (digest + sum(map(_hash, packed))) % _MODULUS
+
+
 def link_hash(row: LinkRow) -> int:
     """Return the 128-bit hash of one link."""
     return _hash(_encode((row.store, _narrow(msgspec.structs.astuple(row.edge)))))

@@ -175,6 +175,16 @@ def edge_id(key: EdgeKey) -> str:
     return f"{_quoted(source)}~{_quoted(relation_type)}~{_quoted(target)}"
 
 
+def edge_ids(sources: Sequence[str], targets: Sequence[str], relation_types: Sequence[str]) -> list[str]:
+    """Return the ids of many edges."""
+    texts = {*sources, *targets, *relation_types}
+    keys = zip(sources, relation_types, targets, strict=True)
+    if _UNESCAPED_KEY.fullmatch("".join(texts)):
+        return [f"{source}~{name}~{target}" for source, name, target in keys]
+    quoted = {text: _quoted(text) for text in texts}
+    return [f"{quoted[source]}~{quoted[name]}~{quoted[target]}" for source, name, target in keys]
+
+
 def parse_edge_id(text: str) -> EdgeKey:
     """Return the key in an edge's id. Raises InvalidInput for a text that is no such id."""
     parts = text.split("~")

@@ -114,6 +114,11 @@ class BaseSegment:
         self._blocks.check_range(section.offset, section.offset + section.size)
         return memoryview(self._map)[section.offset : section.offset + section.size]
 
+    def encoded_ids(self) -> list[bytes]:
+        """Return all ids in order, as UTF-8. Raises RowsDamaged."""
+        text = self.ids_text().tobytes()
+        return [text[start:end] for start, end in pairwise(self.id_at.tolist())]
+
     def sizes(self, kind: Literal["node", "edge"]) -> NumberArray:
         """Return the JSON size in bytes of each node or edge."""
         endings = np.fromiter(map(len, self.endings), np.int64)
@@ -157,6 +162,22 @@ class BaseSegment:
         # If two ids have the same hash, the second one is left to a single look-up.
         own = zip(new, keys, numbers, strict=True)
         known.update({each: number for each, key, number in own if number < 0 or self._id(number) == key})
+
+    def find_numbers(self, ids: Sequence[str]) -> NumberArray:
+        """Return the numbers of many nodes, -1 for missing ones."""
+        if not self.nodes:
+            return np.full(len(ids), -1, np.int64)
+        keys = [node_id.encode() for node_id in ids]
+        hashed = np.fromiter(map(xxhash.xxh3_64_intdigest, keys), "<u8", len(keys))
+        places = np.minimum(np.searchsorted(self.hashes, hashed), self.nodes - 1)
+        numbers = np.where(self.hashes[places] == hashed, self.hashed[places].astype(np.int64), -1)
+        found = np.flatnonzero(numbers >= 0)
+        # Two ids may have the same hash.
+        known = self.ids(numbers[found].tolist())
+        for at, node_id in zip(found.tolist(), known, strict=True):
+            if ids[at] != node_id:
+                numbers[at] = self._number(ids[at])
+        return numbers
 
     def forget(self) -> None:
         """Clear the cache of looked-up ids."""

@@ -22,7 +22,7 @@ import structlog
 from kgserve.errors import KgserveError
 from kgserve.platform.durable_files import sync_file, sync_folder, translate_os_error
 from kgserve.platform.sqlite_files import remove_path
-from kgserve.storage.model.change import ChangeSet, NetChange, StoreState
+from kgserve.storage.model.change import ChangeSet, NetChange, StoreState, unpack_rows
 from kgserve.storage.model.rows import EdgeRow, NodeRow
 from kgserve.storage.rows.base import BaseSegment
 from kgserve.storage.rows.delta import RowDelta, RowVersion
@@ -30,14 +30,12 @@ from kgserve.storage.rows.encoding import RowsDamaged, RowsFormatMismatch
 from kgserve.storage.rows.format import read_directory
 from kgserve.storage.rows.merge import (
     TEXTS_SUFFIX,
-    BaseChanges,
-    EdgeChange,
-    NodeChange,
     build_base,
     combine_changes,
     merge_changes,
     write_empty_base,
 )
+from kgserve.storage.rows.row_columns import BaseChanges, EdgeChange, NodeChange, RowColumns
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
 BASE_SUFFIX = ".rows"
@@ -230,7 +228,11 @@ class CurrentRowsProjection:
 
     def apply(self, changes: Sequence[ChangeSet]) -> None:
         """Apply commits and publish them to readers at once."""
-        if self._merge_at_once(changes):
+        if self.is_bulk(sum(change.size for change in changes)) and self._merge_now(
+            # The changes of the delta come first.
+            lambda base, before: combine_changes(base, before, NetChange(changes)),
+            changes[-1].state,
+        ):
             return
         with self._lock:
             # Any base started or put in service after this point receives these changes, too.
@@ -244,23 +246,44 @@ class CurrentRowsProjection:
         with self._lock:
             self._state, self._applying = changes[-1].state, ()
 
-    def _merge_at_once(self, changes: Sequence[ChangeSet]) -> bool:
-        """Merge a large commit into a new base at once, if that is cheaper than keeping it in the delta."""
-        epoch = self._epoch
-        base = epoch.base
-        least = IMMEDIATE_MERGE_SHARE * max(self.limits.rows, self.limits.share * (base.nodes + base.edges))
-        if sum(change.size for change in changes) < least:
-            return False
+    def apply_new(self, change: ChangeSet, base: BaseSegment, columns: RowColumns) -> None:
+        """Apply a commit that only creates rows, given also as columns relative to ``base``."""
+
+        def combine(current: BaseSegment, before: BaseChanges) -> RowColumns | None:
+            is_complete = current is base and before.is_empty and before.linked == base.linked
+            return columns if is_complete else None
+
+        if not self._merge_now(combine, change.state):
+            self.apply([unpack_rows(change)])
+
+    def is_bulk(self, rows: int) -> bool:
+        """Return True if this many changed rows are cheaper to merge into a new base than to keep in the delta."""
+        base = self._epoch.base
+        least = max(self.limits.rows, self.limits.share * (base.nodes + base.edges))
+        return rows >= IMMEDIATE_MERGE_SHARE * least
+
+    def merge_delta(self) -> bool:
+        """Merge the delta into a new base, and return whether the base has all rows. For the applying thread."""
+        return self._epoch.delta.is_empty or self._merge_now(lambda _, before: before, self._state)
+
+    def _merge_now(
+        self, combine: Callable[[BaseSegment, BaseChanges], BaseChanges | RowColumns | None], state: StoreState
+    ) -> bool:
+        """Merge what ``combine`` makes of the base and the changes since into a new base, for the applying thread.
+
+        Return False with the old base in service if that is impossible, or if ``combine`` returns None.
+        """
         with self._lock:
             if self._folding is not None:
                 return False
             self._folding = deque()
         try:
-            before = changes_since_base(RowsSnapshot(base, epoch.delta, self._state))
+            base = self._epoch.base
+            changes = combine(base, changes_since_base(self.rows()))
+            if changes is None:
+                return False
             # Not synced: the journal already has the changes.
-            made = self._build_base(
-                base, combine_changes(base, before, NetChange(changes)), changes[-1].state, durable=False
-            )
+            made = self._build_base(base, changes, state, durable=False)
             with self._lock:
                 self._epoch, self._state = _new_epoch(made), made.state
             self._remove(base, made)
@@ -381,7 +404,7 @@ class CurrentRowsProjection:
     def _build_base(
         self,
         base: BaseSegment,
-        changes: BaseChanges,
+        changes: BaseChanges | RowColumns,
         state: StoreState,
         *,
         durable: bool = True,

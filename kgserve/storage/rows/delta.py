@@ -89,6 +89,11 @@ class RowDelta:
         self.touched_edges = np.zeros(base.edges, np.bool_)
         self._sorted: tuple[int, list[str]] = (0, [])
 
+    @property
+    def is_empty(self) -> bool:
+        """True if no commit has changed a row since the base."""
+        return not self.versions and self.linked == self.base.linked
+
     # Row numbers
 
     def number(self, node_id: str) -> int:

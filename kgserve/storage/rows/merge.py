@@ -9,26 +9,22 @@ from __future__ import annotations
 
 import os
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, pairwise
-from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 import xxhash
 
 from kgserve.platform.durable_files import sync_folder
 from kgserve.storage.model.change import NetChange, StoreState
-from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow, edge_created_at
+from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.storage.rows.base import BaseSegment
-from kgserve.storage.rows.encoding import DATED, ORDINAL, edge_flags, encode_edge, encode_node, node_flags
 from kgserve.storage.rows.format import (
     COLUMN_TYPES,
-    MAX_INT64,
-    MIN_INT64,
     NO_ROW_NUMBER,
     OFFSET_COLUMNS,
     TEXT_COLUMNS,
@@ -36,38 +32,22 @@ from kgserve.storage.rows.format import (
     NumberArray,
     TextsWriter,
 )
-from kgserve.storage.rows.suffix_dictionary import SuffixDictionary
+from kgserve.storage.rows.row_columns import (
+    BaseChanges,
+    EdgeChange,
+    EdgeColumns,
+    NodeChange,
+    RowColumns,
+    to_columns,
+)
+from kgserve.storage.rows.suffix_dictionary import RemovedSuffixes, SuffixDictionary
 
 TEXTS_SUFFIX = ".texts"
 MAX_TEXTS_GROWTH_FACTOR = 2
 """Size of a text file, as a multiple of its used bytes, beyond which it is replaced."""
 TEXT_COPY_CHUNK_BYTES = 16 << 20
-
-
-class NodeChange(msgspec.Struct, frozen=True, gc=False):
-    """Current row of a node, its number in the base or -1, and its JSON if already encoded."""
-
-    row: NodeRow
-    number: int = -1
-    data: bytes | None = None
-
-
-class EdgeChange(msgspec.Struct, frozen=True, gc=False):
-    """Current row of an edge, its number in the base or -1, and its JSON if already encoded."""
-
-    row: EdgeRow
-    number: int = -1
-    data: bytes | None = None
-
-
-class BaseChanges(msgspec.Struct):
-    """Changes to merge into a base: new and updated rows, and the numbers of deleted ones."""
-
-    nodes: list[NodeChange]
-    edges: list[EdgeChange]
-    nodes_gone: list[int]
-    edges_gone: list[int]
-    linked: bool = False
+MAX_NODES_PER_POSITION = 16
+"""Base nodes per new node up to which all ids are read to find the places of the new ones."""
 
 
 def combine_changes(base: BaseSegment, changes: BaseChanges, net: NetChange) -> BaseChanges:
@@ -98,7 +78,7 @@ def combine_changes(base: BaseSegment, changes: BaseChanges, net: NetChange) -> 
 
 def merge_changes(
     base: BaseSegment,
-    changes: BaseChanges,
+    changes: BaseChanges | RowColumns,
     state: StoreState,
     path: Path,
     *,
@@ -117,7 +97,8 @@ def merge_changes(
     try:
         with aside.open("wb", buffering=0) as file, texts.open("r+b" if kept else "wb", buffering=0) as rows:
             rows.seek(kept)
-            made = _BaseMerge(base, changes, ColumnsWriter(file), TextsWriter(rows), copying=not kept)
+            columns = to_columns(base, changes) if isinstance(changes, BaseChanges) else changes
+            made = _BaseMerge(base, columns, ColumnsWriter(file), TextsWriter(rows), copying=not kept)
             made.run(state, texts.name)
             if durable:
                 os.fsync(rows.fileno())
@@ -176,9 +157,9 @@ class _ColumnSplice:
         edges = np.unique(np.concatenate((breaks, self._cuts, [0, len(self.kept)]))).tolist()
         cuts, next_ = self._cuts.tolist(), 0
         for start, end in zip(edges, (*edges[1:], None), strict=True):
-            while next_ < len(cuts) and cuts[next_] == start:
-                yield new[next_]
-                next_ += 1
+            if (following := bisect_right(cuts, start, next_)) > next_:
+                yield b"".join(new[next_:following])
+                next_ = following
             if end is not None and end > start:
                 first, last = int(self.kept[start]), int(self.kept[end - 1])
                 yield old[int(old_at[first]) : int(old_at[last + 1])]
@@ -209,35 +190,35 @@ class _BaseMerge:
     """One merge: nodes first, because edges refer to the new numbers of their endpoints."""
 
     def __init__(
-        self, base: BaseSegment, changes: BaseChanges, writer: ColumnsWriter, texts: TextsWriter, *, copying: bool
+        self, base: BaseSegment, columns: RowColumns, writer: ColumnsWriter, texts: TextsWriter, *, copying: bool
     ) -> None:
         """Prepare the merge; with ``copying``, unchanged texts are also written to ``texts``."""
         self._base = base
-        self._changes = changes
+        self._columns = columns
         self._writer = writer
         self._texts = texts
         self._copying = copying
-        keyed = sorted(((put.row.id.encode(), put) for put in changes.nodes), key=itemgetter(0))
-        self._ids, self._nodes = [key for key, _ in keyed], [put for _, put in keyed]
-        kept = _unchanged_numbers(base.nodes, (put.number for put in self._nodes), changes.nodes_gone)
+        nodes, edges = columns.nodes, columns.edges
+        kept = _unchanged_numbers(base.nodes, nodes.numbers, columns.nodes_gone)
         self._splice = _ColumnSplice(kept, np.searchsorted(kept, self._positions()))
         self._kept_number = np.full(base.nodes, NO_ROW_NUMBER, "<u4")
         self._kept_number[self._splice.kept] = self._splice.kept_at
         self._new_number = self._kept_number.copy()
-        replaced = [
-            (put.number, at) for put, at in zip(self._nodes, self._splice.new_at, strict=True) if put.number >= 0
-        ]
-        self._new_number[[number for number, _ in replaced]] = [at for _, at in replaced]
-        self._numbers = dict(zip((put.row.id for put in self._nodes), self._splice.new_at.tolist(), strict=True))
-        self._kept_edges = _unchanged_numbers(base.edges, (put.number for put in changes.edges), changes.edges_gone)
+        is_replaced = nodes.numbers >= 0
+        self._new_number[nodes.numbers[is_replaced]] = self._splice.new_at[is_replaced]
+        self._kept_edges = _unchanged_numbers(base.edges, edges.numbers, columns.edges_gone)
         used = (base.array("node_ending")[kept], base.array("edge_ending")[self._kept_edges])
         self._endings = SuffixDictionary(base.endings, np.flatnonzero(sum(map(self._count_endings, used))).tolist())
 
     def _positions(self) -> list[int]:
         """Return the position of each node among those of the base."""
+        base, (ids, numbers, *_) = self._base, self._columns.nodes
+        if len(ids) * MAX_NODES_PER_POSITION > base.nodes:
+            own = base.encoded_ids()
+            return [bisect_left(own, key) for key in ids]
         at, found = 0, list[int]()
-        for key, put in zip(self._ids, self._nodes, strict=True):
-            at = put.number if put.number >= 0 else self._base.position_from(key, at)
+        for key, number in zip(ids, numbers.tolist(), strict=True):
+            at = number if number >= 0 else base.position_from(key, at)
             found.append(at)
         return found
 
@@ -252,29 +233,24 @@ class _BaseMerge:
         self._writer.column("text_sums", sums)
         self._writer.texts("endings", "ending_at", self._endings.texts)
         state = StoreState(state.sequence, state.time, state.digest, self._splice.count, edges)
-        linked = self._base.linked or self._changes.linked
+        linked = self._base.linked or self._columns.linked
         self._writer.finish(state, texts, self._texts.offset, linked=linked)
 
     def _write_nodes(self) -> None:
-        base, splice, puts, writer = self._base, self._splice, self._nodes, self._writer
-        flags = [node_flags(put.row.extras) for put in puts]
-        writer.column("node_flags", splice.column("node_flags", base.flags_of_nodes[splice.kept], flags))
-        writer.column("id_at", splice.offsets(base.id_at, self._ids))
+        base, splice, nodes, writer = self._base, self._splice, self._columns.nodes, self._writer
+        writer.column("node_flags", splice.column("node_flags", base.flags_of_nodes[splice.kept], nodes.flags))
+        writer.column("id_at", splice.offsets(base.id_at, nodes.ids))
         with writer.text("ids"):
-            for piece in splice.pieces(base.id_at, base.ids_text(), self._ids):
+            for piece in splice.pieces(base.id_at, base.ids_text(), nodes.ids):
                 writer.write(piece)
-        self._write_texts("node", splice, [put.data or encode_node(put.row) for put in puts])
+        self._write_texts("node", splice, nodes.texts, nodes.suffixes)
         self._write_hashes()
-        self._write_dated(
-            "node", [(int(n), put.row) for n, put, f in zip(splice.new_at, puts, flags, strict=True) if f & DATED]
-        )
+        self._write_dated("node", nodes.bounds, splice.new_at, self._kept_number)
 
     def _write_hashes(self) -> None:
         there = self._kept_number[self._base.hashed]
         stays = there != NO_ROW_NUMBER
-        hashes = np.concatenate(
-            (self._base.hashes[stays], np.array([xxhash.xxh3_64_intdigest(each) for each in self._ids], "<u8"))
-        )
+        hashes = np.concatenate((self._base.hashes[stays], _hashes_of(self._columns.nodes.ids)))
         numbers = np.concatenate((there[stays], self._splice.new_at.astype("<u4")))
         order = np.argsort(hashes, kind="stable")
         self._writer.column("hashes", hashes[order])
@@ -284,15 +260,10 @@ class _BaseMerge:
         base, writer = self._base, self._writer
         kept = self._kept_edges
         names, codes = self._relation_names(kept)
-        puts = self._changes.edges
-        order, keys = self._sort_edges(puts, codes)
-        # Rows are read in their original order, which is their order in memory, and permuted afterwards.
-        rows = [put.row for put in puts]
-        texts = [put.data or encode_edge(put.row) for put in puts]
-        texts = [texts[at] for at in order.tolist()]
-        weight = np.array([row.weight for row in rows])[order]
-        created = np.array([edge_created_at(row) for row in rows], np.int64)[order]
-        flags = np.array([edge_flags(row.extras) for row in rows], np.uint8)[order]
+        edges = self._columns.edges
+        order, keys = self._sort_edges(edges, codes)
+        texts = [edges.texts[at] for at in order.tolist()]
+        suffixes = None if edges.suffixes is None else edges.suffixes.reordered(order)
         recoded = np.array([codes.get(name, 0) for name in base.names], "<u4")
         old = _EdgeKeys(
             self._new_number[base.source[kept]],
@@ -306,32 +277,34 @@ class _BaseMerge:
         writer.column("source", source)
         writer.column("target", target)
         writer.column("relation", relation)
-        writer.column("weight", splice.column("weight", base.weight[kept], weight))
-        writer.column("created", splice.column("created", base.created[kept], created))
-        writer.column("edge_flags", splice.column("edge_flags", base.flags_of_edges[kept], flags))
+        writer.column("weight", splice.column("weight", base.weight[kept], edges.weight[order]))
+        writer.column("created", splice.column("created", base.created[kept], edges.created[order]))
+        writer.column("edge_flags", splice.column("edge_flags", base.flags_of_edges[kept], edges.flags[order]))
         self._write_adjacency(source, target)
-        self._write_texts("edge", splice, texts)
+        self._write_texts("edge", splice, texts, suffixes)
         writer.texts("names", "name_at", [name.encode() for name in names])
-        new = [(int(splice.new_at[at]), rows[order[at]], flags[at]) for at in np.flatnonzero(flags)]
         number = np.full(base.edges, NO_ROW_NUMBER, "<u4")
         number[kept] = splice.kept_at
-        self._write_dated("edge", [(n, row) for n, row, f in new if f & DATED], number)
-        self._write_ordinals([(n, row) for n, row, f in new if f & ORDINAL], number)
+        new_at = np.empty_like(splice.new_at)
+        new_at[order] = splice.new_at
+        self._write_dated("edge", edges.bounds, new_at, number)
+        self._write_sparse_columns(["ordered_edges", "ordinals"], edges.ordinals, new_at, number)
         return splice.count
 
-    def _number(self, node_id: str) -> int:
-        """Return the new number of a node."""
-        found = self._numbers.get(node_id)
-        return self._new_number.data[self._base.number(node_id)] if found is None else found
+    def _renumbered(self, places: NumberArray) -> NumberArray:
+        """Return the new numbers of nodes, given as `EdgeColumns` refers to them."""
+        found = np.empty(len(places), np.uint64)
+        is_new = places < 0
+        found[is_new] = self._splice.new_at[~places[is_new]]
+        found[~is_new] = self._new_number[places[~is_new]]
+        return found
 
-    def _sort_edges(self, puts: list[EdgeChange], codes: dict[str, int]) -> tuple[NumberArray, _EdgeKeys]:
+    def _sort_edges(self, edges: EdgeColumns, codes: dict[str, int]) -> tuple[NumberArray, _EdgeKeys]:
         """Return the sort order of edges, and their sorted keys."""
-        sources, targets = [put.row.source for put in puts], [put.row.target for put in puts]
-        number = {node_id: self._number(node_id) for node_id in {*sources, *targets}}
         found = _EdgeKeys(
-            np.array([number[each] for each in sources], np.uint64),
-            np.array([number[each] for each in targets], np.uint64),
-            np.array([codes[put.row.relation_type] for put in puts], np.uint64),
+            self._renumbered(edges.source),
+            self._renumbered(edges.target),
+            np.array([codes[name] for name in edges.names], np.uint64)[edges.relation],
         )
         order = np.lexsort((found.relation, found.target, found.source))
         return order, _EdgeKeys(*(each[order] for each in found))
@@ -340,7 +313,7 @@ class _BaseMerge:
         """Return the relation types in use, sorted, and their codes."""
         base = self._base
         used = np.flatnonzero(np.bincount(base.relation[kept], minlength=len(base.names))) if len(kept) else ()
-        names = sorted({base.names[code] for code in used} | {put.row.relation_type for put in self._changes.edges})
+        names = sorted({base.names[code] for code in used} | {*self._columns.edges.names})
         return names, {name: code for code, name in enumerate(names)}
 
     def _write_adjacency(self, source: NumberArray, target: NumberArray) -> None:
@@ -352,10 +325,15 @@ class _BaseMerge:
     def _count_endings(self, endings: NumberArray) -> NumberArray:
         return np.bincount(endings, minlength=len(self._base.endings))
 
-    def _write_texts(self, kind: str, splice: _ColumnSplice, new: list[bytes]) -> None:
+    def _write_texts(
+        self, kind: str, splice: _ColumnSplice, new: list[bytes], suffixes: RemovedSuffixes | None
+    ) -> None:
         """Write the texts of new rows, without common suffixes, and the columns that locate all texts."""
         base, kept = self._base, splice.kept
-        numbers = self._endings.split_suffixes(kind, new)
+        if suffixes is None:
+            numbers: Sequence[int] | NumberArray = self._endings.split_suffixes(kind, new)
+        else:
+            numbers = self._endings.add_removed(new, suffixes)
         was = self._endings.renumbered[base.array(f"{kind}_ending")[kept]]
         self._writer.column(f"{kind}_ending", splice.column(f"{kind}_ending", was, numbers))
         places, sizes = base.array(f"{kind}_at")[kept], base.array(f"{kind}_size")[kept]
@@ -375,30 +353,19 @@ class _BaseMerge:
                 self._texts.write(self._base.text(start, min(start + TEXT_COPY_CHUNK_BYTES, int(ends[last - 1]))))
         return found
 
-    def _write_dated(
-        self, kind: str, new: Iterable[tuple[int, NodeRow | EdgeRow]], number: NumberArray | None = None
-    ) -> None:
+    def _write_dated(self, kind: str, new: Sequence[tuple[int, ...]], new_at: NumberArray, number: NumberArray) -> None:
         """Write the validity bounds of rows that have any, ordered by number."""
-        old = self._base.array(f"dated_{kind}s")
-        there = (self._kept_number if number is None else number)[old]
-        found = [
-            (n, _value_or(row.extras.valid_from, MIN_INT64), _value_or(row.extras.valid_to, MAX_INT64))
-            for n, row in new
-            if row.extras
-        ]
         columns = [f"dated_{kind}s", f"dated_{kind}_from", f"dated_{kind}_to"]
-        self._write_sparse_columns(columns, there, found)
+        self._write_sparse_columns(columns, new, new_at, number)
 
-    def _write_ordinals(self, new: Iterable[tuple[int, EdgeRow]], number: NumberArray) -> None:
-        there = number[self._base.array("ordered_edges")]
-        found = [(n, _value_or(row.extras.ordinal, 0)) for n, row in new if row.extras]
-        self._write_sparse_columns(["ordered_edges", "ordinals"], there, found)
-
-    def _write_sparse_columns(self, columns: list[str], there: NumberArray, new: Sequence[tuple[int, ...]]) -> None:
+    def _write_sparse_columns(
+        self, columns: list[str], new: Sequence[tuple[int, ...]], new_at: NumberArray, number: NumberArray
+    ) -> None:
         """Write columns of few rows: their numbers, and one or two values of each."""
+        there = number[self._base.array(columns[0])]
         stays = there != NO_ROW_NUMBER
         old = [there[stays], *(self._base.array(name)[stays] for name in columns[1:])]
-        added = list(zip(*new, strict=True)) or [()] * len(columns)
+        added = list(zip(*((int(new_at[at]), *values) for at, *values in new), strict=True)) or [()] * len(columns)
         joined = [
             np.concatenate((values, np.array(more, COLUMN_TYPES[name])))
             for name, values, more in zip(columns, old, added, strict=True)
@@ -408,21 +375,21 @@ class _BaseMerge:
             self._writer.column(name, values[order])
 
 
-def _unchanged_numbers(count: int, replaced: Iterable[int], gone: Sequence[int]) -> NumberArray:
+def _unchanged_numbers(count: int, replaced: NumberArray, gone: Sequence[int]) -> NumberArray:
     """Return the numbers of unchanged rows."""
     stays = np.ones(count, np.bool_)
-    stays[[number for number in replaced if number >= 0]] = False
-    stays[gone] = False
+    stays[replaced[replaced >= 0]] = False
+    stays[np.asarray(gone, np.int64)] = False
     return np.flatnonzero(stays)
+
+
+def _hashes_of(ids: list[bytes]) -> NumberArray:
+    return np.fromiter(map(xxhash.xxh3_64_intdigest, ids), "<u8", len(ids))
 
 
 def _list_starts(values: NumberArray, count: int) -> NumberArray:
     """Return where the entries of each number up to ``count`` would begin if ``values`` were sorted."""
     return np.concatenate(([0], np.cumsum(np.bincount(values, minlength=count))))
-
-
-def _value_or(value: int | None, default: int) -> int:
-    return default if value is None else value
 
 
 BASE_BUILD_BATCH_ROWS = 500_000

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -21,6 +22,17 @@ MIN_SUFFIX_ROWS = 8
 MAX_SUFFIX_BYTES = 1 << 10
 MAX_SUFFIXES = 1 << 13
 """Maximum suffixes of a base. They are in memory while it is open: at most 8 MiB, usually some kilobytes."""
+
+
+class RemovedSuffixes(NamedTuple):
+    """Suffixes that were removed from texts, and the index of each text's suffix among them."""
+
+    suffixes: list[bytes]
+    indexes: NumberArray
+
+    def reordered(self, order: NumberArray) -> Self:
+        """Return the suffixes of the texts in another order."""
+        return self._replace(indexes=self.indexes[order])
 
 
 class SuffixDictionary:
@@ -45,6 +57,19 @@ class SuffixDictionary:
             left: Sequence[int] = range(start, min(start + SUFFIX_SAMPLE_ROWS, len(texts)))
             for mark in SUFFIX_MARKERS[kind]:
                 left = self._split_at(texts, numbers, left, mark)
+        return numbers
+
+    def add_removed(self, texts: list[bytes], removed: RemovedSuffixes) -> NumberArray:
+        """Add suffixes that the texts no longer have, and return the number of each text's suffix.
+
+        Suffixes for which there is no room are put back.
+        """
+        for suffix in removed.suffixes:
+            if len(self._numbers) < MAX_SUFFIXES:
+                self._numbers.setdefault(suffix, len(self._numbers))
+        numbers = np.array([self._numbers.get(suffix, 0) for suffix in removed.suffixes], np.int64)[removed.indexes]
+        for at in np.flatnonzero(numbers == 0).tolist():
+            texts[at] += removed.suffixes[removed.indexes[at]]
         return numbers
 
     def _split_at(self, texts: list[bytes], numbers: list[int], some: Sequence[int], mark: bytes) -> list[int]:

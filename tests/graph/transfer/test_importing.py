@@ -20,8 +20,12 @@ from kgserve.graph.transfer.import_export import (
     StreamingImport,
     open_export,
 )
+from kgserve.graph.transfer.plain_lines import decode_plain_lines
 from kgserve.storage.model.batch import WriteBatch
+from kgserve.storage.model.digest import shift_digest
 from kgserve.storage.model.events import MAX_SINGLE_EVENT_ROWS
+from kgserve.storage.rows.current_rows import MergeLimits
+from kgserve.stores.bulk_insert import plan_bulk_insert
 from kgserve.stores.pool import StorePool
 from tests.graphs import graph_of
 from tests.stores.writing import assert_whole, settings, write
@@ -270,3 +274,56 @@ def test_import_line_is_one_row(pool: StorePool, text: bytes, wrong: int) -> Non
     answer = imported(pool, text)
     assert answer.error_count == wrong
     assert answer.nodes_created == (0 if wrong else 2)
+
+
+@pytest.mark.parametrize(
+    ("line", "is_bulk"),
+    [
+        (NODE % b"new", True),
+        (b'{"kind":"edge","from":"a","to":"b","relation_type":"R"}', True),
+        (b'{"kind":"edge","from":"a","to":"b","relation_type":"KNOWN","weight":2}', False),
+        (NODE % b"a", False),
+        (b'{"kind":"node","id":"new","type":"t","attributes":{"n":9223372036854775808}}', False),
+        (b'{"kind":"edge","from":"a","to":"missing","relation_type":"R"}', False),
+        (b'{"kind":"edge","from":"a","to":"b","relation_type":"MERGED_INTO"}', False),
+    ],
+)
+def test_import_creates_new_rows_in_bulk(pool: StorePool, line: bytes, is_bulk: bool) -> None:
+    edge = b'{"kind":"edge","from":"a","to":"b","relation_type":"KNOWN"}'
+    imported(pool, lines(NODE % b"a", NODE % b"b", edge))
+    with pool.lease("s") as store:
+        store.rows.limits = MergeLimits(rows=1)
+        plain = decode_plain_lines(line + b"\n", 1, 0)
+        assert (plain is not None and plan_bulk_insert(store.rows, plain) is not None) == is_bulk
+
+
+def test_import_falls_back_to_delta_during_merge(pool: StorePool) -> None:
+    imported(pool, lines(NODE % b"a"))
+    before = exported(pool)
+    heard: list[None] = []
+    with pool.lease("s") as store, store.folding.stage_deletion():
+        store.rows.limits = MergeLimits(rows=1)
+        base, recorded = store.rows.base_sequence, store.feed.recorded
+        unlisten = store.feed.listen(lambda: heard.append(None))
+        answer = imported(pool, lines(NODE % b"b", b'{"kind":"edge","from":"a","to":"b","relation_type":"R"}'))
+        assert (answer.nodes_created, answer.edges_created, answer.sequence) == (1, 1, 2)
+        assert store.rows.base_sequence == base
+        assert store.feed.recorded == recorded + 2
+        assert len(exported(pool)) == len(before) + 2
+        unlisten()
+        with store.reading() as rows:
+            assert shift_digest(shift_digest(0, rows.all_nodes(), ()), rows.all_edges(), ()) == store.state.digest
+
+
+def test_import_merges_delta_before_bulk(pool: StorePool) -> None:
+    imported(pool, lines(NODE % b"b", NODE % b"d", b'{"kind":"edge","from":"d","to":"b","relation_type":"R"}'))
+    with pool.lease("s") as store:
+        assert store.rows.base_sequence == 0
+        store.rows.limits = MergeLimits(rows=1)
+        edge = b'{"kind":"edge","from":"%s","to":"%s","relation_type":"R"}'
+        imported(pool, lines(NODE % b"c", NODE % b"a", edge % (b"d", b"c"), edge % (b"a", b"b")))
+        assert store.rows.base_sequence == 2
+        with store.reading() as rows:
+            assert [row.id for row in rows.all_nodes()] == ["a", "b", "c", "d"]
+            assert [row.key[:2] for row in rows.all_edges()] == [("a", "b"), ("d", "b"), ("d", "c")]
+            assert shift_digest(shift_digest(0, rows.all_nodes(), ()), rows.all_edges(), ()) == store.state.digest
