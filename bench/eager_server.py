@@ -18,7 +18,7 @@ from kgserve.projections.cypher_engine.projection import EngineProjection
 from kgserve.projections.history.history import HistoryFile
 from kgserve.projections.keyword import KeywordIndex
 from kgserve.storage.journal.journal import Journal
-from kgserve.storage.rows import current_rows, merge
+from kgserve.storage.rows import base_merge, current_rows
 from kgserve.stores import compaction
 
 MOMENTS = ("append", "base", "engine", "catalog", "history", "index")
@@ -55,7 +55,7 @@ def _reduce_limits() -> None:
     replaced: list[tuple[Any, str, Any]] = [
         (current_rows, "FoldLimits", small),
         (compaction, "MEBIBYTE", COMPACTED_BYTES),
-        (current_rows, "fold", _log_moment("base", merge.merge_changes)),
+        (current_rows, "fold", _log_moment("base", base_merge.merge_changes)),
         (Journal, "append", _log_moment("append", Journal.append)),
         (EngineProjection, "_apply", _log_moment("engine", vars(EngineProjection)["_apply"])),
         (NodeCatalog, "apply", _log_moment("catalog", NodeCatalog.apply)),

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from kgserve.platform.settings import MEBIBYTE, Settings
-from kgserve.server.app import ExcessiveLimit, MachineResources, find_excessive_limits, measure_machine
+from kgserve.server.app import LimitAboveMachine, MachineResources, find_excessive_limits, measure_machine
 from tests.stores.writing import settings
 
 GIBIBYTE = 1 << 30
@@ -72,7 +72,7 @@ def test_each_limit_exceeded_alone_is_reported(tmp_path: Path) -> None:
     assert [each.what for each in find_excessive_limits(chosen, small)] == ["a store"]
     more = settings(tmp_path, engine_processes=3, max_open_stores=8, max_connections=8, history_mb=1)
     assert find_excessive_limits(more, small) == [
-        ExcessiveLimit("engines", "engine_processes * engine_memory_mb", 3072, 2048)
+        LimitAboveMachine("engines", "engine_processes * engine_memory_mb", 3072, 2048)
     ]
 
 

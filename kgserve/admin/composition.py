@@ -18,7 +18,7 @@ from kgserve.errors import InvalidInput
 from kgserve.graph.store_handle import StoreHandles
 from kgserve.memory.maintenance import MemoryMaintenance
 from kgserve.memory.purge import ErasureCompanion
-from kgserve.platform.network_addresses import is_wildcard
+from kgserve.platform.network_addresses import is_wildcard_address
 from kgserve.platform.settings import Settings
 from kgserve.projections.history_follower import HistoryWorker
 from kgserve.projections.indexer import IndexWorker
@@ -105,7 +105,7 @@ def join_cluster(settings: Settings, stack: ExitStack, url: str, token: str) -> 
     Raises InvalidInput, Conflict and Unavailable.
     """
     url = settings.advertise_url or url
-    if is_wildcard(urlsplit(url).hostname or ""):
+    if is_wildcard_address(urlsplit(url).hostname or ""):
         raise InvalidInput(f"Other nodes cannot reach this node at {url}. Set --advertise-url.")
     try:
         from kgserve.cluster.jetstream.connection import NatsConnection  # noqa: PLC0415 - needed in clusters only
@@ -114,9 +114,9 @@ def join_cluster(settings: Settings, stack: ExitStack, url: str, token: str) -> 
     from kgserve.cluster.backend import Heartbeat  # noqa: PLC0415 - as above
     from kgserve.cluster.cluster_placement import ClusterPlacement  # noqa: PLC0415 - as above
     from kgserve.cluster.jetstream.jetstream_backend import JetStreamBlobs, JetStreamLog, JetStreamRegistry  # noqa: PLC0415 - as above
+    from kgserve.cluster.log_records import RECORD_FORMAT  # noqa: PLC0415 - as above
     from kgserve.cluster.membership import ClusterMembership  # noqa: PLC0415 - as above
-    from kgserve.cluster.records import RECORD_FORMAT  # noqa: PLC0415 - as above
-    from kgserve.cluster.shared_state import ApiKeySync, AuditShipper  # noqa: PLC0415 - as above
+    from kgserve.cluster.shared_state import ApiKeySync, AuditLogReplicator  # noqa: PLC0415 - as above
 
     connection = stack.enter_context(closing(NatsConnection(settings.cluster)))
     logs, registry, blobs = JetStreamLog(connection), JetStreamRegistry(connection), JetStreamBlobs(connection)
@@ -124,7 +124,7 @@ def join_cluster(settings: Settings, stack: ExitStack, url: str, token: str) -> 
         registry, Heartbeat(settings.node_name or gethostname(), token_hex(8), url, token, format=RECORD_FORMAT)
     )
     stack.enter_context(membership)
-    stack.enter_context(AuditShipper(logs, membership.beat.node, settings.data_dir))
+    stack.enter_context(AuditLogReplicator(logs, membership.beat.node, settings.data_dir))
     keys = ApiKeySync(registry, settings.data_dir)
     keys.look()
     membership.after_each_round(keys.look)

@@ -260,7 +260,7 @@ def _open_graphiti(paths: list[Path], stack: ExitStack) -> list[InputPart]:
 
 def _check_files(paths: list[Path], kind: str) -> None:
     from kgserve.graph.transfer.formats.files import PAIR_FORMATS, pair_paths
-    from kgserve.graph.transfer.formats.kb_notes import is_kb_folder
+    from kgserve.graph.transfer.formats.kb_sqlite import is_kb_folder
 
     for path in paths:
         is_pair = kind in PAIR_FORMATS and any(each.exists() for each in pair_paths(path, kind))

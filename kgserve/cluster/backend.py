@@ -15,7 +15,7 @@ from typing import Protocol
 
 import msgspec
 
-from kgserve.cluster.records import LogPosition, LogRecord, PositionedRecord, split_record
+from kgserve.cluster.log_records import LogPosition, LogRecord, PositionedRecord, split_record
 
 
 class ReplicatedLog(Protocol):

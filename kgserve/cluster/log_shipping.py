@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from kgserve.cluster.backend import ReplicatedLog, StoreOwner, append_in_parts
-from kgserve.cluster.records import LogPosition, LogRecord, PositionedRecord, join_records
+from kgserve.cluster.log_records import LogPosition, LogRecord, PositionedRecord, join_records
 from kgserve.errors import Conflict, Fenced, ReplicatedLogCorrupt, ReplicaTooOld, Unavailable
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.durable_files import sync_folder, translate_storage_errors, write_file_atomically

@@ -17,7 +17,7 @@ import structlog
 from typing_extensions import override
 
 from kgserve.cluster.backend import ClusterRegistry, Heartbeat, ObservedHeartbeat
-from kgserve.cluster.records import RECORD_FORMAT
+from kgserve.cluster.log_records import RECORD_FORMAT
 from kgserve.errors import Conflict, KgserveError
 from kgserve.platform.closable import ClosableContext
 

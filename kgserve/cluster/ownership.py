@@ -9,8 +9,8 @@ import msgspec
 import xxhash
 
 from kgserve.cluster.backend import ClusterRegistry, Heartbeat, OwnershipClaim, StoreOwner
+from kgserve.cluster.log_records import LogPosition
 from kgserve.cluster.membership import ClusterMembership
-from kgserve.cluster.records import LogPosition
 from kgserve.errors import Fenced, NoStore, Unavailable
 
 

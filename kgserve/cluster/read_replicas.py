@@ -29,6 +29,7 @@ from kgserve.cluster.bootstrap_snapshots import (
     is_snapshot_intact,
     upload_snapshot_files,
 )
+from kgserve.cluster.log_records import LogPosition, PositionedRecord, join_records
 from kgserve.cluster.log_shipping import (
     ShippedPosition,
     append_replicated_records,
@@ -38,7 +39,6 @@ from kgserve.cluster.log_shipping import (
     write_shipped_position,
 )
 from kgserve.cluster.ownership import RemoteOwnership, StoreOwnership
-from kgserve.cluster.records import LogPosition, PositionedRecord, join_records
 from kgserve.errors import (
     JournalDamaged,
     KgserveError,

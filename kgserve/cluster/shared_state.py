@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from kgserve.cluster.backend import ClusterRegistry, RegistryEntry, ReplicatedLog
-from kgserve.cluster.records import LogPosition, LogRecord
+from kgserve.cluster.log_records import LogPosition, LogRecord
 from kgserve.errors import Fenced, KgserveError, OutcomeUnknown, ReplicatedLogCorrupt
 from kgserve.platform.access.audit import AUDIT_FILE, AuditPosition, decode_audit_records, read_audit_lines_after
 from kgserve.platform.access.audit_api import AuditRecord
@@ -56,7 +56,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgpack_decoder(_AuditLogEntry).decode
 
 
-class AuditShipper:
+class AuditLogReplicator:
     """Ships a node's audit records to its log, in a thread of its own while entered."""
 
     def __init__(self, logs: ReplicatedLog, node: str, data_dir: Path) -> None:

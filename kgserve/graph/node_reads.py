@@ -60,8 +60,8 @@ from kgserve.graph.query_parameters import (
 from kgserve.graph.request_bodies import CountRequest, DeleteNodesRequest, NodesRequest, TraverseRequest
 from kgserve.graph.request_validation import (
     FaultCollector,
+    build_attribute_conditions,
     check_label,
-    parse_attribute_filter,
     parse_attribute_filter_json,
     require_label,
     resolve_alias,
@@ -595,7 +595,7 @@ def _candidates(store: OpenStore, wanted: NodeFilter, request: DeleteNodesReques
 def _node_filter(store: OpenStore, request: CountRequest | DeleteNodesRequest) -> NodeFilter:
     types, tags = tuple(_without_repeats(request.types or ())), tuple(_without_repeats(request.tags or ()))
     moment = resolve_valid_at(request.valid_at, time.time_ns() // 1000 if store.rows.has_validity_bounds else None)
-    return NodeFilter(types, tags, moment, parse_attribute_filter(request.attributes))
+    return NodeFilter(types, tags, moment, build_attribute_conditions(request.attributes))
 
 
 def _unique_ids(ids: Iterable[str]) -> list[str]:

@@ -76,7 +76,7 @@ class NodesQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     valid_at: _ValidAt | None = None
 
 
-class NodeQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class SingleNodeQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Query parameters of one node; ``version`` cannot be combined with the others."""
 
     as_of: AsOfText | None = None
@@ -89,7 +89,7 @@ class NodeQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     ] = False
 
 
-class NodeRequest(NodeQuery, kw_only=True):
+class NodeRequest(SingleNodeQuery, kw_only=True):
     """A read of one node."""
 
     node_id: str = field(name="id")

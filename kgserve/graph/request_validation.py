@@ -268,7 +268,7 @@ def canonicalize_attributes(attributes: dict[str, Any], fault: FaultCallback) ->
     return encoded.decode()
 
 
-def parse_attribute_filter(
+def build_attribute_conditions(
     wanted: Mapping[str, AttributeScalar] | None, path: str = "attributes"
 ) -> tuple[AttributeCondition, ...]:
     """Return the conditions of an attribute filter. Raises InvalidInput for a number out of range."""
@@ -282,7 +282,7 @@ def parse_attribute_filter(
 def parse_attribute_filter_json(text: str | None, path: str) -> tuple[AttributeCondition, ...]:
     """Return the conditions of an attribute filter in JSON. Raises InvalidInput."""
     try:
-        return parse_attribute_filter(None if text is None else decode_json(text, AttributeConditionsInput), path)
+        return build_attribute_conditions(None if text is None else decode_json(text, AttributeConditionsInput), path)
     except (msgspec.DecodeError, RecursionError) as error:
         message = f'must be a JSON object of strings, numbers, booleans and null, such as {{"status": "open"}}: {error}'
         raise InvalidInput.at(path, message) from None

@@ -29,7 +29,7 @@ from kgserve.projections.history.history import HistoryFile
 from kgserve.projections.history_follower import HistoryProjection, HistoryWorker
 from kgserve.projections.indexed_text import IndexedText
 from kgserve.projections.indexer import IndexWorker
-from kgserve.projections.schedule import ProjectionStopped
+from kgserve.projections.schedule import ProjectionClosing
 from kgserve.projections.text_index_base import StoreTextIndex
 from kgserve.projections.text_indexes import TextIndexes
 from kgserve.storage.model.batch import KIND_CONSOLIDATION, KIND_REFLECTION, NodePut, WriteBatch
@@ -142,7 +142,7 @@ class StoreEraser:
                 targets, intention = self._prepare(find)
             except BaseException as error:  # noqa: BLE001  # passed on to the caller
                 done.set_exception(
-                    Unavailable("this store is closing") if isinstance(error, ProjectionStopped) else error
+                    Unavailable("this store is closing") if isinstance(error, ProjectionClosing) else error
                 )
                 return
             if intention is not None:
@@ -225,7 +225,7 @@ class StoreEraser:
         while not self._stopping.is_set():
             try:
                 self._clean(intention)
-            except ProjectionStopped:
+            except ProjectionClosing:
                 break
             except (KgserveError, OSError, sqlite3.Error) as error:
                 log.warning("erasing_failed", store=self._store.name, retry_in=PURGE_RETRY_SECONDS, error=str(error))
@@ -330,9 +330,9 @@ class StoreEraser:
                 return
 
     def _check(self) -> None:
-        """Raise ProjectionStopped if the store is closing."""
+        """Raise ProjectionClosing if the store is closing."""
         if self._stopping.is_set():
-            raise ProjectionStopped
+            raise ProjectionClosing
 
 
 def _deletion(ids: Sequence[str], puts: Sequence[NodePut]) -> WriteBatch:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from kgserve.errors import InvalidInput
 from kgserve.graph.context_rendering import count_tokens
-from kgserve.graph.request_validation import parse_attribute_filter
+from kgserve.graph.request_validation import build_attribute_conditions
 from kgserve.graph.search import score_fusion
 from kgserve.graph.search.hybrid_rank import NO_TURNS, first_hits
 from kgserve.graph.search.node_search import StoreSearch
@@ -242,7 +242,7 @@ class MemoryRecall:
         self._historian = historian
         self._store = searched.store
         self._settings: MemorySettings = self._store.description.memory
-        conditions = parse_attribute_filter(request.metadata, "metadata") if request.metadata else ()
+        conditions = build_attribute_conditions(request.metadata, "metadata") if request.metadata else ()
         self._index = searched.among(conditions) if conditions else searched.index
         self._only = IndexFilter(
             None if request.types is None else frozenset(request.types),

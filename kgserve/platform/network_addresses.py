@@ -16,7 +16,7 @@ def is_loopback(host: str) -> bool:
         return name == "localhost" or name.endswith(".localhost")
 
 
-def is_wildcard(host: str) -> bool:
+def is_wildcard_address(host: str) -> bool:
     """Return whether ``host`` means all addresses of a machine, and so cannot be connected to."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_unspecified

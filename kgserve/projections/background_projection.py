@@ -15,7 +15,7 @@ import structlog
 from typing_extensions import override
 
 from kgserve.projections.base import EraseRequest, FollowedStore, Projection
-from kgserve.projections.schedule import MAX_STEP_REST_SECONDS, ProjectionSchedule, ProjectionStopped
+from kgserve.projections.schedule import MAX_STEP_REST_SECONDS, ProjectionClosing, ProjectionSchedule
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.fields import ColumnSet
 
@@ -139,9 +139,9 @@ class BackgroundProjection(Projection):
         return super()._read(after, last)
 
     def _continue(self) -> None:
-        """Raise ProjectionStopped when the projection is closing."""
+        """Raise ProjectionClosing when the projection is closing."""
         if self._stopping.is_set():
-            raise ProjectionStopped
+            raise ProjectionClosing
 
     def _has_memories(self) -> bool:
         with self.store.reading() as rows:

@@ -30,7 +30,7 @@ CONFLICT_EMBEDDING_BATCH_SIZE = 64
 Vector = NDArray[np.float32]
 
 
-class ConflictIndex:
+class ConflictingVersionsIndex:
     """Keyword and vector index of a store's conflicting versions, each under its own key. Thread-safe."""
 
     def __init__(self, store: FollowedStore, embedded: Callable[[list[str]], Vector]) -> None:

@@ -21,7 +21,7 @@ from kgserve.errors import InvalidInput
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.gil_yield import iterate_cooperatively
 from kgserve.platform.sqlite_files import remove_path
-from kgserve.platform.text.analyzer import ANALYZER_VERSION, analyze, detect_and_prepare, prepare_text
+from kgserve.platform.text.analyzer import ANALYZER_VERSION, analyze, detect_language_and_prepare, prepare_text
 from kgserve.platform.text.languages import LanguageSetting, detect_language
 from kgserve.platform.text.query_analyzer import QueryTerm, analyze_query, list_prefixes
 from kgserve.platform.text.query_syntax import rewrite_query_syntax
@@ -111,7 +111,7 @@ class KeywordIndex:
         self._language: LanguageSetting = language
         self._made_of = _describe(made_of, language)
         self._id_of = id_of
-        found = manifest.read_folder_manifest(folder, KEYWORD_INDEX_KIND, self._made_of) if folder.is_dir() else None
+        found = manifest.verify_folder_manifest(folder, KEYWORD_INDEX_KIND, self._made_of) if folder.is_dir() else None
         self.sequence = found.sequence if found else 0
         self.fresh = found is None
         self._checksums = manifest.FileChecksumCache()
@@ -487,7 +487,7 @@ def _document(entity: IndexedText, setting: LanguageSetting) -> tantivy.Document
     document.add_text("id", entity.key)
     document.add_text("key", _key_of(entity.id))
     if setting == "auto":
-        language, content = detect_and_prepare(entity.content)
+        language, content = detect_language_and_prepare(entity.content)
         if language != "en":
             document.add_text("key", _LANGUAGE_PREFIX + language)
     else:

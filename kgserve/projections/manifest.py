@@ -51,7 +51,7 @@ def remove_folder_manifest(folder: Path) -> None:
     remove_path(folder / INDEX_MANIFEST_FILE)
 
 
-def read_folder_manifest(folder: Path, kind: str, model: str) -> FolderManifest | None:
+def verify_folder_manifest(folder: Path, kind: str, model: str) -> FolderManifest | None:
     """Return the manifest of a folder whose files match it, for a kind and model; None otherwise."""
     try:
         if not all(path.is_file() and not path.is_symlink() for path in folder.iterdir()):

@@ -30,7 +30,7 @@ from kgserve.platform.text.languages import LanguageSetting
 from kgserve.platform.timestamps import format_time
 from kgserve.projections.background_projection import MAX_AWAITED_BUILD_NODES, BackgroundProjection
 from kgserve.projections.base import EraseRequest, FollowedStore
-from kgserve.projections.conflict_index import ConflictIndex
+from kgserve.projections.conflict_index import ConflictingVersionsIndex
 from kgserve.projections.history.history import RowState
 from kgserve.projections.history.reader import EndedStateBatch, HistoryPosition, read_ended_states
 from kgserve.projections.history_follower import HistoryProjection
@@ -731,7 +731,9 @@ class TextIndexes:
         self.keyword = KeywordProjection(store)
         self.vector = VectorProjection(store, patient)
         self.recent = RecentVectors()
-        self.heads = ConflictIndex(store, lambda texts: self.vector.embed_cached_texts(texts, queries.embedder))
+        self.heads = ConflictingVersionsIndex(
+            store, lambda texts: self.vector.embed_cached_texts(texts, queries.embedder)
+        )
         self.past_keyword = PastKeywordProjection(store)
         self.past_vector = PastVectorProjection(store, patient, self.vector.check_model)
         store.each_second.append(IndexSyncNotifier(store, (self.keyword, self.vector)).look)

@@ -514,7 +514,7 @@ class MachineResources(msgspec.Struct, frozen=True):
     disk: int | None
 
 
-class ExcessiveLimit(msgspec.Struct, frozen=True):
+class LimitAboveMachine(msgspec.Struct, frozen=True):
     """Resource whose configured limit exceeds the machine, in MiB, and the settings that determine it."""
 
     what: str
@@ -535,7 +535,7 @@ def measure_machine(folder: Path, root: Path = Path("/")) -> MachineResources:
     return MachineResources(min(found, default=None), disk)
 
 
-def find_excessive_limits(settings: Settings, available: MachineResources) -> list[ExcessiveLimit]:
+def find_excessive_limits(settings: Settings, available: MachineResources) -> list[LimitAboveMachine]:
     """Return the limits that each allow more than the machine has."""
     memory = [
         ("engines", "engine_processes * engine_memory_mb", settings.engine_processes * settings.engine_memory_mb),
@@ -548,12 +548,12 @@ def find_excessive_limits(settings: Settings, available: MachineResources) -> li
     return [*_beyond(memory, available.memory), *_beyond(disk, available.disk)]
 
 
-def _beyond(limits: list[tuple[str, str, int]], available: int | None) -> Iterator[ExcessiveLimit]:
+def _beyond(limits: list[tuple[str, str, int]], available: int | None) -> Iterator[LimitAboveMachine]:
     if available is None:
         return
     for what, names, allowed in limits:
         if allowed * MEBIBYTE > available:
-            yield ExcessiveLimit(what, names, allowed, available // MEBIBYTE)
+            yield LimitAboveMachine(what, names, allowed, available // MEBIBYTE)
 
 
 def _installed(root: Path) -> Iterator[int]:

@@ -19,7 +19,7 @@ from kgserve.storage.model.digest import add_packed_rows
 from kgserve.storage.model.redirects import MERGED_INTO_RELATION
 from kgserve.storage.model.rows import EMPTY_ATTRIBUTES_JSON
 from kgserve.storage.plan import MAX_REPORTED_ROWS, OmittedRow, WriteReport, choose_commit_time, missing_nodes_reason
-from kgserve.storage.rows.base import BaseSegment
+from kgserve.storage.rows.base_segment import BaseSegment
 from kgserve.storage.rows.current_rows import CurrentRowsProjection
 from kgserve.storage.rows.format import NumberArray
 from kgserve.storage.rows.new_rows import (

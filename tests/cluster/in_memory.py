@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from kgserve.cluster.backend import Heartbeat, ObservedHeartbeat, OwnershipClaim, RegistryEntry, StoreOwner
-from kgserve.cluster.records import (
+from kgserve.cluster.log_records import (
     LogPosition,
     LogRecord,
     PositionedRecord,

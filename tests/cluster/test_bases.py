@@ -15,7 +15,7 @@ import pytest
 import kgserve
 from kgserve.client import Client
 from kgserve.cluster.backend import StoreOwner
-from kgserve.cluster.records import RECORD_FORMAT
+from kgserve.cluster.log_records import RECORD_FORMAT
 from kgserve.errors import Conflict, ReplicatedLogCorrupt, Unavailable
 from tests.cluster.conftest import JetStreamRig
 from tests.cluster.nodes import ServingNode, serving_nodes, settle

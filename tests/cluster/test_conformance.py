@@ -18,7 +18,7 @@ from kgserve.cluster.backend import (
     StoreOwner,
     append_in_parts,
 )
-from kgserve.cluster.records import MAX_RECORD_BYTES, LogRecord, PositionedRecord, join_records
+from kgserve.cluster.log_records import MAX_RECORD_BYTES, LogRecord, PositionedRecord, join_records
 from kgserve.errors import Fenced, NotFound, OutcomeUnknown, ReplicatedLogCorrupt
 from tests.cluster.rig import Node, Rig
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgserve.cluster.records import (
+from kgserve.cluster.log_records import (
     RECORD_FORMAT,
     LogRecord,
     PositionedRecord,
@@ -49,7 +49,7 @@ def test_any_flipped_bit_is_detected() -> None:
 
 
 def test_a_newer_record_format_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kgserve.cluster.records.RECORD_FORMAT", RECORD_FORMAT + 1)
+    monkeypatch.setattr("kgserve.cluster.log_records.RECORD_FORMAT", RECORD_FORMAT + 1)
     data = encode_record(7, LogRecord("take", 1))
     monkeypatch.undo()
     with pytest.raises(ValueError, match=f"format {RECORD_FORMAT + 1} is not supported by this version"):

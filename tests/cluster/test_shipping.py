@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kgserve.cluster.backend import ReplicatedLog, StoreOwner
+from kgserve.cluster.log_records import MAX_RECORD_BYTES, LogRecord, split_record
 from kgserve.cluster.log_shipping import (
     LOG_POSITION_FILE,
     LogShipper,
@@ -17,7 +18,6 @@ from kgserve.cluster.log_shipping import (
     fence_log,
     take_over_log,
 )
-from kgserve.cluster.records import MAX_RECORD_BYTES, LogRecord, split_record
 from kgserve.errors import Fenced, OutcomeUnknown, ReplicatedLogCorrupt, StorageFull, Unavailable
 from kgserve.platform.settings import Settings
 from kgserve.storage.journal.journal import Journal, encode_frame

@@ -33,7 +33,7 @@ from kgserve.cluster.backend import (
 )
 from kgserve.cluster.jetstream.connection import NatsConnection
 from kgserve.cluster.jetstream.stream import JetStreamStream, StreamMessage
-from kgserve.cluster.records import (
+from kgserve.cluster.log_records import (
     LogPosition,
     LogRecord,
     PositionedRecord,

@@ -10,10 +10,10 @@ from kgserve.cypher.interpreter.value_size import check_weight, count_work, is_l
 from kgserve.cypher.interpreter.values import (
     ORDER_OPERATORS,
     compare,
-    contains_value,
     describe_value,
     equals,
     get_property,
+    is_in_list,
 )
 from kgserve.errors import InvalidInput
 
@@ -204,7 +204,7 @@ def build_membership(
     def has_value(value: Any, found: Any) -> bool | None:
         if is_large(found):
             count_work(found, limits)
-        return contains_value(found, value)
+        return is_in_list(found, value)
 
     return build_binary(has_value, left, right, locate)
 

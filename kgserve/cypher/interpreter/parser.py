@@ -7,7 +7,7 @@ from typing import Any, ClassVar, cast
 
 from typing_extensions import override
 
-from kgserve.cypher.interpreter.pattern_reader import SHORTEST_WORDS, PatternReader
+from kgserve.cypher.interpreter.pattern_parser import SHORTEST_WORDS, PatternReader
 from kgserve.cypher.interpreter.query_tree import (
     ComputedLabels,
     CreateStage,

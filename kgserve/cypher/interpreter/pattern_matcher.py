@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, cast
 
 from kgserve.cypher.interpreter.expression_compiler import EvaluationEnvironment, ExpressionCompiler
 from kgserve.cypher.interpreter.graph_view import NO_LABEL, CompiledExpression, GraphView, Row, WritableGraph
-from kgserve.cypher.interpreter.pattern_description import describe_expansion, describe_start
 from kgserve.cypher.interpreter.pattern_model import (
     MatchState,
     NodeLookup,
@@ -19,6 +18,7 @@ from kgserve.cypher.interpreter.pattern_model import (
     StateTest,
     build_path,
 )
+from kgserve.cypher.interpreter.pattern_step_texts import describe_expansion, describe_pattern_start
 from kgserve.cypher.interpreter.pattern_steps import (
     MatchStep,
     NodeSource,
@@ -131,7 +131,9 @@ class PatternPlanner:
     def describe(self) -> list[str]:
         """Return the steps of the plan as texts."""
         return [
-            describe_start(self.graph, each.slot, each.lookups, is_given=each.is_given, relationship=each.relationship)
+            describe_pattern_start(
+                self.graph, each.slot, each.lookups, is_given=each.is_given, relationship=each.relationship
+            )
             if isinstance(each, StartChoice)
             else describe_expansion(self.model, each.slot, is_reverse=each.is_reverse, is_closed=each.is_closed)
             for each in self.choices

@@ -128,7 +128,7 @@ def build_instant(
     if zone is not None and kind not in (OffsetTime, ZonedDateTime):
         raise InvalidInput(f"a {TYPE_NAMES[kind]} has no timezone; `timezone` cannot be combined with other components")
     if kind is OffsetTime and isinstance(zone, str):
-        zone = time_zones.find_offset(zone, int(now.timestamp()))
+        zone = time_zones.find_utc_offset(zone, int(now.timestamp()))
     parts = _select_parts(values, base, zone)
     if kind not in (LocalTime, OffsetTime):
         if parts.days is None:

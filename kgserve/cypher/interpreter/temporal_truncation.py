@@ -121,7 +121,7 @@ def _set_fields(start: TemporalInstant, unit: str, fields: Mapping[str, Any], no
 
 def _move_to_zone(start: TemporalInstant, zone: time_zones.ZoneReference, now: datetime) -> TemporalInstant:
     if isinstance(start, OffsetTime):
-        return OffsetTime(start.nanoseconds, time_zones.find_offset(zone, int(now.timestamp())))
+        return OffsetTime(start.nanoseconds, time_zones.find_utc_offset(zone, int(now.timestamp())))
     if isinstance(start, ZonedDateTime):
         return new_zoned_datetime(start.days, start.nanoseconds, zone)
     raise InvalidInput(f"a {TYPE_NAMES[type(start)]} has no timezone to set")

@@ -140,7 +140,7 @@ def new_zoned_datetime(days: int, nanoseconds: int, zone: ZoneReference, preferr
 
 def datetime_at_instant(instant: int, zone: ZoneReference) -> ZonedDateTime:
     """Return the datetime of an instant in nanoseconds since 1970. Raises InvalidInput if out of range."""
-    offset = time_zones.find_offset(zone, instant // SECOND_NANOSECONDS)
+    offset = time_zones.find_utc_offset(zone, instant // SECOND_NANOSECONDS)
     return _join_zoned(instant + offset * SECOND_NANOSECONDS, offset, zone)
 
 

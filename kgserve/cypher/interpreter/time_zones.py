@@ -56,7 +56,7 @@ def format_offset(offset: int) -> str:
     return f"{text}:{seconds:02}" if seconds else text
 
 
-def find_offset(zone: ZoneReference, instant: int) -> int:
+def find_utc_offset(zone: ZoneReference, instant: int) -> int:
     """Return a zone's offset at a time in seconds since 1970 in UTC."""
     if isinstance(zone, int):
         return zone
@@ -79,10 +79,10 @@ def resolve_local(zone: ZoneReference, local: int, preferred: int | None = None)
     second = _to_seconds(moment.replace(fold=1).utcoffset())
     if first == second:
         return local, first
-    if preferred == second and find_offset(zone, local - second) == second:
+    if preferred == second and find_utc_offset(zone, local - second) == second:
         return local, second
     instant = local - first
-    offset = find_offset(zone, instant)
+    offset = find_utc_offset(zone, instant)
     return instant + offset, offset
 
 

@@ -95,7 +95,7 @@ def _maps_equal(a: dict[str, Any], b: dict[str, Any]) -> bool | None:
     return _lists_equal(list(a.values()), [b[key] for key in a])
 
 
-def contains_value(items: Any, value: Any) -> bool | None:
+def is_in_list(items: Any, value: Any) -> bool | None:
     """Return whether a list has an element equal to a value (``IN``); None if that is unknown."""
     if items is None:
         return None

@@ -52,7 +52,7 @@ class PathCountTooLong(Exception):
     """Raised when the engine must count the paths."""
 
 
-class NodeColumns(NamedTuple):
+class ColumnLookup(NamedTuple):
     """The columns of one node, or the node itself, by its id."""
 
     node_id: LiteralValue | ParameterReference
@@ -109,7 +109,7 @@ def _count_edges(rows: RowsSnapshot, nodes: Sequence[int], *, outgoing: bool) ->
     return sum(filter(None, degrees)) + sum(len(edges.numbers) + len(edges.changed) for edges in found)
 
 
-PointLookup: TypeAlias = NodeColumns | PathCount
+PointLookup: TypeAlias = ColumnLookup | PathCount
 
 
 def accepts_parameters(lookup: PointLookup, parameters: Mapping[str, Any]) -> bool:
@@ -151,7 +151,7 @@ def find_point_lookup(query: QueryUnion) -> PointLookup | None:
     if not path.relationships:
         names = [_find_column(column, first.name) for column in columns]
         found = tuple(name for name in names if name is not None)
-        return NodeColumns(node_id, found) if first.name and len(found) == len(names) else None
+        return ColumnLookup(node_id, found) if first.name and len(found) == len(names) else None
     directions = _find_directions(path)
     is_count = len(columns) == 1 and isinstance(columns[0], CountStar)
     return PathCount(node_id, directions) if is_count and directions else None

@@ -29,7 +29,7 @@ from kgserve.graph.as_of_graph import PastMoment
 from kgserve.graph.federated_traversal import QualifiedNodeId, find_linked_nodes
 from kgserve.graph.graph_reader import GraphReader, read_graph
 from kgserve.graph.request_bodies import ContextRequest, MultiQuerySearchRequest, SearchRequest, SearchVariant
-from kgserve.graph.request_validation import FaultCollector, parse_attribute_filter, resolve_alias
+from kgserve.graph.request_validation import FaultCollector, build_attribute_conditions, resolve_alias
 from kgserve.graph.search import score_fusion
 from kgserve.graph.search.attribute_filter import AttributeFilteredIndex, AttributeMatcher
 from kgserve.graph.search.hybrid_rank import HitLists, HybridFunctions, HybridRanking
@@ -40,7 +40,7 @@ from kgserve.graph.search.search_notices import SearchNotices
 from kgserve.graph.search.turn_scores import TokenScores
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.platform.metrics.telemetry import measure_request_part
-from kgserve.projections.conflict_index import ConflictIndex
+from kgserve.projections.conflict_index import ConflictingVersionsIndex
 from kgserve.projections.indexed_text import IndexFilter
 from kgserve.projections.indexer import IndexWorker
 from kgserve.projections.keyword_query import KeywordQuery
@@ -64,7 +64,7 @@ class StoreSearch(msgspec.Struct):
     index: CommitIndex
     indexes: TextIndexes
     words_alone: bool = False
-    heads: ConflictIndex | None = None
+    heads: ConflictingVersionsIndex | None = None
 
     @property
     def queries(self) -> QueryVectorCache:
@@ -195,7 +195,7 @@ def search_batch(graph: StoreHandle, request: MultiQuerySearchRequest) -> BatchS
     )
 
 
-def _heads(graph: StoreHandle, searched: StoreSearch, at_least: int | None) -> ConflictIndex | None:
+def _heads(graph: StoreHandle, searched: StoreSearch, at_least: int | None) -> ConflictingVersionsIndex | None:
     """Return the index of versions in conflict, if any exist; a search of the past includes them already."""
     store, historian = searched.store, graph.graphs.historian
     may_have = store.heads_mark or store.description.conflict_policy == "manual"
@@ -252,7 +252,7 @@ def _with_linked(
     """Return the entries with nodes linked to them, at half their score, that match the same filters."""
     scores = {QualifiedNodeId(entry.store, entry.node.id): score for score, entry in best}
     found = find_linked_nodes(graph, scores, request, limit)
-    wanted = NodeFilter(types=tuple(request.types or ()), attributes=parse_attribute_filter(request.attributes))
+    wanted = NodeFilter(types=tuple(request.types or ()), attributes=build_attribute_conditions(request.attributes))
     more = [
         (score, texts.ContextEntry(node, (), store)) for score, store, row, node in found.nodes if wanted.matches(row)
     ]
@@ -452,7 +452,7 @@ class NodeSearch:
             self.notices.record_builds(searched.indexes)
         self._searched = searched
         self._reader = searched.reader
-        self._attributes = parse_attribute_filter(request.attributes) if request.attributes else ()
+        self._attributes = build_attribute_conditions(request.attributes) if request.attributes else ()
         index = searched.among(self._attributes) if self._attributes else searched.index
         self._heads = searched.heads
         self._index = index if self._heads is None else ConflictAwareIndex(index, searched.indexes, self._heads)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from kgserve.projections.conflict_index import ConflictIndex
+from kgserve.projections.conflict_index import ConflictingVersionsIndex
 from kgserve.projections.indexed_text import IndexFilter
 from kgserve.projections.keyword_query import KeywordQuery
 from kgserve.projections.text_indexes import TextIndexes
@@ -83,7 +83,7 @@ class ConflictAwareIndex(IndexDecorator):
     These versions have keys of their own. Their attributes are not indexed and must be checked in their rows.
     """
 
-    def __init__(self, index: SearchIndex, indexes: TextIndexes, heads: ConflictIndex) -> None:
+    def __init__(self, index: SearchIndex, indexes: TextIndexes, heads: ConflictingVersionsIndex) -> None:
         super().__init__(index)
         self._indexes = indexes
         self._heads = heads

@@ -37,7 +37,7 @@ from kgserve.platform.sqlite_files import remove_path, vacuum_database
 from kgserve.projections.background_projection import BackgroundProjection
 from kgserve.projections.base import EraseRequest
 from kgserve.projections.memory_index.relation_types import RELATION_EXTRACTED_FROM
-from kgserve.projections.schedule import ProjectionStopped, ProjectionThread
+from kgserve.projections.schedule import ProjectionClosing, ProjectionThread
 from kgserve.projections.workers import SingleThreadWorker
 from kgserve.storage.model.change import ChangeSet
 from kgserve.storage.model.rows import EMPTY_ATTRIBUTES_JSON, NodeRow
@@ -271,7 +271,7 @@ class StoreExtraction(BackgroundProjection):
         try:
             found = self._shared.extract(self._open_store, waiting.id, self._ask)
         except ChatInterrupted:
-            raise ProjectionStopped from None
+            raise ProjectionClosing from None
         except TokenBudgetExceeded:
             self._error = "the daily token budget is used; extraction continues tomorrow (UTC)"
             self._wake_at = self._resume_at = now + _BUDGET_POLL_SECONDS

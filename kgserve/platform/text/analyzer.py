@@ -50,7 +50,7 @@ def prepare_text(text: str, language: str) -> str:
     return text if _NUMBERED_ID.fullmatch(text) else _order(_prepare_chunks(text, language))
 
 
-def detect_and_prepare(text: str) -> tuple[str, str]:
+def detect_language_and_prepare(text: str) -> tuple[str, str]:
     """Return the detected language of a text, and its terms as `prepare_text`."""
     if not text.isascii() or len(text) > MAX_DETECTED_CHARS:
         language = detect_language(text)

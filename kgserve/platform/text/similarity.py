@@ -20,7 +20,7 @@ from kgserve.platform.text.query_words import FUNCTION_WORDS
 from kgserve.platform.text.wordlists import (
     load_opposites,
     load_synonyms,
-    read_word_lines,
+    read_word_groups,
     read_word_list,
     read_word_pairs,
 )
@@ -369,13 +369,13 @@ def _continues_number(word: str, last: int | None) -> bool:
 TextDifference = Literal["", "not", "numbers", "names", "words"]
 """Reason that keeps two texts apart; "" if none does."""
 _NEGATIONS = frozenset(read_word_list("negations"))
-_EXCLUSIVE = tuple(map(frozenset, read_word_lines("exclusive")))
+_EXCLUSIVE = tuple(map(frozenset, read_word_groups("exclusive")))
 _SMALL = frozenset(read_word_list("small"))
 _TIME_WORDS = frozenset(read_word_list("times"))
 _PREFIXES, _SUFFIXES = read_word_pairs("prefixes"), read_word_pairs("suffixes")
 _FAMILY_ENDINGS = frozenset(("", *read_word_list("endings")))
-_OF_VERBS = {form: verb for verb, *forms in read_word_lines("past") for form in forms}
-_PAST = {past: verb for verb, past, *_ in read_word_lines("past")}
+_OF_VERBS = {form: verb for verb, *forms in read_word_groups("past") for form in forms}
+_PAST = {past: verb for verb, past, *_ in read_word_groups("past")}
 _MIN_STEM_CHARS = 3
 _MIN_COMMON_CHARS = 4
 _MIN_ROOT_CHARS = 2

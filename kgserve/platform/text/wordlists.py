@@ -16,15 +16,15 @@ STOP_WORDS_FILE = Path(__file__).with_name("stopwords.txt")
 
 def read_word_list(name: str) -> list[str]:
     """Return all words of a list, in order."""
-    return list(chain.from_iterable(read_word_lines(name)))
+    return list(chain.from_iterable(read_word_groups(name)))
 
 
 def read_word_pairs(name: str) -> list[tuple[str, str]]:
     """Return a list with two words per line; a dash stands for an empty affix."""
-    return [(one.strip("-"), other.strip("-")) for one, other in read_word_lines(name)]
+    return [(one.strip("-"), other.strip("-")) for one, other in read_word_groups(name)]
 
 
-def read_word_lines(name: str) -> list[list[str]]:
+def read_word_groups(name: str) -> list[list[str]]:
     """Return the words of each line of a list."""
     return _lists(ENGLISH_WORDS_FILE)[name]
 
@@ -65,7 +65,7 @@ def load_opposites() -> dict[str, frozenset[str]]:
 @lru_cache(maxsize=1)
 def load_synonyms() -> dict[str, frozenset[str]]:
     """Return the synonyms of each word that has any."""
-    by_hand = chain.from_iterable(combinations(line, 2) for line in read_word_lines("synonyms"))
+    by_hand = chain.from_iterable(combinations(line, 2) for line in read_word_groups("synonyms"))
     return _joined(chain(_pairs_of(SYNONYMS_FILE), by_hand))
 
 
@@ -73,7 +73,9 @@ def load_synonyms() -> dict[str, frozenset[str]]:
 def load_irregular_forms() -> dict[str, frozenset[str]]:
     """Return the irregular forms of each word that has any, such as went for go."""
     return _joined(
-        chain.from_iterable(combinations(line, 2) for line in (*read_word_lines("past"), *read_word_lines("irregular")))
+        chain.from_iterable(
+            combinations(line, 2) for line in (*read_word_groups("past"), *read_word_groups("irregular"))
+        )
     )
 
 

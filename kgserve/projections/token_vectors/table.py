@@ -147,7 +147,7 @@ class TokenVectorTable:
         self.sequence, self.complete, self.has_changed = sequence, complete, False
 
     def _load(self) -> None:
-        sealed = manifest.read_folder_manifest(self.folder, TABLE_KIND, self._projection.format)
+        sealed = manifest.verify_folder_manifest(self.folder, TABLE_KIND, self._projection.format)
         if sealed is None:
             shutil.rmtree(self.folder, ignore_errors=True)
             return

@@ -390,7 +390,7 @@ class VectorIndex:
 
     def _load(self) -> bool:
         found = (
-            manifest.read_folder_manifest(self._folder, VECTOR_INDEX_KIND, self._model)
+            manifest.verify_folder_manifest(self._folder, VECTOR_INDEX_KIND, self._model)
             if self._folder.is_dir()
             else None
         )

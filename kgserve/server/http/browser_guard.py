@@ -8,7 +8,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from kgserve.errors import Forbidden, InvalidInput
 from kgserve.platform.network_addresses import is_loopback
-from kgserve.server.http.error_responses import MisdirectedRequest
+from kgserve.server.http.error_responses import HostNotAllowed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,7 +45,7 @@ class CrossSiteGuard:
         self._origins = origins or AllowedOrigins()
 
     def check(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Check the Host and Origin headers. Raises InvalidInput, MisdirectedRequest or Forbidden."""
+        """Check the Host and Origin headers. Raises InvalidInput, HostNotAllowed or Forbidden."""
         hosts: list[bytes] = []
         origins: list[bytes] = []
         for name, value in headers:
@@ -57,7 +57,7 @@ class CrossSiteGuard:
             raise InvalidInput("exactly one Host header is required")
         host = _HostHeader.parse(hosts[0])
         if self._names is not None and host.name not in self._names:
-            raise MisdirectedRequest(
+            raise HostNotAllowed(
                 "the Host header names neither localhost nor a host in --allowed-hosts; use an allowed name"
             )
         if not host.plain:

@@ -86,7 +86,7 @@ class MethodNotAllowed(KgserveError):
         self.allow = allow
 
 
-class MisdirectedRequest(KgserveError):
+class HostNotAllowed(KgserveError):
     """The Host header names a host that this server does not serve."""
 
     code = "misdirected"

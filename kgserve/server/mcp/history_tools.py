@@ -21,11 +21,11 @@ from kgserve.server.mcp.argument_fields import (
 from kgserve.server.mcp.replies import (
     ToolReply,
     format_count,
+    list_nonzero_counts,
     present_answer,
     quote_text,
     take_fitting_items,
     trim_zero_fraction,
-    write_counts,
 )
 from kgserve.server.mcp.reply_values import MAX_EXCERPT_CHARS, encode_to_text, list_item, shorten
 from kgserve.server.mcp.tool_definition import McpTool
@@ -95,7 +95,7 @@ def _value(value: Any) -> str:
 
 def revert_reply(found: answers.InjectAnswer, entity: str, version: int) -> ToolReply:
     """Return the reply for reverting an entity to a version."""
-    values = {"changed": not found.nodes_unchanged, **write_counts(found)}
+    values = {"changed": not found.nodes_unchanged, **list_nonzero_counts(found)}
     if found.nodes_unchanged:
         outcome = f"already equals version {version}; nothing changed"
     else:

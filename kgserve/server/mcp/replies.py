@@ -217,7 +217,7 @@ def validity_facts(thing: answers.Node | answers.ListedNode | answers.Edge) -> I
         yield f"valid_to={trim_zero_fraction(thing.valid_to)}"
 
 
-def write_counts(found: answers.InjectAnswer) -> dict[str, Any]:
+def list_nonzero_counts(found: answers.InjectAnswer) -> dict[str, Any]:
     """Return the nonzero counts of a write."""
     counts = msgspec.structs.asdict(found)
     unasked = ("nodes_sent", "edges_sent", "edges_skipped")

@@ -38,11 +38,11 @@ from kgserve.server.mcp.replies import (
     format_arrow,
     format_count,
     join_fitting,
+    list_nonzero_counts,
     present_answer,
     quote_text,
     store_suffix,
     trim_zero_fraction,
-    write_counts,
 )
 from kgserve.server.mcp.reply_values import take_fitting
 from kgserve.server.mcp.tool_definition import McpTool
@@ -203,7 +203,7 @@ def _inject_reply(found: answers.InjectAnswer, given: msgspec.Struct, store: str
         return revert_reply(found, given.id, given.revert_to or 0)
     made = ", ".join(_changed(found, "nodes") + _changed(found, "edges")) or "nothing"
     lines = [f'Stored in "{store}": {made}. Sequence {found.sequence}.', *describe_merged_items(found)]
-    counts = write_counts(found) | ({"merged_count": found.merged_count} if found.merged_count else {})
+    counts = list_nonzero_counts(found) | ({"merged_count": found.merged_count} if found.merged_count else {})
     if not found.edges_skipped_count:
         return ToolReply(join_fitting(lines), counts, hint=describe_redirected_ends(found.redirected))
     lines.append(f"Skipped {format_count(found.edges_skipped_count, 'edge')}:")

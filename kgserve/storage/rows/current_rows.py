@@ -24,17 +24,17 @@ from kgserve.platform.durable_files import sync_file, sync_folder, translate_os_
 from kgserve.platform.sqlite_files import remove_path
 from kgserve.storage.model.change import ChangeSet, NetChange, StoreState, unpack_rows
 from kgserve.storage.model.rows import EdgeRow, NodeRow
-from kgserve.storage.rows.base import BaseSegment
-from kgserve.storage.rows.delta import RowDelta, RowVersion
-from kgserve.storage.rows.encoding import RowsDamaged, RowsFormatMismatch
-from kgserve.storage.rows.format import read_directory
-from kgserve.storage.rows.merge import (
+from kgserve.storage.rows.base_merge import (
     TEXTS_SUFFIX,
     build_base,
     combine_changes,
     merge_changes,
     write_empty_base,
 )
+from kgserve.storage.rows.base_segment import BaseSegment
+from kgserve.storage.rows.delta import RowDelta, RowVersion
+from kgserve.storage.rows.encoding import RowsDamaged, RowsFormatMismatch
+from kgserve.storage.rows.format import read_directory
 from kgserve.storage.rows.row_columns import BaseChanges, EdgeChange, NodeChange, RowColumns
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 

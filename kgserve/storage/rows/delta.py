@@ -19,7 +19,7 @@ from kgserve.storage.model.fields import ColumnSet
 from kgserve.storage.model.redirects import MERGED_INTO_RELATION
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.storage.model.turns import NEXT_TURN_RELATION
-from kgserve.storage.rows.base import BaseSegment
+from kgserve.storage.rows.base_segment import BaseSegment
 from kgserve.storage.rows.encoding import encode_edge, encode_node
 from kgserve.storage.rows.format import NumberArray
 

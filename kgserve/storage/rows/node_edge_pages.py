@@ -9,7 +9,7 @@ import numpy as np
 
 from kgserve.storage.model.rows import EdgeRow, edge_created_at
 from kgserve.storage.model.soft_delete import VERSION_OF_RELATION, is_version_of
-from kgserve.storage.rows.base import BaseSegment
+from kgserve.storage.rows.base_segment import BaseSegment
 from kgserve.storage.rows.delta import EdgeSet, encode_edge_version
 from kgserve.storage.rows.format import MAX_INT64, NumberArray
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot

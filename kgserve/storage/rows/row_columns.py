@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from kgserve.storage.model.rows import EdgeRow, NodeRow, edge_created_at
-from kgserve.storage.rows.base import BaseSegment
+from kgserve.storage.rows.base_segment import BaseSegment
 from kgserve.storage.rows.encoding import edge_flags, encode_edge, encode_node, node_flags
 from kgserve.storage.rows.format import MAX_INT64, MIN_INT64, NumberArray
 from kgserve.storage.rows.suffix_dictionary import RemovedSuffixes

@@ -13,7 +13,7 @@ import numpy as np
 from kgserve.storage.model.change import StoreState
 from kgserve.storage.model.fields import ColumnSet
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow, column_set_of
-from kgserve.storage.rows.base import BASE_READ_BATCH_BYTES, MAX_BASE_READ_BATCH_ROWS, BaseSegment, batch_ranges
+from kgserve.storage.rows.base_segment import BASE_READ_BATCH_BYTES, MAX_BASE_READ_BATCH_ROWS, BaseSegment, batch_ranges
 from kgserve.storage.rows.delta import (
     AdjacentEdges,
     EdgeSet,

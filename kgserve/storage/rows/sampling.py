@@ -11,7 +11,7 @@ import numpy as np
 from kgserve.platform.codecs import json_decoder
 from kgserve.storage.model.rows import EdgeRow
 from kgserve.storage.model.traversal import TraversalRequest
-from kgserve.storage.rows.base import MAX_BASE_READ_BATCH_ROWS
+from kgserve.storage.rows.base_segment import MAX_BASE_READ_BATCH_ROWS
 from kgserve.storage.rows.delta import RowDelta, RowVersion
 from kgserve.storage.rows.format import MAX_INT64, MIN_INT64, NumberArray
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot

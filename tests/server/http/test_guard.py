@@ -5,7 +5,7 @@ import pytest
 from kgserve.errors import Forbidden, KgserveError
 from kgserve.platform.network_addresses import is_loopback
 from kgserve.server.http.browser_guard import AllowedOrigins, CrossSiteGuard
-from kgserve.server.http.error_responses import MisdirectedRequest
+from kgserve.server.http.error_responses import HostNotAllowed
 
 
 def check(bound: str, host: str, origin: str | None = None) -> type[KgserveError] | None:
@@ -31,7 +31,7 @@ def test_non_loopback_addresses(host: str) -> None:
 
 def test_bound_host_name_is_accepted() -> None:
     assert check("kg.localhost", "kg.localhost:8080") is None
-    assert check("127.0.0.1", "kg.localhost") is MisdirectedRequest
+    assert check("127.0.0.1", "kg.localhost") is HostNotAllowed
     assert check("127.0.0.2", "127.0.0.2:80") is None
 
 
@@ -77,7 +77,7 @@ def test_allowed_hosts_and_origins_are_accepted() -> None:
         guard.check([(b"host", host), (b"origin", b"https://app.example")])
         with pytest.raises(Forbidden):
             guard.check([(b"host", host), (b"origin", b"https://other.example")])
-    with pytest.raises(MisdirectedRequest):
+    with pytest.raises(HostNotAllowed):
         guard.check([(b"host", b"app.example")])
-    with pytest.raises(MisdirectedRequest):
+    with pytest.raises(HostNotAllowed):
         CrossSiteGuard("0.0.0.0", allowed_hosts=names).check([(b"host", b"other.example")])  # noqa: S104

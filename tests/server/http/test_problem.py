@@ -12,8 +12,8 @@ from kgserve.server.http import error_responses
 from kgserve.server.http.error_responses import (
     ERROR_RESPONSE_KINDS,
     HeadersTooLarge,
+    HostNotAllowed,
     MethodNotAllowed,
-    MisdirectedRequest,
     UrlTooLong,
     render_error,
 )
@@ -42,7 +42,7 @@ def test_error_statuses() -> None:
         "gone": 410, "too_large": 413, "unsupported": 415, "limited": 429, "internal": 500, "unavailable": 503,
         "storage_full": 507, "conflict_manual": 409, "kind_not_allowed": 400, "elsewhere": 307,
     }  # fmt: skip
-    own = {MethodNotAllowed.code: 405, MisdirectedRequest.code: 421, UrlTooLong.code: 414, HeadersTooLarge.code: 431}
+    own = {MethodNotAllowed.code: 405, HostNotAllowed.code: 421, UrlTooLong.code: 414, HeadersTooLarge.code: 431}
     assert {code: kind.status for code, kind in ERROR_RESPONSE_KINDS.items()} == designed | own
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from kgserve.storage.model.change import ChangeSet, StoreState
 from kgserve.storage.model.rows import EdgeRow, NodeRow, encode_edge_attributes
+from kgserve.storage.rows.base_merge import build_base, merge_changes
 from kgserve.storage.rows.current_rows import CurrentRowsProjection, changes_since_base
 from kgserve.storage.rows.encoding import encode_edge, encode_node
 from kgserve.storage.rows.format import ROWS_BLOCK_BYTES
-from kgserve.storage.rows.merge import build_base, merge_changes
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.storage.rows.suffix_dictionary import (
     MAX_SUFFIX_BYTES,

@@ -17,12 +17,12 @@ from kgserve.storage.model.change import ChangeSet, StoreState
 from kgserve.storage.model.fields import EdgeExtras, NodeExtras
 from kgserve.storage.model.redirects import MERGED_INTO_RELATION
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow, encode_edge_attributes
-from kgserve.storage.rows.base import BaseSegment, concatenate_ranges
+from kgserve.storage.rows.base_merge import build_base, merge_changes
+from kgserve.storage.rows.base_segment import BaseSegment, concatenate_ranges
 from kgserve.storage.rows.current_rows import UNSYNCED_MARK, CurrentRowsProjection, MergeLimits, changes_since_base
 from kgserve.storage.rows.delta import RowDelta
 from kgserve.storage.rows.encoding import RowsDamaged
 from kgserve.storage.rows.format import ROWS_MAGIC
-from kgserve.storage.rows.merge import build_base, merge_changes
 from kgserve.storage.rows.rows_snapshot import MAX_SINGLE_READS, RowsSnapshot
 from kgserve.storage.rows.sampling import count_degrees
 from tests.captured_log import capture_log
@@ -305,7 +305,7 @@ def test_failed_merge_restores_text_file(tmp_path: Path) -> None:
 
 
 def test_base_of_all_rows_is_built_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kgserve.storage.rows.merge.BASE_BUILD_BATCH_ROWS", 7)
+    monkeypatch.setattr("kgserve.storage.rows.base_merge.BASE_BUILD_BATCH_ROWS", 7)
     model = Model(4)
     for _ in range(5):
         model.next()

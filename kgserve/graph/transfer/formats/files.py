@@ -19,7 +19,7 @@ from kgserve.graph.transfer.formats.csv_pair import (
 )
 from kgserve.graph.transfer.formats.exchange_lines import KIND_EDGES, KIND_NODES, InputPart, defer_edges, read_lines
 from kgserve.graph.transfer.formats.graphml import read_graphml, write_graphml
-from kgserve.graph.transfer.formats.kb_notes import is_kb_folder, is_sqlite, kb_parts
+from kgserve.graph.transfer.formats.kb_sqlite import is_kb_folder, is_sqlite, kb_parts
 from kgserve.graph.transfer.formats.memory_server_file import read_as_memories, write_memory_server
 from kgserve.graph.transfer.formats.parquet_pair import ParquetTable, write_parquet
 

@@ -11,7 +11,7 @@ from kgserve.errors import InvalidInput
 _INDEXED_TYPES = frozenset({str, int, float, bool})
 
 
-def describe_start(
+def describe_pattern_start(
     graph: GraphView, slot: NodeSlot, lookups: Sequence[NodeLookup], *, is_given: bool, relationship: str
 ) -> str:
     """Return how the first node of a part of a pattern is found."""

@@ -22,7 +22,7 @@ import xxhash
 from kgserve.platform.durable_files import sync_folder
 from kgserve.storage.model.change import NetChange, StoreState
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
-from kgserve.storage.rows.base import BaseSegment
+from kgserve.storage.rows.base_segment import BaseSegment
 from kgserve.storage.rows.format import (
     COLUMN_TYPES,
     NO_ROW_NUMBER,
