@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
 from typing import NamedTuple, Protocol, TypeVar, cast
@@ -67,11 +67,14 @@ from kgserve.stores.open_store import OpenStore
 
 N = TypeVar("N", bound=Node)
 Found = TypeVar("Found")
+_Key = TypeVar("_Key", str, int)
 
 MAX_NEIGHBOURS = MAX_PROPAGATION_DEGREE + 1
 """Neighbours read per node; one more than the hub limit, to detect hubs."""
 MAX_TURN_STEPS = 2
 """Steps along a conversation within which turns share words and scores."""
+MAX_TURNS_AROUND = 1_000
+"""Turns whose adjacent turns are looked up in one search; conversations without branches have about 300."""
 MAX_NONBLOCKING_READ_BYTES = 256 << 10
 """Bytes of nodes that a non-blocking read may return; it reads them from disk where they are not in memory."""
 MAX_NONBLOCKING_SCANNED_NODES = 1_000
@@ -214,7 +217,13 @@ class GraphReader(ABC):
         """Return the valid other ends of each node's valid edges with weights, at most `MAX_NEIGHBOURS` each."""
 
     def turns_around(self, ids: Collection[str]) -> NeighbourWeights:
-        """Return the turns of conversations among `ids` and up to two steps away, each with those next to it."""
+        """Return the turns of conversations among `ids` and up to two steps away, each with those next to it.
+
+        Empty if the store has no turns now: most stores never had any, and a look into the past takes milliseconds.
+        """
+        with self.current_rows() as rows:
+            if not rows.has_turns:
+                return {}
         found: dict[str, list[tuple[str, float]]] = {}
         level = [*ids]
         for _ in range(MAX_TURN_STEPS + 1):
@@ -222,7 +231,7 @@ class GraphReader(ABC):
             for turn, edge in self.incident_of(level, NEXT_TURN_RELATION):
                 around.setdefault(turn, []).append((edge.target if edge.source == turn else edge.source, edge.weight))
             found |= around
-            level = [*dict.fromkeys(end for near in around.values() for end, _ in near if end not in found)]
+            level = _list_new_ends(around, found)
         return {key: [(end, weight) for end, weight in near if end in found] for key, near in found.items()}
 
     # Encoded as JSON
@@ -591,7 +600,7 @@ class CurrentGraph(GraphReader):
         for _ in range(MAX_TURN_STEPS + 1):
             around = self._adjacent_turns(np.array(level, np.int64))
             found |= around
-            level = [*dict.fromkeys(end for near in around.values() for end, _ in near if end not in found)]
+            level = _list_new_ends(around, found)
         last = {number: [(end, weight) for end, weight in near if end in found] for number, near in found.items()}
         names = dict(zip(last, self.rows.delta.ids([*last]), strict=True))
         return {names[number]: [(names[end], weight) for end, weight in near] for number, near in last.items()}
@@ -890,6 +899,12 @@ def read_graph(
 
 def _current_moment(valid_at: str | None, rows: RowsSnapshot) -> int | None:
     return resolve_valid_at(valid_at, time.time_ns() // 1000 if valid_at is None and rows.has_validity_bounds else None)
+
+
+def _list_new_ends(around: Mapping[_Key, list[tuple[_Key, float]]], found: Collection[_Key]) -> list[_Key]:
+    """Return the turns next to some that are not found yet, as many as `MAX_TURNS_AROUND` leaves room for."""
+    new = dict.fromkeys(end for near in around.values() for end, _ in near if end not in found)
+    return [*islice(new, max(MAX_TURNS_AROUND - len(found), 0))]
 
 
 def resolve_valid_at(text: str | None, left_out: int | None) -> int | None:

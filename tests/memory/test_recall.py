@@ -14,6 +14,8 @@ import pytest
 
 from kgserve.embedding.embedder import HashingEmbedder
 from kgserve.errors import Conflict, InvalidInput, NotFound
+from kgserve.graph import graph_reader
+from kgserve.graph.graph_reader import read_graph
 from kgserve.graph.store_handle import StoreHandle, StoreHandles
 from kgserve.memory import recall as recaller
 from kgserve.memory import store_memory
@@ -531,6 +533,19 @@ def test_conversation_turns_are_found_by_context(world: World) -> None:
         assert (hits["t2"].via, hits["t2"].hops) == ("t1", 1)
         assert "1 turn from t1" in str(hits["t2"].why)
     assert world.found(as_of=str(sequence), **asked)[:2] == ["t1", "t2"]
+
+
+def test_turns_around_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [memory(f"t{number}", f"fox {number}") for number in range(30)]
+    edges = [EdgePut(0, ("t0", put.id, "next"), 1.0) for put in nodes[1:]]
+    sequence = world.write(WriteBatch(nodes=nodes, edges=edges))
+    for past in (None, world.graph().resolve_as_of(sequence)):
+        for bound, expected in ((1_000, 30), (8, 8)):
+            monkeypatch.setattr(graph_reader, "MAX_TURNS_AROUND", bound)
+            with read_graph(world.store, past, None) as reader:
+                around = reader.turns_around(["t0"])
+            assert len(around) == expected
+            assert {end for near in around.values() for end, _ in near} <= around.keys()
 
 
 def test_filtered_turns_are_not_boosted(world: World) -> None:
