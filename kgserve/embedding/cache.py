@@ -1,7 +1,7 @@
 """Persistent cache of embeddings, so that rebuilding an index computes no vector twice.
 
-The cache may lose entries at any time; they are computed again. A damaged file is replaced by an empty one, and failed
-reads or writes are only logged.
+The cache may lose entries at any time; they are computed again. A damaged file is replaced by a new one with the rows
+that are still readable, and failed reads or writes are only logged.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
 from functools import lru_cache, partial
 from hashlib import blake2b
 from pathlib import Path
@@ -23,7 +24,7 @@ from kgserve.embedding.embedder import Embedder
 from kgserve.embedding.token_projection import TokenVectors
 from kgserve.errors import Unavailable
 from kgserve.platform.gil_yield import iterate_cooperatively
-from kgserve.platform.sqlite_files import remove_path, truncate_wal
+from kgserve.platform.sqlite_files import remove_database_files, truncate_wal
 
 log = structlog.get_logger()
 
@@ -59,6 +60,8 @@ CREATE TABLE IF NOT EXISTS vectors (
 _UPSERT_VECTOR = (
     "INSERT INTO vectors (key, vector) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET vector = excluded.vector"
 )
+_SELECT_ROWS_AFTER = "SELECT number, key, vector FROM vectors WHERE number > ? ORDER BY number LIMIT ?"
+_MAX_ROW_NUMBER = 1 << 48
 _DELETE_OLDEST_VECTORS = "DELETE FROM vectors WHERE number <= (SELECT max(number) FROM vectors) - ?"
 
 
@@ -165,8 +168,25 @@ class EmbeddingCache:
         damaged = code & 0xFF not in _TRANSIENT_SQLITE_ERRORS or code == sqlite3.SQLITE_IOERR_SHORT_READ
         log.warning("embedding_cache_failed", path=str(self._path), reason=str(error), replaced=damaged)
         if damaged:
-            for suffix in ("", "-wal", "-shm"):
-                remove_path(self._path.with_name(self._path.name + suffix))
+            self._replace()
+
+    def _replace(self) -> None:
+        """Replace the damaged file by a new one with its readable rows; their vectors may have cost money."""
+        damaged = self._path.with_name(f"{self._path.name}.damaged")
+        remove_database_files(damaged)
+        for suffix in ("", "-wal", "-shm"):
+            with suppress(OSError):
+                self._path.with_name(self._path.name + suffix).rename(damaged.with_name(damaged.name + suffix))
+        kept = 0
+        try:
+            for rows in _readable_rows(damaged):
+                _insert(self._connect(), rows, self._max_vectors)
+                kept += len(rows)
+        except (sqlite3.Error, OSError) as error:
+            self._disconnect()
+            log.warning("embedding_cache_not_salvaged", path=str(self._path), reason=str(error))
+        log.info("embedding_cache_salvaged", path=str(self._path), rows=kept)
+        remove_database_files(damaged)
 
     def _disconnect(self) -> None:
         if self._connection is not None:
@@ -205,6 +225,28 @@ def _insert(connection: sqlite3.Connection, rows: Sequence[tuple[bytes, bytes]],
     connection.executemany(_UPSERT_VECTOR, iterate_cooperatively(rows))
     connection.execute(_DELETE_OLDEST_VECTORS, (most,))
     connection.execute("COMMIT")
+
+
+def _readable_rows(path: Path) -> Iterator[list[tuple[bytes, bytes]]]:
+    """Yield the intact rows of a damaged file in batches, oldest first, and skip those that SQLite cannot read."""
+    after, limit, skipped = 0, _CACHE_BATCH_ROWS, 1
+    with closing(sqlite3.connect(path)) as connection:
+        while after < _MAX_ROW_NUMBER:
+            try:
+                rows = connection.execute(_SELECT_ROWS_AFTER, (after, limit)).fetchall()
+            except sqlite3.DatabaseError:
+                # The page of one of the next rows is damaged: read row by row, then skip ever more rows.
+                after, skipped = (after, 1) if limit > 1 else (after + skipped, skipped * 2)
+                limit = 1
+                continue
+            if not rows:
+                return
+            after, limit, skipped = rows[-1][0], min(limit * 2, _CACHE_BATCH_ROWS), 1
+            yield [(key, blob) for _, key, blob in rows if _is_intact(key, blob)]
+
+
+def _is_intact(key: object, blob: object) -> bool:
+    return isinstance(key, bytes) and isinstance(blob, bytes) and _decode_vector(blob) is not None
 
 
 def _delete(connection: sqlite3.Connection, keys: Sequence[bytes]) -> None:

@@ -283,7 +283,7 @@ class StoreLayout:
     def mark_closed(self, state: StoreState, end: JournalEnd, links: int = -1, links_changed: int = -1) -> None:
         """Write closed.json."""
         mark = CloseMarker.of(state, journal=end, links=links, links_changed=links_changed)
-        write_file_atomically(self._close_mark, msgspec.json.encode(mark))
+        _write_mark(self._close_mark, mark)
 
     def mark_open(self) -> None:
         """Remove closed.json; from then on the journal is verified when the store opens."""
@@ -319,7 +319,7 @@ class StoreLayout:
         """Write engine.json: the engine's file, as it is now, holds a state and was written by ``engine``."""
         file, log_ = self._engine_files()
         mark = EngineFileMarker.of(state, file=file, log=log_, engine=engine)
-        write_file_atomically(self._engine_mark, msgspec.json.encode(mark))
+        _write_mark(self._engine_mark, mark)
 
     def _engine_files(self) -> tuple[FileFingerprint, FileFingerprint]:
         return _file_mark(self.engine), _file_mark(wal_path(self.engine))
@@ -382,9 +382,19 @@ def _decode_description(content: bytes | None) -> StoreDescription | None:
         return None
 
 
+def _write_mark(path: Path, mark: SerializedStoreState) -> None:
+    """Write a mark as a line of JSON, and its checksum as a second line."""
+    content = msgspec.json.encode(mark)
+    write_file_atomically(path, content + b"\n" + _checksum(content).encode())
+
+
 def _read_mark(path: Path, kind: type[_Mark]) -> _Mark | None:
+    """Return a mark; None if it is missing or damaged. Marks of older versions have no checksum."""
     try:
-        found = decode_json(path.read_bytes(), kind)
+        content, separator, checksum = path.read_bytes().partition(b"\n")
+        if separator and checksum != _checksum(content).encode():
+            return None
+        found = decode_json(content, kind)
         parse_digest(found.digest)
     except (OSError, msgspec.MsgspecError, ValueError):
         return None

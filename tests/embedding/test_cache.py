@@ -17,6 +17,7 @@ from typing_extensions import override
 from kgserve.embedding.cache import EmbeddingCache, embed_cached
 from kgserve.embedding.embedder import HashingEmbedder
 from kgserve.errors import Unavailable
+from tests.captured_log import capture_log
 
 MODEL = "a model"
 
@@ -187,6 +188,24 @@ def test_a_damaged_file_is_replaced(path: Path, harm: str) -> None:
                 connection.execute(f"CREATE TABLE {table}")
             connection.close()
     check_cache_is_correct(path, 600)
+
+
+def test_the_readable_rows_of_a_damaged_file_are_kept(path: Path) -> None:
+    fill(path, 600)
+    data = bytearray(path.read_bytes())
+    pages, chance = len(data) // 4096, random.Random(9)
+    for page in chance.sample(range(40, pages), 5):
+        data[page * 4096 : page * 4096 + 8] = b"\xff" * 8
+    path.write_bytes(data)
+    cache = EmbeddingCache(path)
+    with capture_log(path=str(path)) as log:
+        cache.get_many(MODEL, texts_of(600))  # notices the damage
+    assert "embedding_cache_salvaged" in [line["event"] for line in log]
+    found = cache.get_many(MODEL, texts_of(600))
+    assert 500 < sum(row is not None for row in found) < 600
+    assert all(row is None or (row == known).all() for row, known in zip(found, vectors_of(600), strict=True))
+    assert {file.name for file in path.parent.iterdir()} <= {path.name, f"{path.name}-wal", f"{path.name}-shm"}
+    cache.close()
 
 
 def test_flipped_bits_never_give_a_wrong_vector(path: Path) -> None:

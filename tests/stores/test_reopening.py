@@ -181,6 +181,18 @@ def test_an_unreadable_clean_close_marker_counts_as_missing(digest: int, tmp_pat
         assert store.state.digest == digest
 
 
+@pytest.mark.usefixtures("digest")
+def test_a_flipped_bit_in_the_clean_close_marker_is_detected(tmp_path: Path) -> None:
+    path = layout(tmp_path).root / "closed.json"
+    whole = path.read_bytes()
+    assert layout(tmp_path).close_mark() is not None
+    for bit in range(0, len(whole) * 8, 3):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        assert layout(tmp_path).close_mark() is None, bit
+
+
 def compacted(data: Path, retention: int) -> int:
     """Create a store with several snapshots that was not closed cleanly. Return its digest."""
     with opened(data, journal_segment_mb=1, journal_retention_mb=retention) as store:

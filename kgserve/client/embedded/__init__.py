@@ -515,7 +515,7 @@ def defer_to_host() -> None:
     """
     if structlog.is_configured():
         return
-    _hide_by_default("kgserve.platform.metrics.slow")
+    _hide_by_default("kgserve.metrics.slow")
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,

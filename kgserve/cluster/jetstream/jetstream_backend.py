@@ -138,7 +138,7 @@ class JetStreamLog(ReplicatedLog):
 
 
 def _subject(shard: int, store: str) -> str:
-    return f"kgserve.platform.structured_log.{shard:02d}.{store}"
+    return f"{_LOG_SUBJECT_PREFIX}{shard:02d}.{store}"
 
 
 def _all_of(shard: int) -> str:
@@ -155,6 +155,7 @@ def _follows(store: str, after: LogPosition, message: StreamMessage) -> Position
     return require_follows(store, after, found)
 
 
+_LOG_SUBJECT_PREFIX = "kgserve.log."
 _OWNER_SUBJECT_PREFIX = "kgserve.owner."
 _HEARTBEAT_SUBJECT_PREFIX = "kgserve.beat."
 _ENTRY_SUBJECT_PREFIX = "kgserve.entry."

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from kgserve.platform.settings import Settings
 
-log = structlog.get_logger("kgserve.platform.metrics.slow")
+log = structlog.get_logger("kgserve.metrics.slow")
 
 MetricLabels = tuple[str, ...]
 
@@ -371,9 +371,7 @@ class Telemetry:
         self.slow.note("commit", laps.seconds, parts, store=store, writes=len(origins), rows=rows)
         if self.tracing is not None:
             traced = [origin.trace for origin in origins if origin is not None and origin.trace is not None]
-            self.tracing.commit(
-                store, traced, laps.laps, {"kgserve.writes": len(origins), "kgserve.storage.rows": rows}
-            )
+            self.tracing.commit(store, traced, laps.laps, {"kgserve.writes": len(origins), "kgserve.rows": rows})
 
     def record_queue_wait(self, origin: RequestOrigin | None, seconds: float) -> None:
         """Record how long a write waited in the queue."""
